@@ -23,6 +23,7 @@ from fedtrees.privacy.noise import Laplace, NoisyShares
 class _Answers(Defense):
     """Acts on scores that are answered alone: no more than the model itself where it is told."""
 
+    acts_through = frozenset({"answer", "endpoint"})
     guarantee = Structural()
 
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:

@@ -36,6 +36,7 @@ class DecryptedPrecision(Defense):
 
     bits: int = 16
 
+    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
     at = frozenset({"arbiter", "server"})
     guards = (Gradient, AverageWeights)

@@ -22,7 +22,8 @@ from fedtrees.defenses.settled_cuts import LATER
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
 from fedtrees.privacy.accounting import spent_on_cuts
 from fedtrees.privacy.mechanisms import discrete_laplace
-from fedtrees.privacy.quantiles import private_quantiles, rank_error
+from fedtrees.privacy.noise import Laplace
+from fedtrees.privacy.quantiles import log_chance, private_quantiles, rank_error
 from fedtrees.trees.grid import LARGEST, float_rank, of_rank
 
 # Numbers that a column with a declared range is read as: far more than anybody needs bins.
@@ -51,6 +52,7 @@ class PrivateQuantileCuts(Defense):
     epsilon: float
     quantiles: int = 15
 
+    acts_through = frozenset({"cuts", "outgoing"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     guards = (FeatureSketch,)
@@ -123,11 +125,31 @@ class PrivateQuantileCuts(Defense):
             return of_rank(
                 private_quantiles(float_rank(present), self.quantiles, -top, top, epsilon, rng)
             )
-        span = high - low or 1.0
-        steps = np.floor((present.astype(np.float64) - low) / span * _STEPS).astype(np.int64)
+        steps = _steps(present, low, high)
         chosen = private_quantiles(steps, self.quantiles, 0, _STEPS, epsilon, rng)
-        return (low + chosen * (span / _STEPS)).astype(np.float32)
+        return (low + chosen * ((high - low or 1.0) / _STEPS)).astype(np.float32)
+
+    def log_chance(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
+        """Return the log probability of a summary, given columns with a declared range."""
+        assert isinstance(message, FeatureSketch)
+        each, part = self._each(X.shape[1]), self.quantiles + 1
+        times, weight = message.weights, int(message.weights.sum()) // self.quantiles
+        least, most = (weight * part if weight > 1 else -np.inf), (weight + 1) * part - 1
+        rows = Laplace(1 / each, whole=True)
+        told = float(rows.log_mass(*(np.array([n]) for n in (least, most, len(X)))))
+        for k, (column, low, high) in enumerate(zip(X.T, *schema.ranges, strict=True)):
+            mine = slice(*message.offsets[k : k + 2])
+            points = np.repeat(message.points[mine], times[mine] // weight)
+            chosen, values = _steps(points, low, high), _steps(column, low, high)
+            told += log_chance(chosen, values, 0, _STEPS, each)
+        return told
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the summaries."""
         return spent_on_cuts(FeatureSketch, transcript)
+
+
+def _steps(values: NDArray[np.float32], low: float, high: float) -> NDArray[np.int64]:
+    """Read present values of a column as steps of its declared range."""
+    share = (values.astype(np.float64) - low) / (high - low or 1.0)
+    return np.floor(share * _STEPS).astype(np.int64)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,29 +12,31 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.defense import Context, Defense, Place, Stage
-from fedtrees.core.errors import UsageError, check_positive, check_share
+from fedtrees.core.errors import check_positive, check_share
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.core.transcript import BudgetEvent, Transcript
+from fedtrees.core.transcript import Transcript
 from fedtrees.messages.networks import ColumnSums, NetworkUpdate
 from fedtrees.messages.shared_trees import ClientTrees
+from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.sampled_gaussian import multiplier
 
 
 @register.defense("dp-sgd")
 @dataclass(frozen=True)
 class DPSGD(Defense):
-    """DP-SGD (Abadi et al. 2016) at every client, accounted by opacus.
+    """DP-SGD (Abadi et al. 2016) at every client.
 
     Every row is drawn into a batch by itself; its gradient is scaled down to norm `clip` where it
     is longer, and the sum gets Gaussian noise. So what a client sends is differentially private by
-    itself, whoever reads it. The noise multiplier is the smallest that opacus' accountant of Rényi
-    divergences (Mironov et al. 2019) grants for all steps of the run. Means of columns that inputs
-    are standardised by are no part of that: with ``statistics=public`` none cross. Nor are trees
-    that clients share before (`fedxgbllr`): it is the network over them alone that is private. How
-    many rows a client has is taken as public: sampling rate, steps and so noise follow from it, and
-    `fedavg-mlp` tells it.
+    itself, whoever reads it. The noise multiplier is the smallest that privacy loss distributions
+    grant for all steps of the run (`fedtrees.privacy.sampled_gaussian`). Means of columns that
+    inputs are standardised by are no part of that: with ``statistics=public`` none cross. Nor are
+    trees that clients share before (`fedxgbllr`): it is the network over them alone that is
+    private. How many rows a client has is taken as public: sampling rate, steps and so noise follow
+    from it, and `fedavg-mlp` tells it.
 
     Parameters
     ----------
@@ -51,6 +50,7 @@ class DPSGD(Defense):
     delta: float = 1e-5
     clip: float = 1.0
 
+    acts_through = frozenset({"rows"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (NetworkUpdate,)
@@ -92,7 +92,7 @@ class DPSGD(Defense):
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the steps that were taken; infinite where columns' sums or trees crossed."""
         own = [e for e in transcript.events if e.what == "NetworkUpdate"]
-        found = max((composed(events, self.delta) for events in by_party(own)), default=math.inf)
+        found = composed(own, self.delta) if own else math.inf
         names = {ColumnSums: "columns", ClientTrees: "trees"}
         told = {name for d in transcript for kind, name in names.items() if type(d.message) is kind}
         unprotected = "+".join(sorted(told | {"rows"}))
@@ -106,56 +106,3 @@ def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     factor = np.minimum(np.float32(bound) / (norms + np.float32(1e-6)), np.float32(1))
     return np.asarray(gradients * factor, dtype=np.float32)
-
-
-def by_party(events: Iterable[BudgetEvent]) -> list[list[BudgetEvent]]:
-    """Return events by whose rows they speak of."""
-    found: dict[str, list[BudgetEvent]] = {}
-    for event in events:
-        found.setdefault(event.party, []).append(event)
-    return list(found.values())
-
-
-def composed(events: Iterable[BudgetEvent], delta: float) -> float:
-    """Return the epsilon of Gaussian noise on sums over rows that are drawn each by itself."""
-    RDPAccountant, _ = _opacus()
-    accountant = RDPAccountant()
-    counted = Counter((e.scale / e.l2, e.rate) for e in events)
-    accountant.history = [(sigma, rate, n) for (sigma, rate), n in counted.items()]
-    with warnings.catch_warnings():  # as in `multiplier`
-        warnings.simplefilter("ignore", UserWarning)
-        return float(accountant.get_epsilon(delta))
-
-
-@cache
-def multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """Return the scale of noise, over the clip, whose steps cost (epsilon, delta) together."""
-    _, get_noise_multiplier = _opacus()
-    with warnings.catch_warnings():  # an order at the end of its list: the bound is only looser
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            return float(
-                get_noise_multiplier(
-                    target_epsilon=epsilon,
-                    target_delta=delta,
-                    sample_rate=rate,
-                    steps=steps,
-                    accountant="rdp",
-                )
-            )
-        except ValueError as err:
-            raise UsageError(
-                f"epsilon={epsilon:g}, delta={delta:g}: no noise is known to be enough for {steps} "
-                f"steps at a sampling rate of {rate:g} ({err}); give a larger epsilon or delta"
-            ) from err
-
-
-def _opacus() -> tuple[Any, Any]:
-    try:
-        from opacus.accountants import RDPAccountant
-        from opacus.accountants.utils import get_noise_multiplier
-    except ImportError as err:
-        raise UsageError(
-            f"dp-sgd needs opacus, which is not installed ({err}): pip install 'fedtrees[neural]'"
-        ) from err
-    return RDPAccountant, get_noise_multiplier

@@ -26,6 +26,7 @@ class QueryLimit(Defense):
 
     records: int = 1000
 
+    acts_through = frozenset({"endpoint"})
     guarantee = Structural()
 
     def __post_init__(self) -> None:
@@ -46,6 +47,7 @@ class HideLeafIds(Defense):
     to be ideal.
     """
 
+    acts_through = frozenset({"endpoint"})
     guarantee = Structural()
 
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:

@@ -62,6 +62,8 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
         As in `lp-mst`.
     """
 
+    acts_through = frozenset({"finish", "rows"})
+
     def claim(self) -> Guarantee:
         """Return label-DP of what passive parties see."""
         return LabelDP(float(self.epsilon), _COVERS)

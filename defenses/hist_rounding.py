@@ -36,6 +36,7 @@ class HistogramRounding(Defense):
     step: float = 0.001
     random: bool = False
 
+    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
     at = frozenset({"client"})
     guards = (Histogram,)

@@ -46,6 +46,7 @@ class IDLMID(Defense):
     xi: float
     relative: bool = False
 
+    acts_through = frozenset({"candidates", "shown"})
     at: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     exempts: ClassVar[Mapping[type[Message], str]] = {

@@ -52,6 +52,7 @@ class NoisyLabels(Defense):
 
     epsilon: float
 
+    acts_through = frozenset({"rows"})
     at: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     exempts: ClassVar[Mapping[type[Message], str]] = {

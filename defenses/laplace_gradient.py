@@ -22,7 +22,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.defenses.laplace_hist import exact_releases
 from fedtrees.messages.boosting import Histogram, LabelSums
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
-from fedtrees.privacy.accounting import compose_pure
+from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.noise import Laplace
 from fedtrees.trees.boosted.losses import clipped_bounds, objective_of
 
@@ -61,6 +61,7 @@ class LaplaceGradient(Defense):
     epsilon: float
     clip: float = 1.0
 
+    acts_through = frozenset({"rows"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (Histogram,)
@@ -112,6 +113,6 @@ class LaplaceGradient(Defense):
 
         That is for a row whose gradient is replaced by any other and that stays in its bins.
         """
-        own = compose_pure(e for e in transcript.events if e.what == "gradients")
+        own = composed(e for e in transcript.events if e.what == "gradients")
         unprotected = "+".join(["counts", *exact_releases(transcript)])
         return PureDP(math.inf, histograms=own, unprotected=unprotected)

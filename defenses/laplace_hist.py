@@ -26,7 +26,7 @@ from fedtrees.messages.cuts import (
     GridCounts,
     exact_summaries,
 )
-from fedtrees.privacy.accounting import compose_pure, histogram_sensitivity, trusted_with
+from fedtrees.privacy.accounting import composed, histogram_sensitivity, trusted_with
 from fedtrees.privacy.noise import Laplace
 from fedtrees.trees.boosted.fixed_point import LOSS_BITS
 from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
@@ -63,6 +63,7 @@ class LaplaceHistogram(Defense):
     clip: float = 1.0
     calibrated: bool = False
 
+    acts_through = frozenset({"outgoing"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (Histogram, ValidationLoss)
@@ -151,13 +152,13 @@ class LaplaceHistogram(Defense):
         held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is trained on or held out, by a draw that ignores its values: it pays one of them.
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
-        composed = max(compose_pure([*own, *cuts]), compose_pure([*held_out, *cuts]))
+        found = max(composed([*own, *cuts]), composed([*held_out, *cuts]))
         unprotected = exact_releases(transcript)
         if not own:
             return PureDP(epsilon=math.inf, unprotected="everything")
         if unprotected:
-            return PureDP(math.inf, histograms=composed, unprotected="+".join(unprotected))
-        return PureDP(epsilon=composed, trusted=trusted_with(cuts))
+            return PureDP(math.inf, histograms=found, unprotected="+".join(unprotected))
+        return PureDP(epsilon=found, trusted=trusted_with(cuts))
 
 
 def exact_releases(transcript: Transcript) -> list[str]:

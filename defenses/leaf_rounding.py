@@ -44,6 +44,7 @@ class LeafRounding(Defense):
 
     decimals: int = 3
 
+    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
     at = frozenset({"server", "client"})
     guards = tuple(_FIELD)

@@ -30,6 +30,7 @@ class MaskSumHessian(Defense):
     rate solves for all of them but where two leaves weigh the same (see `docs/`).
     """
 
+    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
     at = frozenset({"client"})
     protects = frozenset({Reveal.COUNTS})

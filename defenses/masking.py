@@ -25,6 +25,7 @@ from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.messages import Message
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
@@ -91,6 +92,8 @@ class Masking(RealSums):  # type: ignore[misc]
     dropout: float = 0.0
     exposing: bool = False
 
+    acts_through = frozenset({"aggregation", "summed"})
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.threshold is not None and (type(self.threshold) is not int or self.threshold < 2):
@@ -133,7 +136,7 @@ class Masking(RealSums):  # type: ignore[misc]
                 sets.note(d.message.parties.split(","))
         return _told_by_survivors(super().spent(transcript), bool(sets.told))
 
-    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> str | None:
+    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
         """Return why, where the server colludes with as many clients as the threshold."""
         clients = [name for name, role in roles.items() if role == "client"]
         colluding = [name for name in clients if name in principals]
@@ -141,11 +144,9 @@ class Masking(RealSums):  # type: ignore[misc]
         servers = [name for name in principals if roles[name] == "server"]
         if not servers or len(colluding) < threshold or len(clients) - len(colluding) < 2:
             return None
-        return (
-            f"{', '.join((*servers, *colluding))} hold {len(colluding)} shares of every secret, "
-            f"and {threshold} open it: they read every client as without {self.name!r}. Leave it "
-            "out, or raise its threshold"
-        )
+        who = ", ".join((*servers, *colluding))
+        told = {"shares": len(colluding), "threshold": threshold, "defense": self.name}
+        return Reason("shares-open", who=who, **told)
 
 
 class MaskedSums(Aggregation):

@@ -42,6 +42,7 @@ class MinBin(Defense):
     k: int = 5
     by: str = "client"
 
+    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
     bounds_hessian = True
 

@@ -22,6 +22,7 @@ from fedtrees.core.aggregation import (
 )
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Message
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import encrypted_sums, sizes
@@ -74,6 +75,7 @@ class Paillier(RealSums):  # type: ignore[misc]
     djn: bool = True
     mode: str = "real"
 
+    acts_through = frozenset({"aggregation", "summed"})
     always_read = "sums-to-key-holder"
     opens_to = frozenset({"client"})
 
@@ -96,16 +98,13 @@ class Paillier(RealSums):  # type: ignore[misc]
         """Make the key holder, the adder and the others of one run."""
         return PaillierSums(self)
 
-    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> str | None:
+    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
         """Return why, where the server colludes with the holder of the key."""
         holder = next((name for name, role in roles.items() if role == "client"), None)
         servers = [name for name in principals if roles[name] == "server"]
-        if not servers or holder not in principals:
+        if not servers or holder is None or holder not in principals:
             return None
-        return (
-            f"{servers[0]} has every client's ciphertexts and {holder} the key: together they read "
-            f"every client as without {self.name!r}. Leave it out, or use 'masking'"
-        )
+        return Reason("key-and-ciphertexts", server=servers[0], holder=holder, defense=self.name)
 
 
 class PaillierSums(Aggregation):

@@ -36,6 +36,7 @@ class ReducedLeakage(Defense):
 
     trees: int = 1
 
+    acts_through = frozenset({"shown"})
     at: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     exempts: ClassVar[Mapping[type[Message], str]] = {

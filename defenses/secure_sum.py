@@ -28,6 +28,7 @@ _SUMMARY = (
 class SealedSums(Defense):
     """Base of defenses that let only sums over clients be opened, whatever seals them."""
 
+    acts_through = frozenset({"summed"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
     guards = (*_HISTOGRAMS, GridCounts)

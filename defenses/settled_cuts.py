@@ -49,6 +49,8 @@ class PublicCuts(SettledCuts):
     Nothing is asked of anybody.
     """
 
+    acts_through = frozenset({"cuts"})
+
     def cuts(self) -> CutPlan:
         """Return what is declared."""
         return CutPlan("public")
@@ -57,6 +59,7 @@ class PublicCuts(SettledCuts):
 class SummedCounts(SettledCuts):
     """Base of those that count rows on a grid and let only the sum over all clients be opened."""
 
+    acts_through = frozenset({"summed"})
     guards = (GridCounts,)
 
     def summed(self) -> tuple[type[Message], ...]:
@@ -83,6 +86,8 @@ class GridCuts(SummedCounts):
 
     cells: int = 1024
     rounds: int = 2
+
+    acts_through = frozenset({"cuts", "summed"})
 
     def __post_init__(self) -> None:
         check_grid(self.cells, self.rounds)
@@ -118,6 +123,8 @@ class PrivateGridCuts(SummedCounts):
     cells: int = 64
     rounds: int = 2
     survivors: int | None = None
+
+    acts_through = frozenset({"cuts", "outgoing", "summed"})
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)

@@ -38,6 +38,7 @@ class SketchRounding(Defense):
 
     digits: int = 2
 
+    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})

@@ -58,6 +58,7 @@ class SplitOnly(Defense):
     still reveal most leaf counts (measured in `docs/`), so nothing is bounded.
     """
 
+    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
     at = frozenset({"server", "client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})

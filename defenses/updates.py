@@ -26,6 +26,7 @@ from fedtrees.privacy.noise import Gaussian
 class ChangedUpdates(Defense):
     """Base of defenses that change every coordinate of a mean gradient or local update."""
 
+    acts_through = frozenset({"outgoing"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES})
     guards = (NetworkUpdate,)

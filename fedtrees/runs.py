@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.rows import COLUMNS
-from fedtrees.report.verdict import MARGIN
+from fedtrees.report.states import MARGIN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,13 +63,19 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """What the run says, in sentences."""
-        from fedtrees.cli.results import summary
+        """What the run says, a line for each thing that a reader decides on."""
+        from fedtrees.report.verdict_text import verdict
 
-        boards = summary(self._study)["leaderboards"]
-        return "\n".join(
-            f"{b['dataset']}, {b['protocol']}, {b['threat']}: {b['verdict']}" for b in boards
-        )
+        return str(verdict(self._study.findings))
+
+    def _repr_html_(self) -> str:
+        """Return the report in a frame of its own, for notebooks."""
+        from html import escape
+
+        from fedtrees.report.html import render
+
+        page = escape(render(self.folder, self.margin), quote=True)
+        return f'<iframe srcdoc="{page}" width="100%" height="900" style="border:0"></iframe>'
 
     def figure(self, path: str | Path | None = None, **options: Any) -> Figure | Path:
         """Return the frontier as a matplotlib figure, or write it; see `fedtrees.report.plot`.
@@ -131,11 +137,12 @@ def bench(
     defense: Several = None,
     attack: Several = None,
     data: Any = None,
-    csv: str | None = None,
+    csv: Several = None,
     target: str = "",
     task: str = "",
     positive: str = "",
     id: str = "",
+    client_column: str = "",
     categorical: Several = None,
     keep: Several = None,
     drop: Several = None,
@@ -175,8 +182,8 @@ def bench(
     """
     from fedtrees.bench.session import Bench, default_workers
     from fedtrees.cli.bench import suite_of
-    from fedtrees.cli.options import csv_table, load_plugins, tell
-    from fedtrees.report.verdict import check_margin
+    from fedtrees.cli.options import by_client, csv_table, load_plugins, tell
+    from fedtrees.report.states import check_margin
 
     check_margin(MARGIN if margin is None else margin)
     plugins = load_plugins(several(plugin, "plugin"))
@@ -186,9 +193,12 @@ def bench(
         if csv is not None or id:
             raise UsageError("give data as a table, or csv, not both")
         frame, target = _frame(data, target)
+        if client_column:
+            raise UsageError("client_column is for csv: write the table to a file, and name it")
         csv = f"{_TABLE}.csv"
     table = csv_table(
-        csv, named, target, task=task, positive=positive, id=id, sep=sep,
+        None if csv is None else several(csv, "csv"), named, target, task=task, positive=positive,
+        id=id, client_column=client_column, sep=sep,
         categorical=several(categorical, "categorical"), keep=several(keep, "keep"),
         drop=several(drop, "drop"),
     )  # fmt: skip
@@ -202,6 +212,8 @@ def bench(
         "data": [table] if table else named,
     }
     given = {k: v for k, v in options.items() if v}
+    if frame is None:
+        given = by_client(table, given, data_dir)
     text = seeds if isinstance(seeds, str) or seeds is None else _seeds(seeds)
     where = None if out is None else str(out)
     workers = default_workers() if jobs is None else jobs

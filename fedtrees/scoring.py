@@ -9,11 +9,12 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from fedtrees.bench.cells import AttackCell, BlindCell, Setting, TrainCell
-from fedtrees.bench.evaluate import Inapplicable, blind_line, evaluate_attack, evaluate_blind
+from fedtrees.bench.evaluate import blind_line, evaluate_attack, evaluate_blind
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.suite import DataRef, Grid, roles_of
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.holding import stacked
+from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_grid
 from fedtrees.core.threat import Threat
@@ -81,11 +82,11 @@ class Leakage:
         try:
             cell = AttackCell(setting, train, threat, self.attack)
             rows = evaluate_attack(cell, federation, training, line).rows
-        except Inapplicable as why:
+        except Unfit as why:
             if not training.defense.parts:  # nothing stops it: it never reads such a training
                 raise UsageError(f"{self.attack} does not apply to {threat}: {why}") from why
             return None
-        known = {r["metric"]: r.get("advantage") for r in rows}
+        known = {r["metric"]: r.get("advantage") for r in rows if "part" not in r}
         return {k: v for k, v in known.items() if v is not None and math.isfinite(v)}
 
 

@@ -19,6 +19,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import fit
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.partition import RowPartition
 
@@ -107,7 +108,7 @@ def digests() -> dict[str, str]:
         held = over_clients(clients) if rows else sample_holdings(protocol)
         for defense in DEFENSES:
             made = make_defense(parse_composed([defense])[0])
-            if protocol.mismatch(made):
+            if not fit(protocol, made).ok:
                 continue
             run = train(protocol, held, schema, defense=made, seed=5, noise_from="seed")
             key = f"{name} {defense}"

@@ -29,6 +29,7 @@ from fedtrees.messages.cuts import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
 from fedtrees.privacy.randomised_response import matrix
 from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import fit
 from fedtrees.protocols.horizontal import dp_forest, dp_gbdt
 
 
@@ -268,7 +269,7 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     owner : str
         Whose row it is.
     """
-    reason = protocol.mismatch(defense)
+    reason = str(fit(protocol, defense))
     if reason:
         raise UsageError(reason)
     tape, runs = Tape(), []

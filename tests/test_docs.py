@@ -56,14 +56,14 @@ def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():
 
 def test_the_constraints_are_made_by_the_command_of_the_docs():
     (made,) = re.findall(
-        r"\$ (python3.11 .* pip)$", (ROOT / "docs/reproducibility.md").read_text(), re.M
+        r"\$ (python3.11 .* pip)$", (ROOT / "docs/how-to/reproduce.md").read_text(), re.M
     )
     head = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "#" in line]
     assert f"# {made} > constraints.txt" in head
 
 
 def test_the_readme_shows_commands_that_exist(capsys):
-    text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "commands.md").read_text()
+    text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "reference/commands.md").read_text()
     named = set(
         re.findall(
             r"fedtrees (bench|train|inspect|list|explain|show|plot|report|check|audit|fetch"
@@ -78,7 +78,7 @@ def test_the_readme_shows_commands_that_exist(capsys):
 
 
 def test_the_table_of_who_is_exposed_is_the_one_that_is_printed(capsys):
-    text = (ROOT / "docs" / "exposure.md").read_text()
+    text = (ROOT / "docs" / "reference/exposure.md").read_text()
     lines = text.partition("|---|---|---|\n")[2].partition("<!-- end -->")[0].splitlines()
     shown = [[re.findall(r"[][\w=-]+", cell) for cell in line.split("|")[1:-1]] for line in lines]
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""What docs/reproducibility.md calls the same to the bit is: other instructions, same digests."""
+"""What docs/how-to/reproduce.md calls the same to the bit is: other instructions, same digests."""
 
 import json
 import os

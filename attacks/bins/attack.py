@@ -15,6 +15,7 @@ from fedtrees.attacks.bins.sums import Column, columns_of
 from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import OpenedBinSums, OwnRowStatistics
@@ -39,14 +40,14 @@ class LinearReconstruction(Attack):
     sums tell several rows not apart, own columns and labels say which is likelier.
     """
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why no sums were opened whose rows are known, None if some were."""
         if not any(isinstance(s.message, OwnRowStatistics) for s in view.seen):
-            return "the principals know no gradients of rows"
+            return Reason("no-row-gradients")
         if not any(isinstance(s.message, OpenedBinSums) for s in view.seen):
-            return "the principals opened no sums over others' bins"
+            return Reason("no-opened-sums")
         if view.parameters.get("candidates", "global") != "global":
-            return "every node has bins of its own; split-ordering reads what is left"
+            return Reason("bins-per-node", use="split-ordering")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

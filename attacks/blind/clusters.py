@@ -10,6 +10,7 @@ import numpy as np
 
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, Guess, Labels
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.guessing.clusters import k_means, own_columns_of
@@ -28,10 +29,10 @@ class ClusterOwnColumns(Attack):
     blind: ClassVar[bool] = True
     gives: ClassVar[type[Claim] | None] = Labels
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals know no rows without labels, None if they do."""
         if not view.own or any(held.y is not None for held in view.own):
-            return "the principals hold no rows without labels"
+            return Reason("no-unlabelled-rows")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

@@ -10,6 +10,7 @@ import numpy as np
 from fedtrees.attacks.blind.clusters import ClusterOwnColumns
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, Guess, Labels
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.guessing.clusters import own_columns_of
@@ -29,11 +30,11 @@ class ClassifyOwnColumns(Attack):
     blind: ClassVar[bool] = True
     gives: ClassVar[type[Claim] | None] = Labels
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return what is missing: known labels, or rows without them."""
         why = ClusterOwnColumns().inapplicable(view)
         if why is None and view.known is None:
-            return "no labels are known; write passive[labels=20]"
+            return Reason("no-known-labels", threat="passive[labels=20]")
         return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

@@ -19,9 +19,7 @@ Level = Literal["histograms", "statistics", "values"]
 
 @dataclass(frozen=True, eq=False)
 class NodeHistograms:
-    """Gradient histograms of the nodes of one tree, summed over all clients.
-
-    Where it was grown on some of the rows, less what the principals sent.
+    """Gradient histograms of the nodes of one tree, summed over clients.
 
     Attributes
     ----------
@@ -31,11 +29,14 @@ class NodeHistograms:
         Sums of gradients and hessians per bin.
     totals : float64 array, shape (k, 2)
         Sums over the node; a row whose value is missing is in the total and in no bin.
+    slack : float64 array, shape (k,), or None
+        How far from the truth sums may be, but for the noise on rows; None: they are exact.
     """
 
     nodes: NDArray[np.int32]
     sums: NDArray[np.float64]
     totals: NDArray[np.float64]
+    slack: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         k = self.nodes.shape[0]
@@ -124,6 +125,10 @@ class Evidence:
         follows from the rows.
     suppressed : bool
         Whether bins of few rows were left out of the sums.
+    row_law : Channel or None
+        What was done to the gradient of every row, once a tree.
+    own_in_bins : bool
+        Whether histograms are of own rows, too: not where what the principals sent was taken off.
     """
 
     trees: tuple[Tree, ...]
@@ -151,6 +156,8 @@ class Evidence:
     held_out: float = 0.0
     own_sums: tuple[NDArray[np.float64], ...] | None = None
     suppressed: bool = False
+    row_law: Channel | None = None
+    own_in_bins: bool = True
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):

@@ -87,6 +87,23 @@ def _noisy_counts(raw: Floats, sums: LeafSums, h: float, n_victims: int | None) 
     return share_out(mean, n_victims)
 
 
+def reliability_of(evidence: Evidence, rows: int) -> float:
+    """Return how much of what the first tree's bins tell of so many rows is not noise, 0 to 1.
+
+    That is the variance of a bin's rows if bins had equal shares, N / B, over that and the noise's
+    (a reliability: Spearman 1904), on average over features; of small bins that are not there, the
+    share of all rows that are in the others.
+    """
+    assert evidence.histograms is not None
+    assert evidence.cuts is not None
+    hist, (_, h) = evidence.histograms[0], first_gradient(evidence)
+    if evidence.suppressed:
+        shown = np.add.reduceat(hist.sums[0, :, 1], evidence.cuts.offsets[:-1])
+        return float(np.clip(shown.mean() / max(hist.totals[0, 1], h), 0, 1))
+    off = 0.0 if evidence.noise is None else np.ravel(evidence.noise[0].cell_h)[0] / h**2
+    return float((max(rows, 1) / (max(rows, 1) + evidence.cuts.n_bins * off)).mean())
+
+
 def sums_of_counts(counts: Counts, sums: LeafSums, ph: tuple[float, float]) -> LeafSums:
     """Return the sums that rows counted in a tree of the first round bring, without noise."""
     n = (counts.n0 + counts.n1).astype(np.float64)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.replay import serves
-from fedtrees.core.channel import Change, Channel, chained
+from fedtrees.attacks.evidence.replay import hides, sent_back
+from fedtrees.core.channel import Channel, chained
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafValues
+from fedtrees.messages.boosting import Histogram, LeafValues
 from fedtrees.messages.shared_trees import ClientTrees, SharedTrees
+from fedtrees.trees.boosted.fixed_point import Bits
 
-
-def clients_of(view: View) -> int:
-    """Return how many clients there are."""
-    return sum(role == "client" for role in view.roles.values())
+# Standard deviations of noise that a sum may be off: one in 300,000 is off by more.
+DEVIATIONS = 4.5
 
 
 def law_of_sums(
@@ -31,11 +31,24 @@ def law_of_sums(
     hiding : bool
         False: without what sends some bins as if they were empty.
     """
-    sent = view.changes(Histogram, field, "client")
-    back = [] if serves(view) else view.changes(GlobalHistogram, field, "server")
+    sent, back = view.changes(Histogram, field, "client"), sent_back(view, field)
     if not hiding:
-        sent, back = ([c for c in part if not _hides(c)] for part in (sent, back))
+        sent, back = ([c for c in part if not hides([c])] for part in (sent, back))
     return chained(c for c in (chained(sent, parties), chained(back)) if c is not None)
+
+
+def reach_of(law: Channel | None, made: NDArray[np.int64], bits: Bits) -> NDArray[np.float64]:
+    """Return how far from what was sent sums can be that are made of so many of it, shape (k,).
+
+    Of noise that has no bound, as far as one sum in 300,000 is.
+    """
+    if law is None:
+        return np.zeros(len(made))
+    units = np.ldexp(1.0, bits)
+    most = float(np.max(np.abs(law.within(units).spread(2)) / units))
+    if np.isfinite(most):
+        return most * made
+    return DEVIATIONS * float(np.sqrt(max(cell_variance(law)))) * np.sqrt(made)
 
 
 def cell_variance(law: Channel | None) -> tuple[float, float]:
@@ -53,9 +66,14 @@ def told_variance(view: View) -> tuple[float, float]:
     return g, h
 
 
+def law_of_rows(view: View) -> Channel | None:
+    """Return what is done to a row's gradient after its clip, once for all sums of a tree."""
+    return view.channel("gradients", "g")
+
+
 def row_variance(view: View) -> float:
-    """Return the variance of the noise on a row's gradient, the same draw in all sums of a tree."""
-    law = view.channel("gradients", "g")
+    """Return the variance of the noise on a row's gradient."""
+    law = law_of_rows(view)
     return 0.0 if law is None else float(law.error(np.ones(1))[1][0])
 
 
@@ -72,7 +90,3 @@ def law_of_shared(view: View, kind: type[SharedTrees]) -> Channel | None:
     sent = view.changes(ClientTrees, "value", "client")
     passed = [] if kind is ClientTrees else view.changes(kind, "value", "server")
     return chained([*sent, *passed])
-
-
-def _hides(change: Change) -> bool:
-    return isinstance(change, Channel) and bool(change.hides)

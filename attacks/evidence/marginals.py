@@ -343,19 +343,23 @@ def reliability(columns: Sequence[Column]) -> float:
     return float(np.mean([c.reliability for c in columns]))
 
 
-def likely_rows(view: View, rng: np.random.Generator) -> Table | None:
+def likely_rows(
+    view: View, rng: np.random.Generator, owner: str | None = None, rows: int = 0
+) -> Table | None:
     """Return rows as the victims' may be, by `rows_with`; None unless every sketch is seen.
 
     They are as many as the victims' rows, but no more than own rows or `MOST_LIKELY_ROWS`. None,
-    too, where own rows say more of the victims' columns than noisy counts do.
+    too, where own rows say more of the victims' columns than noisy counts do. Of one ``owner``, who
+    has so many ``rows``, its own sketch counts.
     """
-    columns = pooled(view)
+    columns = columns_of(view).get(owner) if owner is not None else None
+    columns, alone = (pooled(view), False) if columns is None else (columns, True)
     if columns is None or not view.schema.classes:
         return None
     own = Table.empty(view.schema) if view.rows is None else view.rows
     if len(own) and reliability(columns) < LEAST_RELIABLE:
         return None
-    of = max(_rows(columns), victims_rows(view))
+    of = max(_rows(columns), rows if alone else victims_rows(view))
     n = min(of, max(len(own), MOST_LIKELY_ROWS))
     columns = filled(columns, own)
     owner = np.zeros(n, dtype=np.int64)

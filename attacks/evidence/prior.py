@@ -14,6 +14,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.recipes import Recipe
 from fedtrees.guessing.tolerance import estimated_width
 from fedtrees.trees.binning import Cuts
+from fedtrees.trees.grid import LARGEST
 
 Floats = NDArray[np.float64]
 Ranges = Literal["schema", "own"]
@@ -76,11 +77,11 @@ def value_ranges(
         told = (None, None)
         if cuts is not None:
             seen.append(cuts.of(f) if feature.cuts else cuts.of(f)[:-1])
-            told = (None, None) if feature.cuts else pooled_range(cuts, f, own.X[:, f])
+            told = (None, None) if feature.cuts else pooled_range(cuts, f)
         declared = (feature.low, feature.high) if ranges == "schema" else (None, None)
         ends = [t if t is not None else v for t, v in zip(told, declared, strict=True)]
         known = np.concatenate([*seen, [v for v in ends if v is not None]]).astype(np.float64)
-        known = known[np.isfinite(known)]
+        known = known[np.abs(known) < LARGEST]
         if known.size:
             low[f], high[f] = known.min(), known.max()
         low[f] = low[f] if ends[0] is None else ends[0]
@@ -90,32 +91,25 @@ def value_ranges(
     return low, high
 
 
-def pooled_range(
-    cuts: Cuts, f: int, known: NDArray[np.float32]
-) -> tuple[float | None, float | None]:
+def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
     """Return the smallest and largest value of a feature over all clients, None where not told.
 
     The outermost cut and the threshold below all values are made from them (`upper_sentinel`,
     `lower_sentinel`): twice a largest value above 0, and twice a smallest one below it. On the
-    other side of 0 both are the same whatever the value; where both are, all values are 0.
-
-    Cut points on a noisy grid end where cells have no more rows than noise: a value beyond, of
-    ``known`` ones, float32 (n,), is the end then.
+    other side of 0 both are the same whatever the value; where both are, all values are 0. Cut
+    points on a grid without end tell neither.
     """
     top = float(cuts.of(f)[-1]) - SENTINEL_MARGIN
     bottom = float(cuts.minimum[f]) + SENTINEL_MARGIN
+    if top > LARGEST:
+        return None, None
     rounding = 1e-6 * max(abs(top), abs(bottom), 1.0)
     if -rounding <= bottom and top <= rounding:
         low, high = 0.0, 0.0
     else:
         low = bottom / 2 if bottom < -rounding else None
         high = top / 2 if top > rounding else None
-    known = known[~np.isnan(known)]
-    least, most = (float(known.min()), float(known.max())) if len(known) else (np.inf, -np.inf)
-    return (
-        least if low is not None and least < low - rounding else low,
-        most if high is not None and most > high + rounding else high,
-    )
+    return low, high
 
 
 def ranges_within(rows: Table, low: Floats, high: Floats) -> tuple[Floats, Floats]:

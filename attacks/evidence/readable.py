@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedtrees.attacks.evidence.grid import MOST_CODES
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Message
+from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Feature
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafSums, LeafValues
@@ -32,16 +33,16 @@ def shows(view: View, *kinds: type[Message]) -> bool:
     )
 
 
-def no_trees(view: View) -> str | None:
+def no_trees(view: View) -> Reason | None:
     """Return why the principals see no boosted trees, None if they do."""
     if not shows(view, *TREES):
-        return "the protocol shares neither leaf values nor histograms"
+        return Reason("no-trees")
     if "intercept" in view.parameters and not shows(view, SharedTrees):
-        return "the model's trees are those of several clients; `fedtrees audit` tells them apart"
+        return Reason("trees-of-several")
     if classes_of_leaves(view) is None:
-        return "it needs leaves that are Newton steps of log loss"
+        return Reason("other-leaves")
     if any(len(f.categories) > MOST_CODES for f in split_by_sets(view)):
-        return f"it follows splits by sets of at most {MOST_CODES} categories"
+        return Reason("many-categories", most=MOST_CODES)
     return None
 
 
@@ -52,12 +53,12 @@ def split_by_sets(view: View) -> list[Feature]:
     return [f for f in view.schema.features if f.kind == "categorical"]
 
 
-def some_rows(view: View) -> str | None:
-    """Return why not all rows are in every tree, None if they are."""
+def some_rows(view: View) -> Reason | None:
+    """Return why not all rows are in every tree, and who reads such trees; None if they are."""
     if view.parameters.get("subsample", 1) != 1:
-        return "every tree is grown on a sample of the rows"
+        return Reason("sampled-rows")
     if view.parameters.get("early_stopping_rounds"):
-        return "some rows are held out of all trees"
+        return Reason("held-out-rows")
     return None
 
 

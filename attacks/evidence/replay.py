@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.own_sums import own_histograms
-from fedtrees.attacks.evidence.readable import some_rows
+from fedtrees.core.channel import Change, Channel
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafValues
 from fedtrees.messages.cuts import CutPoints
@@ -22,6 +22,7 @@ from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.partition import Decisions
 
 Sums = NDArray[np.int64]
+Parts = Mapping[str, Histogram | GlobalHistogram]
 
 EVERYONE = "everyone"  # the source of sums over all clients
 OTHERS = "others"  # the same without what the principals sent
@@ -45,12 +46,32 @@ def serves(view: View) -> bool:
     return "server" in {view.roles[p] for p in view.principals}
 
 
+def clients_in(view: View, source: str = EVERYONE) -> int:
+    """Return of how many clients the sums of a source are: a client, `OTHERS` or `EVERYONE`."""
+    clients = {name for name, role in view.roles.items() if role == "client"}
+    if source == OTHERS:
+        clients -= set(view.principals)
+    return len(clients) if source in (EVERYONE, OTHERS) else 1
+
+
+def sent_back(view: View, field: str = "sums") -> list[Change]:
+    """Return what the server does to sums that it sends back; it has received them itself."""
+    return [] if serves(view) else view.changes(GlobalHistogram, field, "server")
+
+
+def hides(changes: Iterable[Change]) -> bool:
+    """Tell whether some bins are sent as if they were empty."""
+    return any(isinstance(change, Channel) and change.hides for change in changes)
+
+
 @dataclass(frozen=True, eq=False)
 class TreeLevel:
     """Histograms of one level of one tree."""
 
     # int64 (m, total_bins, 2): of the nodes that were asked for, by source: a client, or `EVERYONE`
     sums: Mapping[str, Sums]
+    # bool (m, total_bins): bins that may hold rows beside those in the sums
+    hidden: Mapping[str, NDArray[np.bool_]]
     # int64 (1, 2) or (0, 2): of the root, by source
     totals: Mapping[str, Sums]
     # int64 array: the same over all sources: splits were chosen from them
@@ -60,34 +81,75 @@ class TreeLevel:
     allowed: NDArray[np.bool_] | None
     bits: Bits  # Binary places of gradients and hessians
 
-    def summed(self) -> TreeLevel:
-        """Return the same with one source, `EVERYONE`."""
-        sums, totals = {EVERYONE: self.shared}, {EVERYONE: self.shared_totals}
-        return TreeLevel(sums, totals, self.shared, self.shared_totals, self.allowed, self.bits)
+    def summed(self, principals: Container[str]) -> TreeLevel:
+        """Return the same with one source: `OTHERS`, where clients are told apart."""
+        if not self.sums.keys() - {EVERYONE, OTHERS}:
+            return self
+        sums, totals = (
+            {OTHERS: sum_of({o: part for o, part in of.items() if o not in principals})}
+            for of in (self.sums, self.totals)
+        )
+        return replace(self, sums=sums, hidden={}, totals=totals)
 
 
 def levels_of(view: View) -> dict[int, list[TreeLevel]]:
     """Return the levels of every tree, in order: by client where each is seen, else summed.
 
-    Where rounds are grown on some of the rows, sums are of `OTHERS`, if what the principals sent
-    is not sealed: which of their rows were in them is in no message.
+    Of a sum what the principals sent is taken off, with its noise and its rows, whichever were in
+    the tree: sums are then of `OTHERS`. Of `EVERYONE` they are where they may lack what was sent.
     """
     told = {(m.tree, m.nodes.tobytes()): m for _, m in view.messages(GlobalHistogram)}
+    take = _Taken.of(view)
     levels: dict[int, list[TreeLevel]] = defaultdict(list)
     if not serves(view):
-        own = own_histograms(view) if some_rows(view) else {}
-        for key, m in told.items():
-            parts = {OTHERS: _less(m, own[key])} if key in own else {EVERYONE: m}
-            levels[m.tree].append(_level(parts, m))
+        for m in told.values():
+            levels[m.tree].append(take.level({EVERYONE: m}, m))
     elif told or not params_of(view).samples_columns:  # else the columns drawn are in no message
         for key, by_sender in _sent(view).items():
-            levels[key[0]].append(_level(by_sender, told.get(key)))
+            levels[key[0]].append(take.level(by_sender, told.get(key)))
     return dict(levels)
 
 
-def _less(told: GlobalHistogram, own: Histogram) -> Histogram:
-    sums, totals = told.sums - own.sums, told.totals - own.totals
-    return Histogram(told.tree, told.nodes, sums, totals, *told.bits)
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """What the principals sent, and what is known of bins that are sent as 0."""
+
+    own: Mapping[tuple[int, bytes], Histogram]
+    others: int  # clients that are no principals
+    sent: bool  # whether clients send some bins as 0
+    late: bool  # whether the server sends some back as 0
+
+    @staticmethod
+    def of(view: View) -> _Taken:
+        own = {} if view.changes("sums", "parties") else own_histograms(view)
+        sent = hides(view.changes(Histogram, "sums", "client"))
+        return _Taken(own, clients_in(view, OTHERS), sent, hides(sent_back(view)))
+
+    def level(self, parts: Parts, told: GlobalHistogram | None) -> TreeLevel:
+        """Return a level of what was sent for the same nodes, by source."""
+        sums, totals = ({o: getattr(m, of) for o, m in parts.items()} for of in ("sums", "totals"))
+        one = next(iter(parts.values()))
+        if told is not None:
+            shared = told.sums, told.totals, told.allowed
+        else:
+            shared = sum_of(sums), sum_of(totals), None
+        if EVERYONE not in parts:
+            hidden = {o: _nothing(part) for o, part in sums.items() if self.sent}
+            return TreeLevel(sums, hidden, totals, *shared, one.bits)
+        gone, few = _nothing(one.sums) & self.late, False
+        own = self.own.get((one.tree, one.nodes.tobytes()))
+        if own is not None:
+            sums = {OTHERS: one.sums - np.where(gone[..., None], 0, own.sums)}
+            totals, few = {OTHERS: one.totals - own.totals}, self.others == 1
+        ((source, part),) = sums.items()
+        if self.sent:  # of several clients any may have left something out
+            gone |= _nothing(part) if few else True
+        hidden = {source: gone} if self.sent or self.late else {}
+        return TreeLevel(sums, hidden, totals, *shared, one.bits)
+
+
+def _nothing(sums: Sums) -> NDArray[np.bool_]:
+    return np.asarray((sums == 0).all(axis=-1))
 
 
 def _sent(view: View) -> dict[tuple[int, bytes], dict[str, Histogram]]:
@@ -100,16 +162,6 @@ def _sent(view: View) -> dict[tuple[int, bytes], dict[str, Histogram]]:
         key: {EVERYONE: parts[EVERYONE]} if EVERYONE in parts else parts
         for key, parts in groups.items()
     }
-
-
-def _level(
-    parts: Mapping[str, Histogram] | Mapping[str, GlobalHistogram], told: GlobalHistogram | None
-) -> TreeLevel:
-    sums, totals = ({o: getattr(m, part) for o, m in parts.items()} for part in ("sums", "totals"))
-    bits = next(iter(parts.values())).bits
-    if told is not None:
-        return TreeLevel(sums, totals, told.sums, told.totals, told.allowed, bits)
-    return TreeLevel(sums, totals, sum_of(sums), sum_of(totals), None, bits)
 
 
 def sum_of(parts: Mapping[str, Sums]) -> Sums:
@@ -126,8 +178,13 @@ class Grown:
     nodes: NDArray[np.int32]
     # int64 (k, total_bins, 2): their histograms, by source
     sums: Mapping[str, Sums]
-    # int64 (k, 2): sums over all rows of each node, by source
+    # int64 (n_nodes, 2): sums over all rows of every node of the tree, by source
     totals: Mapping[str, Sums]
+    # bool (k, total_bins): bins that may hold rows beside those in the sums, by source
+    hidden: Mapping[str, NDArray[np.bool_]]
+    # int64 (k,): of how many histograms that were sent each is made
+    made: NDArray[np.int64]
+    bits: Bits
 
 
 def grow_again(
@@ -150,7 +207,7 @@ def grow_again(
     for level in levels:
         waiting, built = grower.nodes, grower.to_build
         for o, source in sources.items():
-            source.complete(waiting, built, level.sums[o])
+            source.complete(waiting, built, level.sums[o], level.hidden.get(o))
         nodes.append(waiting)
         chosen = grower.decide(level.shared, level.allowed)
         for source in sources.values():
@@ -161,7 +218,10 @@ def grow_again(
         grower.finish(released.value if released is not None and known else None),
         every,
         {o: np.concatenate(s.levels) for o, s in sources.items()},
-        {o: np.array([s.total[n] for n in every.tolist()]) for o, s in sources.items()},
+        {o: np.array([s.total[n] for n in sorted(s.total)]) for o, s in sources.items()},
+        {o: np.concatenate(s.hidden) for o, s in sources.items() if s.hidden},
+        np.concatenate(next(iter(sources.values())).made),
+        bits,
     )
 
 
@@ -172,29 +232,52 @@ class _Source:
     ----------
     levels : list of int64 array, shape (k, total_bins, 2)
         Histograms of all nodes of every level.
+    hidden : list of bool array, shape (k, total_bins)
+        As of `Grown`, of every level; none where no bin is left out.
+    made : list of int64 array, shape (k,)
+        As of `Grown`, of every level.
     total : dict of int to int64 array, shape (2,)
         Sums over the rows of every node.
     """
 
     def __init__(self, cuts: Cuts, totals: Sums) -> None:
         self.cuts, self.levels = cuts, list[Sums]()
+        self.hidden, self.made = list[NDArray[np.bool_]](), list[NDArray[np.int64]]()
         self.total: dict[int, Sums] = {0: totals[0]}
-        self._of: dict[int, Sums] = {}  # the histogram of every node so far
+        self._of: dict[int, tuple[int, int]] = {}  # the level of every node so far, and where there
         self._parent: dict[int, int] = {}
 
-    def complete(self, waiting: NDArray[np.int32], built: NDArray[np.int32], sums: Sums) -> None:
+    def complete(
+        self,
+        waiting: NDArray[np.int32],
+        built: NDArray[np.int32],
+        sums: Sums,
+        hidden: NDArray[np.bool_] | None,
+    ) -> None:
         """Take the histograms of the nodes built, and tell those of their siblings."""
+        made = np.ones(len(waiting), dtype=np.int64)
         if len(built) < len(waiting):
-            above = np.stack([self._of[self._parent[n]] for n in waiting[::2].tolist()])
-            sums = with_siblings(sums, built == waiting[::2], above)
+            above = [self._of[self._parent[n]] for n in waiting[::2].tolist()]
+            left = built == waiting[::2]
+            sums = with_siblings(sums, left, np.stack([self.levels[a][k] for a, k in above]))
+            other = 2 * np.arange(len(left)) + left
+            made[other] += [self.made[a][k] for a, k in above]
+            if hidden is not None:
+                hidden = np.repeat(hidden, 2, axis=0)
+                hidden[other] |= [self.hidden[a][k] for a, k in above]
         self.levels.append(sums)
-        self._of.update(zip(waiting.tolist(), sums, strict=True))
+        self.made.append(made)
+        if hidden is not None:
+            self.hidden.append(hidden)
+        where = ((n, (len(self.levels) - 1, k)) for k, n in enumerate(waiting.tolist()))
+        self._of.update(where)
 
     def split(self, chosen: Decisions) -> None:
         """Share out the totals of split nodes among their children."""
         for k, node in enumerate(chosen.nodes.tolist()):
             left, f = int(chosen.left[k]), chosen.feature[k]
-            hist = self._of[node][self.cuts.offsets[f] : self.cuts.offsets[f + 1]]
+            level, place = self._of[node]
+            hist = self.levels[level][place, self.cuts.offsets[f] : self.cuts.offsets[f + 1]]
             part = hist[_left_bins(chosen, k, len(hist))].sum(axis=0)
             if chosen.default_left[k]:
                 part = part + self.total[node] - hist.sum(axis=0)

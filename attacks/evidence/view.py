@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise
 from fedtrees.attacks.evidence.laws import (
     cell_variance,
-    clients_of,
+    law_of_rows,
     law_of_sums,
     law_of_values,
+    reach_of,
     row_variance,
     told_variance,
 )
@@ -29,7 +30,8 @@ from fedtrees.attacks.evidence.own_sums import bins_left, own_sums
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
     OTHERS,
-    TreeLevel,
+    Grown,
+    clients_in,
     cuts_of,
     grow_again,
     levels_of,
@@ -44,7 +46,6 @@ from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import children_to_build
-from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.routing import Routes
 
 LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
@@ -67,11 +68,15 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
     params = params_of(view)
     histograms: tuple[NodeHistograms, ...] | None = None
-    level: Level
+    source, level = EVERYONE, most
     if cuts is None or start is None:  # whoever has the model alone
         trees, start, level = _released(view)
     elif levels := levels_of(view):
-        trees, histograms = _replay(levels, cuts, params, view.schema.complete)
+        summed = ([one.summed(view.principals) for one in levels[t]] for t in sorted(levels))
+        grown = [grow_again(tree, cuts, params, view.schema.complete) for tree in summed]
+        (source,) = grown[0].sums
+        trees = tuple(g.tree for g in grown)
+        histograms = tuple(histograms_of(view, g, source) for g in grown)
         level = "histograms"
     else:
         trees = _assemble(view)
@@ -89,6 +94,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     # own rows' part as it was sent, and with it own noise, can be taken off
     own = own_sums(view, shown, cuts) if some or law is not None else None
     known = own is not None and view.rows is not None and len(view.rows) > 0
+    parties = clients_in(view, OTHERS if known else EVERYONE), clients_in(view, source)
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     found = Evidence(
         trees=shown,
@@ -100,7 +106,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         histograms=histograms,
         cuts=cuts,
         n_rows=view.n_rows,
-        noise=_noise(view, shown, noisy_cuts, known, told),
+        noise=noise_of(view, shown, noisy_cuts, parties, told),
         rounding=law_of_values(view),
         constant_hessian=view.defense.unit_hessian,
         mean_start=params.base_score is None,
@@ -109,6 +115,8 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         held_out=held_out,
         own_sums=own,
         suppressed=suppressed,
+        row_law=law_of_rows(view),
+        own_in_bins=source == EVERYONE,
     )
     opened = opened_leaves(view) if level == "statistics" else {}
     return with_opened(view, found, together(opened)) if opened else found
@@ -143,23 +151,13 @@ def _start(view: View) -> NDArray[np.float32] | None:
     return None
 
 
-def _replay(
-    levels: Mapping[int, Sequence[TreeLevel]],
-    cuts: Cuts,
-    params: TreeParams,
-    complete: NDArray[np.bool_],
-) -> tuple[tuple[Tree, ...], tuple[NodeHistograms, ...]]:
-    """Grow all trees again, and return them with their histograms over all clients, or others."""
-    trees, histograms = [], []
-    for tree in sorted(levels):
-        bits, others = levels[tree][0].bits, OTHERS in levels[tree][0].sums
-        seen = levels[tree] if others else [level.summed() for level in levels[tree]]
-        grown = grow_again(seen, cuts, params, complete)
-        trees.append(grown.tree)
-        source = OTHERS if others else EVERYONE
-        parts = (from_fixed(part[source], bits) for part in (grown.sums, grown.totals))
-        histograms.append(NodeHistograms(grown.nodes, *parts))
-    return tuple(trees), tuple(histograms)
+def histograms_of(view: View, grown: Grown, source: str) -> NodeHistograms:
+    """Return the histograms of one source of a tree that was grown again."""
+    both = grown.sums[source], grown.totals[source][grown.nodes]
+    parts = (from_fixed(part, grown.bits) for part in both)
+    law = law_of_sums(view, clients_in(view, source), hiding=False)
+    slack = None if law is None else reach_of(law, grown.made, grown.bits)
+    return NodeHistograms(grown.nodes, *parts, slack)
 
 
 def _assemble(view: View) -> tuple[Tree, ...]:
@@ -204,34 +202,48 @@ def _bare(tree: Tree) -> Tree:
     return replace(tree, g=None, h=None, gain=None)
 
 
-def _noise(
-    view: View, trees: tuple[Tree, ...], cuts: Cuts, known: bool, told: bool
+def noise_of(
+    view: View,
+    trees: tuple[Tree, ...],
+    cuts: Cuts,
+    parties: tuple[int, int],
+    told: bool = False,
+    rows: tuple[Tree, ...] | None = None,
 ) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact.
 
-    ``known``: the principals' own noise is taken off the sums of nodes, though not off bins.
-    ``told``: sums are those that were sent beside splits and leaf values.
+    Parameters
+    ----------
+    view : View
+    trees : tuple of Tree
+        With everybody's sums, which decide what was asked for.
+    cuts : Cuts
+    parties : pair of int
+        Of how many clients the noise is in the sums of nodes, and in bins.
+    told : bool
+        Whether sums are those that were sent beside splits and leaf values.
+    rows : tuple of Tree, optional
+        The trees with the sums that the noise is on, if these are others.
     """
     if releases_leaves(view):
         return leaf_noise(view, trees, 1.0)
-    cell = cell_variance(law_of_sums(view, clients_of(view), hiding=False))
+    cell_of = [
+        cell_variance(law_of_sums(view, n, hiding=False)) if n else (0.0, 0.0) for n in parties
+    ]
     each, more = row_variance(view), told_variance(view) if told else (0.0, 0.0)
-    if not (any(cell) or each or any(more)):
+    if not (any(map(any, cell_of)) or each or any(more)):
         return None
-    cells = [_node_noise(t, cuts, cell) for t in trees]
-    if known and any(cell):
-        parties = clients_of(view) - sum(view.roles[p] == "client" for p in view.principals)
-        others = cell_variance(law_of_sums(view, parties, hiding=False)) if parties else (0.0, 0.0)
-        fewer = [_node_noise(t, cuts, others) for t in trees]
-        cells = [replace(n, g=f.g, h=f.h) for n, f in zip(cells, fewer, strict=True)]
-    cells = [replace(n, g=n.g + more[0], h=n.h + more[1]) for n in cells]
+    nodes, bins = ([node_noise(t, cuts, cell) for t in trees] for cell in cell_of)
+    cells = [replace(b, g=n.g + more[0], h=n.h + more[1]) for n, b in zip(nodes, bins, strict=True)]
     if not each:
         return tuple(cells)
     if view.defense.unit_hessian and trees[0].h is not None:
-        rows = [np.maximum(t.h, 0.0) for t in trees]
+        inside = [np.maximum(t.h, 0.0) for t in rows or trees]  # type: ignore[type-var]
     else:
-        rows = _expected_rows(view, trees)
-    return tuple(replace(n, g=n.g + each * r, row_g=each) for n, r in zip(cells, rows, strict=True))
+        inside = _expected_rows(view, trees)
+    return tuple(
+        replace(n, g=n.g + each * r, row_g=each) for n, r in zip(cells, inside, strict=True)
+    )
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
@@ -248,7 +260,7 @@ def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float
     return out
 
 
-def _node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
+def node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
     """Follow the variance of the noise through splits and sibling subtraction.
 
     ``cell`` is that of gradients and of hessians in a freshly built bin, over all clients;

@@ -22,6 +22,7 @@ from fedtrees.attacks.forests.released import sources_of, told_columns, unreadab
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import ProtocolError, check_known, check_positive
 from fedtrees.core.guess import Guess, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -37,8 +38,8 @@ class DraftDP(Attack):
 
     They ask a constraint solver for the table under which the counts are most likely. That table
     fits the noise. This attack samples tables by how likely they are, with a prior that is learned
-    along, and returns the one that is closest to all samples (docs/draft-dp.md). Attributes that
-    the threat tells (``attributes=``) stay as they are.
+    along, and returns the one that is closest to all samples (docs/studies/draft-dp.md).
+    Attributes that the threat tells (``attributes=``) stay as they are.
 
     Attributes
     ----------
@@ -66,20 +67,20 @@ class DraftDP(Attack):
         check_positive("work", self.work)
         check_positive("limit", self.limit)
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no such counts, None if they do."""
         reason = unreadable(view)
         labels = reason is None and sources_of(view)[0].noise.kind == "labels"
         if labels and self.mode.startswith("cpsat"):
-            return f"mode={self.mode} reads counts, and leaves tell labels; take mode=map"
+            return Reason("leaves-tell-labels", mode=self.mode, use="mode=map")
         if reason is None and self.mode == "cpsat-cells" and told_columns(view) is not None:
-            return "mode=cpsat-cells takes no attributes that are told of rows; take mode=map"
+            return Reason("attributes-told", mode=self.mode, use="mode=map")
         if labels and self.rows == "estimated":
-            return "labels do not tell how many rows there are; take rows=declared"
+            return Reason("rows-not-told", use="rows=declared")
         if reason is None and self.mode == "informed":
             held = 0 if view.rows is None else len(view.rows)
             if view.n_rows - held != 1:
-                return f"mode=informed finds one missing row; {view.n_rows - held} are missing"
+                return Reason("several-missing", missing=view.n_rows - held)
         return reason
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

@@ -14,6 +14,7 @@ from fedtrees.attacks.forests.posterior import Question
 from fedtrees.attacks.forests.structure import MOST_DEPTH, NoisyForest
 from fedtrees.attacks.forests.variables import MOST_LEVELS, Variables
 from fedtrees.core.channel import Mechanism, Share, chained
+from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
 from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
@@ -105,22 +106,21 @@ def sources_of(view: View) -> list[Source]:
     return [] if noise is None else [Source(released[-1], released[-1].counts, noise)]
 
 
-def unreadable(view: View) -> str | None:
+def unreadable(view: View) -> Reason | None:
     """Return why a view holds no counts of leaves that rows could be read from, None if it does."""
     found = sources_of(view)
     if not found:
-        return "the principals see no counts in the leaves of random tests"
+        return Reason("no-random-tests")
     tests = found[0].tests
     if not weighable(len(view.schema.features) + 1, view.n_rows):
-        return f"{view.n_rows} rows of so many columns are beyond its weights of latent classes"
+        return Reason("many-latent-classes", rows=view.n_rows)
     if tests.feature.shape[1].bit_length() > MOST_DEPTH:
-        return f"it reads trees of depth {MOST_DEPTH} at most"
+        return Reason("deep-trees", most=MOST_DEPTH)
     for j, feature in enumerate(view.schema.features):
         levels = len(feature.categories) or 1 + len(np.unique(tests.threshold[tests.feature == j]))
         if levels > MOST_LEVELS:
-            return f"column {feature.name!r} is tested at {levels - 1} thresholds; it reads " + (
-                f"{MOST_LEVELS - 1} at most: set bins lower"
-            )
+            tests_of = {"column": feature.name, "thresholds": levels - 1, "most": MOST_LEVELS - 1}
+            return Reason("many-thresholds", **tests_of)
     return None
 
 

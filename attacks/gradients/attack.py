@@ -8,28 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.evidence import (
-    SeenGradient,
     encoding_of,
     layers_of,
     local_steps_of,
     seen_gradients,
 )
-from fedtrees.attacks.gradients.inversion import Inversion, invert, noise_of
+from fedtrees.attacks.gradients.inversion import drowning, invert
 from fedtrees.attacks.gradients.rehearsal import likely_rows, rehearsed
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import BatchRows, Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers
 
 #: A number without declared range is looked for within so many standard deviations.
 _WIDE = 20.0
-#: Below this share of the gradient's root mean square, noise is rounding and no defense.
-_NOISE = 1e-3
-#: Gradients of more rows may tell less of them than likely rows do.
-_MANY = 48
 
 
 @register.attack("tableak")
@@ -40,9 +36,10 @@ class TabLeak(Attack):
     What differs from the published algorithm (`tableak-published`): logits of categories are free,
     Adam follows the gradient itself and not its sign, numbers are moved themselves and clipped, and
     rows are held to the span that the first layer's gradient leaves them. Labels are counted off
-    the output bias. An update of several local steps is taken for one gradient on its way. Where a
-    gradient is noisy, or beside own rows of many rows or several steps, the attack first rehearses
-    on likely rows, and submits such in place of found ones if those fared better.
+    the output bias. Beside noise, or of many rows, who has rows of its own draws batches of such
+    that explain the gradient (`explained`). An update of several local steps is taken for one
+    gradient on its way. Beside noise without own rows, and of several steps with some, the attack
+    first rehearses on likely rows, and submits such in place of found ones if those fared better.
 
     Parameters
     ----------
@@ -65,15 +62,15 @@ class TabLeak(Attack):
             if type(value) is not int or value < least:
                 raise UsageError(f"{name}={value!r}: give a whole number, {least} or more")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return that no gradient of a network was seen, or only of more rows than `most`."""
         if encoding_of(view) is None:
-            return "no network is trained, or it was not told how rows become its inputs"
+            return Reason("no-network")
         sizes = [s.rows for s in seen_gradients(view)]
         if not sizes:
-            return "no gradient of others' rows was seen"
+            return Reason("no-gradient")
         if min(sizes) > self.most:
-            return f"every update is of {min(sizes)} rows or more; at most {self.most} are tried"
+            return Reason("batch-too-large", rows=min(sizes), most=self.most)
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
@@ -84,16 +81,14 @@ class TabLeak(Attack):
         seen = [s for s in seen_gradients(view) if s.rows <= self.most]
         chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
         bounds, local = _bounds(view, encoding), local_steps_of(view)
-        layers = layers_of(view, encoding)
+        layers, own = layers_of(view, encoding), view.rows
+        own = own if own is not None and len(own) >= 2 else None
         claims, notes = [], {"likely_rows": 0.0}
         for k, at in enumerate(chosen):
             item = seen[at]
-            size = float(np.linalg.norm(item.gradient)) / np.sqrt(len(item.gradient))
-            noise = noise_of(layers.split(item.gradient), item.rows, encoding)
-            noise = noise if noise > _NOISE * size else 0.0
-            hard = item.rows > _MANY or local is not None
+            noise = drowning(layers, item.gradient, item.rows, encoding)
             # shares of columns alone flatter rows that are drawn by them
-            if noise or (hard and view.rows is not None):
+            if (local is not None) if own is not None else noise:
                 trial = rehearsed(
                     layers, item.start, noise, view, encoding, bounds, item.rows, local, rng
                 )
@@ -103,23 +98,17 @@ class TabLeak(Attack):
                     claims.append(BatchRows(item.owner, item.round, table, np.zeros(table.X.shape)))
                     notes["likely_rows"] += 1
                     continue
-            found = self._inverted(item, layers, encoding, bounds, rng)
+            found = invert(
+                layers, item.weights, item.gradient, encoding, bounds, item.rows, rng,
+                likely=own if local is None else None, restarts=self.restarts, steps=self.steps,
+            )  # fmt: skip
             notes[f"loss_{k}"] = found.loss
-            claims.append(BatchRows(item.owner, item.round, found.table, found.confidence))
+            table, sure = found.table, found.confidence
+            if (more := _as_many(view, item.rows) - len(table)) > 0:
+                table = Table.concat([table, likely_rows(view, encoding, more, rng)])
+                sure = np.append(sure, np.zeros((more, sure.shape[1])), axis=0)
+            claims.append(BatchRows(item.owner, item.round, table, sure))
         return Guess(tuple(claims), notes)
-
-    def _inverted(
-        self,
-        item: SeenGradient,
-        layers: Layers,
-        encoding: Encoding,
-        bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
-        rng: np.random.Generator,
-    ) -> Inversion:
-        return invert(
-            layers, item.weights, item.gradient, encoding, bounds, item.rows, rng,
-            restarts=self.restarts, steps=self.steps,
-        )  # fmt: skip
 
 
 def _as_many(view: View, rows: int) -> int:

@@ -1,4 +1,4 @@
-"""The rows of one batch off its gradient: labels, search, pooling."""
+"""The rows of one batch off its gradient: algebra, then a search or draws of likely rows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from fedtrees.attacks.gradients.labels import restored_counts
 from fedtrees.attacks.gradients.local_steps import batch_gradient
 from fedtrees.attacks.gradients.matching import Matching
 from fedtrees.attacks.gradients.pooling import pooled
+from fedtrees.attacks.gradients.posterior import explained
 from fedtrees.attacks.gradients.search import average_pull, null_space, search
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, logits, softmax
 
-#: Above this noise per coordinate, in units of the gradient's norm over the square root of its
-#: size, no direction is free of it, and the span term would hold rows to noise.
+#: Above this noise per coordinate, in units of the gradient's root mean square, no direction is
+#: free of it, and the span term would hold rows to noise. Below it is rounding.
 _CLEAN = 1e-3
 #: Restarts and steps of a search that counts labels, and how many at most.
 _SHORT, _RECOUNTS = (3, 150), 3
+#: Of more rows, or beside noise, draws of likely rows find more than a search does.
+_MANY = 48
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +37,7 @@ class Inversion:
     table : Table
     confidence : float64 array, shape (B, d)
     loss : float
-        1 - cos of the best restart.
+        1 - cos of the best restart, or of what likely rows agree on.
     """
 
     table: Table
@@ -46,8 +49,9 @@ def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
     """Return the standard deviation of noise on every coordinate, estimated from the first layer.
 
     Its gradient is a sum over the rows of a column times a row: what is left beyond so many
-    dimensions is noise. Where there are as many rows as dimensions, a category that no row has
-    tells it: its column is that of the bias times -mean / std.
+    dimensions is noise. Where there are as many rows as dimensions, categories tell it: the column
+    of one that no row has is that of the bias times -mean / std, and if each row has one of a
+    feature's, all their columns together are that of the bias.
     """
     weight, bias = (np.asarray(part, dtype=np.float64) for part in target[0])
     both = np.column_stack([weight, bias])
@@ -55,12 +59,23 @@ def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
     if rows < 0.8 * min(m, n):
         size = np.linalg.svd(both, compute_uv=False)[rows:]
         return float(np.sqrt((size**2).sum() / ((m - rows) * (n - rows))))
-    coded = np.flatnonzero(encoding.category >= 0)
-    if not len(coded):
+    if not encoding.groups:
         return 0.0
-    ratio = (encoding.mean / encoding.std)[coded]
-    off = (weight[:, coded] + ratio * bias[:, None]) / np.sqrt(1 + ratio**2)
-    return float(np.sqrt((off**2).mean(axis=0)).min())
+    mean, std = encoding.mean.astype(np.float64), encoding.std.astype(np.float64)
+    of = [*np.flatnonzero(encoding.category >= 0)[:, None], *encoding.groups]
+    tests = np.zeros((len(of), n))
+    for test, columns in zip(tests, of, strict=True):
+        test[columns], test[-1] = std[columns], mean[columns].sum()
+    tests[-len(encoding.groups) :, -1] -= 1
+    off = tests @ both.T / np.linalg.norm(tests, axis=1, keepdims=True)
+    return float(np.sqrt((off**2).mean(axis=1)).min())
+
+
+def drowning(layers: Layers, gradient: NDArray[np.float32], rows: int, encoding: Encoding) -> float:
+    """Return the noise of a gradient by `noise_of`, 0 where it is rounding and no defense."""
+    noise = noise_of(layers.split(gradient), rows, encoding)
+    size = float(np.linalg.norm(gradient)) / np.sqrt(len(gradient))
+    return noise if noise >= _CLEAN * max(size, 1e-30) else 0.0
 
 
 def invert(
@@ -73,6 +88,7 @@ def invert(
     rng: np.random.Generator,
     *,
     labels: NDArray[np.int64] | None = None,
+    likely: Table | None = None,
     restarts: int = 0,
     steps: int = 0,
     span: bool = True,
@@ -91,6 +107,8 @@ def invert(
     rng : numpy Generator
     labels : int64 array, shape (rows,), optional
         Where they are known; in any order, for rows have none.
+    likely : Table, optional
+        Rows that are distributed as those of the batch, where the adversary has some.
     restarts, steps : int
         0: by the number of rows.
     span : bool
@@ -109,9 +127,16 @@ def invert(
     if len(sure) and labels is not None:
         counts = np.bincount(labels) - np.bincount(sure.y, minlength=labels.max() + 1)
         labels = np.repeat(np.arange(len(counts)), counts.clip(0)) if (counts >= 0).all() else None
-    found = _searched(
-        layers, weights, rest, encoding, bounds, left, rng, labels, restarts, steps, span
-    )
+    noise = drowning(layers, rest, left, encoding)
+    if likely is not None and (noise or left > _MANY):
+        table, sure_of = explained(layers, weights, rest, encoding, left, noise, likely, rng)
+        told = batch_gradient(layers, weights, encoding.encode(table.X), table.y)
+        size = float(np.linalg.norm(told) * np.linalg.norm(rest))
+        found = Inversion(table, sure_of, 1 - float(told @ rest) / max(size, 1e-30))
+    else:
+        found = _searched(
+            layers, weights, rest, encoding, bounds, left, rng, labels, restarts, steps, span
+        )
     if not len(sure):
         return found
     confidence = np.concatenate([np.ones(sure.X.shape), found.confidence])
@@ -133,11 +158,8 @@ def _exact(
     sure: list[Table] = []
     rest, left = gradient, rows
     none = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
-    while left:
+    while left and not drowning(layers, rest, left, encoding):
         noise = noise_of(layers.split(rest), left, encoding)
-        size = float(np.linalg.norm(rest)) / np.sqrt(len(rest))
-        if noise >= _CLEAN * max(size, 1e-30):
-            break
         table = exact_rows(layers, weights, rest, encoding, left, noise, rng)
         if not len(table):
             break
@@ -164,8 +186,7 @@ def _searched(
 ) -> Inversion:
     restarts, steps = restarts or effort(rows)[0], steps or effort(rows)[1]
     network, target = layers.split(weights), layers.split(gradient)
-    size = float(np.linalg.norm(gradient)) / np.sqrt(len(gradient))
-    clean = noise_of(target, rows, encoding) < _CLEAN * max(size, 1e-30)
+    clean = not drowning(layers, gradient, rows, encoding)
     few = span and clean and rows < min(target[0][0].shape)
     pull = null_space(*target[0]) if few else average_pull(encoding)
     matching = Matching(network, target)

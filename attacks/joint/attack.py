@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Level
-from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
+from fedtrees.attacks.evidence.clients.victims import union_of, victims_of, with_likely
 from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, some_rows
 from fedtrees.attacks.evidence.readback.claims import (
@@ -22,6 +22,7 @@ from fedtrees.attacks.joint.reconstruct import Options, reconstruct
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
@@ -52,11 +53,11 @@ class Joint(Options, Attack):
         if self.most not in SUMS:
             raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees that it reads, None if they do."""
         why = no_trees(view)
         if why is None and (classes_of_leaves(view) or 2) > 2 and some_rows(view):
-            return f"{some_rows(view)}, and of several classes it takes all; timberstrike does not"
+            return some_rows(view)
         return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
@@ -69,8 +70,9 @@ class Joint(Options, Attack):
     def _reconstruct(
         self, view: View, read: Sequence[FirstTree] | None, rng: np.random.Generator
     ) -> Guess:
-        victims = victims_of(view)
+        victims = victims_of(view, most=self.most)
         if victims:
+            victims = with_likely(victims, view, rng) if self.sketches else victims
             # the sums that travel with clients' own trees are float32
             alone = replace(self, exact=self.exact and not victims[0].blocks)
             return union_of(

@@ -13,6 +13,7 @@ from fedtrees.attacks.labels.spreading import spread
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.oracle import Oracle
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
@@ -29,16 +30,16 @@ class AskedLabels(Attack):
     rows beyond the budget follow from the record-id graph as in `few-shot`.
     """
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return what is missing: rows without labels, or an endpoint that looks rows up."""
         if view.oracle is None:
-            return "there is no endpoint to ask; give the threat queries=1000,records=held"
+            return Reason("no-endpoint", threat="queries=1000,records=held")
         if view.oracle.records != "held":
-            return "the endpoint looks up no training rows; give the threat records=held"
+            return Reason("no-records-held", threat="records=held")
         if view.oracle.answers == "leaf-ids":
-            return "the endpoint answers leaf ids, which name no class"
+            return Reason("endpoint-answers", answers="leaf ids")
         if own_columns(view) is None:
-            return "the principals hold no rows without labels"
+            return Reason("no-unlabelled-rows")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

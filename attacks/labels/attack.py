@@ -29,6 +29,7 @@ from fedtrees.attacks.labels.union import components
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
@@ -96,7 +97,7 @@ class LeafAttack(Attack):
         if not number or not 0 < self.decay <= 1:
             raise UsageError(f"decay={self.decay!r}: give a number above 0, at most 1")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why there are no visible leaves, None if there are."""
         return no_leaves(view)
 
@@ -279,12 +280,12 @@ class FewShot(LabelMixture):  # type: ignore[misc]
     2004): that is one more start of `label-mixture`, which leaves them as they are.
     """
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return what is missing: visible leaves, or known labels."""
         why = super().inapplicable(view)
         if why is None and view.known is None:
-            return "no labels are known; write passive[labels=20]"
-        return str(why) if why else None
+            return Reason("no-known-labels", threat="passive[labels=20]")
+        return why
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the likeliest class of every row."""

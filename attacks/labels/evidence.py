@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import RootRows, TreeColumns, replayed, visible_leaves
 from fedtrees.trees.binning import bin_rows
@@ -78,12 +79,12 @@ def own_columns(view: View) -> Columns | None:
     return Columns(ids, positions, np.concatenate(parts, axis=1))
 
 
-def no_leaves(view: View) -> str | None:
+def no_leaves(view: View) -> Reason | None:
     """Return why there are no visible leaves of rows without labels, None if there are."""
     if own_columns(view) is None:
-        return "the principals hold no rows without labels"
+        return Reason("no-unlabelled-rows")
     if not any(isinstance(item.message, RootRows) for item in view.seen):
-        return "the principals are told no record ids of nodes"
+        return Reason("no-record-ids")
     return None
 
 

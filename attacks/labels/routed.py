@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.labels.attack import Clusters, LabelMixture, LeafView, leaf_view
 from fedtrees.attacks.labels.evidence import no_leaves
 from fedtrees.core.guess import Guess, RoutedLabels
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import KnownNodes, RoutesOfRows, RowsToRoute, replayed
@@ -29,11 +30,11 @@ class RoutedRows(LabelMixture):  # type: ignore[misc]
     (naive Bayes).
     """
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return what is missing: visible leaves, or rows to predict."""
         why = no_leaves(view)
         if why is None and not any(True for _ in view.messages(RowsToRoute)):
-            return "the principals were asked to route no rows to predict"
+            return Reason("no-routed-rows")
         return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

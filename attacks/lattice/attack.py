@@ -17,6 +17,7 @@ from fedtrees.attacks.lattice.exact_sums import base_margin_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
@@ -69,15 +70,12 @@ class Lattice(Attack):
         if self.base_score not in ("known", "unknown"):
             raise UsageError(f"base_score {self.base_score!r}: give 'known' or 'unknown'")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees of everybody's rows, None if they do."""
         if shows(view, SharedTrees):
-            return "every tree covers the rows of one client; timberstrike follows such trees"
+            return Reason("trees-of-one", use="timberstrike")
         if (classes_of_leaves(view) or 2) > 2 and not shows(view, Histogram, GlobalHistogram):
-            return (
-                "of several classes a row brings more than one gradient to a round, and its search "
-                "is over one; it reads their histograms, 'joint' and 'timberstrike' leaf sums"
-            )
+            return Reason("several-gradients")
         return no_trees(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

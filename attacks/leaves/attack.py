@@ -14,6 +14,7 @@ from fedtrees.attacks.leaves.shares import Numbers
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_positive
 from fedtrees.core.guess import Guess, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -36,8 +37,8 @@ class ForestBoxes(Attack):
 
     Beyond the papers. A chain makes tables that explain the counts of all trees, drawn or not, and
     their consensus is submitted if own rows do not promise a better blind guess
-    (docs/forests.md). Where leaves tell shares alone, counts are drawn, too. Values are taken to be
-    there: none is guessed missing.
+    (docs/explanation/forests.md). Where leaves tell shares alone, counts are drawn, too. Values are
+    taken to be there: none is guessed missing.
 
     Attributes
     ----------
@@ -50,10 +51,10 @@ class ForestBoxes(Attack):
     def __post_init__(self) -> None:
         check_positive("work", self.work)
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no class counts or shares of leaves, None if they do."""
         if not sources_of(view):
-            return "the principals see no forest with class counts or shares in its leaves"
+            return Reason("no-forest-counts")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

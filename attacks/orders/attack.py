@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnRanks, Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import BinCounts, ChosenSplits, OpenedBinSums, replayed
@@ -44,10 +45,10 @@ class SplitOrdering(Attack):
 
     own_columns: bool = True
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why no split of others was made for the principals, None if one was."""
         if not _bounds(view):
-            return "others told the principals of no split of their columns"
+            return Reason("no-splits")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

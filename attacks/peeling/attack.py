@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedtrees.attacks.evidence.laws import law_of_rows
 from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled, victims_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
 from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
@@ -19,10 +21,11 @@ from fedtrees.attacks.peeling.counted import (
     counted_sources,
     presence,
 )
+from fedtrees.attacks.peeling.marks import marked_rows
 from fedtrees.attacks.peeling.owners import owners_of, room_of
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
-from fedtrees.attacks.peeling.rows import take_out
-from fedtrees.attacks.peeling.sources import sources_of, unreadable
+from fedtrees.attacks.peeling.rows import Ints, Residual, take_out
+from fedtrees.attacks.peeling.sources import Sources, sources_of
 from fedtrees.attacks.peeling.supports import SURE, Search, Supported
 from fedtrees.attacks.peeling.values import (
     lower_edges,
@@ -32,8 +35,10 @@ from fedtrees.attacks.peeling.values import (
     values_in,
 )
 from fedtrees.core.attack import Attack
+from fedtrees.core.channel import Channel
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -49,7 +54,7 @@ class HistogramPeeling(Attack):
 
     Beyond the papers. It needs the histograms themselves: those of every client (the server;
     rows then come with their owner), or their sums alone (every client under all-reduce, the
-    server under a secure sum). See docs/peeling.md.
+    server under a secure sum). See docs/studies/peeling.md.
 
     Attributes
     ----------
@@ -74,19 +79,16 @@ class HistogramPeeling(Attack):
         if isinstance(self.work, bool) or not 0 < self.work < math.inf:
             raise UsageError(f"work={self.work!r}: give a positive number of steps")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no histograms to peel, None if they do."""
         if shows(view, ClassCounts):
             return None
         if not shows(view, Histogram, GlobalHistogram):
-            return "the principals see no gradient histograms and no class counts"
+            return Reason("no-histograms")
         if (classes_of_leaves(view) or 2) > 2:
-            return (
-                "of several classes rows are told by their probabilities of all, and it follows "
-                "one; 'joint' and 'timberstrike' read such trees"
-            )
+            return Reason("several-probabilities")
         if classes_of_leaves(view) is None:
-            return "leaves are not Newton steps of log loss"
+            return Reason("other-leaves")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
@@ -94,13 +96,18 @@ class HistogramPeeling(Attack):
         if not shows(view, Histogram, GlobalHistogram):
             return self._of_classes(view, rng)
         own = Table.empty(view.schema) if view.rows is None else view.rows
-        sources = None if unreadable(view) else sources_of(view)
+        sources = sources_of(view)
         if sources is None:
             return _nothing(view)
+        law = law_of_rows(view)
         found: list[Peeled] = []
         for owner, left in sources.parts.items():
-            if owner == EVERYONE:
-                take_out(sources.forest, left, to_bins(sources.cuts, own.X), own.y)
+            mine = to_bins(sources.cuts, own.X) if owner == EVERYONE else None
+            if view.defense.unit_hessian:
+                found.append(self._marked(sources, left, law, mine))
+                continue
+            if mine is not None:
+                take_out(sources.forest, left, mine, own.y)
             found.append(peel(sources.forest, left, self.work, self.confidence))
         columns = columns_of(view) if self.sketches else {}
         records = _records(
@@ -117,6 +124,25 @@ class HistogramPeeling(Attack):
                 "bins_unexplained": float(sum(p.unexplained for p in sources.parts.values())),
             },
         )
+
+    def _marked(
+        self, sources: Sources, left: Residual, law: Channel | None, own: Ints | None
+    ) -> Peeled:
+        """Read rows that the noise on their gradients tells apart, but for own ones."""
+        d = len(sources.forest.offsets) - 1
+        if law is None:
+            return Peeled(
+                np.zeros((0, d), np.int32), np.zeros(0, np.int64), np.zeros(0), 0, 0, True
+            )
+        found = marked_rows(sources.forest, left, law)
+        spare = Counter(map(tuple, [] if own is None else own.tolist()))
+        kept = found.confidence >= self.confidence
+        for i, row in enumerate(map(tuple, found.bins.tolist())):
+            if spare[row] > 0:
+                spare[row] -= 1
+                kept[i] = False
+        bins, y, sure = found.bins[kept], found.y[kept], found.confidence[kept]
+        return replace(found, bins=bins, y=y, confidence=sure)
 
     def _of_classes(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess rows from class counts per bin."""

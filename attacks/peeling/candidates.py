@@ -23,9 +23,9 @@ class Candidates:
     bins: Ints  # int32 (m, d): -1 where missing
     y: NDArray[np.int64]  # int64 (m,)
     copies: Ints  # int32 (m,): rows that share the fingerprint
-    # int32 (m,): as in `confidence_of`
+    # int32 (m,), float64 (m,): as in `confidence_of`
     doubts: Ints
-    checks: Ints
+    checks: NDArray[np.float64]
     tried: int  # Rows put to the test
     rejected: int  # Tracks none of whose rows passed
 
@@ -49,15 +49,15 @@ def complete(
     start = np.searchsorted(tracks.of[order], np.arange(len(tracks.masks) + 1))
     sighted = seen.where(order)
     tree = forest.tree_of[sighted.cell]
-    passed, checks = np.zeros(len(bins), bool), np.zeros(len(bins), np.int32)
+    passed, checks = np.zeros(len(bins), bool), np.zeros(len(bins))
     doubtful = np.zeros(len(bins), np.int32)
     for a in range(0, len(bins), BLOCK):
         part = slice(a, a + BLOCK)
         cell, margin = forest.route(bins[part])
         gh = forest.gradients(margin, label[track[part]])
         good = np.ones(len(cell), dtype=bool)
-        near = 2 * left.slack
-        _match(track[part], start, sighted.cell, sighted.g, sighted.h, tree, cell, gh, near, good)
+        seen_there = (sighted.cell, sighted.g, sighted.h, tree)
+        _match(track[part], start, *seen_there, cell, gh, 2 * left.slack, good)
         some = np.flatnonzero(good)
         if left.sampled:
             found = _in_one_tree(forest, left, bins[part][some], cell[some], gh[some])
@@ -84,22 +84,22 @@ def complete(
 
 def _in_one_tree(
     forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sums
-) -> tuple[NDArray[np.bool_], Ints, Ints]:
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], Ints]:
     """Put rows to the test in each tree by itself, as if no other had histograms.
 
     What stands alone in two trees may be two people who came the same way, each in one of them. Any
-    one tree shows one. Returned are which rows some tree shows and has room for, in how many, and
-    the fewest features in doubt there.
+    one tree shows one. Returned are which rows some tree shows and has room for, the log odds of
+    all that showing by chance, and the fewest features in doubt there.
     """
     columns, shape = forest.columns(bins), len(bins)
-    good, checks = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.int32)
+    good, checks = np.zeros(shape, dtype=bool), np.zeros(shape)
     least = np.full(shape, bins.shape[1], dtype=np.int32)
     for t in range(forest.trees):
         one = np.full_like(cell, -1)
         one[:, t] = cell[:, t]
         room, alone = has_room(left, one, columns, gh)
-        rows = np.flatnonzero(room & (alone > 0))
-        checks[rows] += 1
+        rows = np.flatnonzero(room & (alone < 0))
+        checks[rows] += alone[rows]
         good[rows] = True
         in_doubt = doubts(forest, left, bins[rows], one[rows], gh[rows])
         least[rows] = np.minimum(least[rows], in_doubt)
@@ -149,8 +149,8 @@ def _match(track, start, seen_cell, seen_g, seen_h, tree, cell, gh, near, good):
             t = tree[s]
             if (
                 cell[i, t] != seen_cell[s]
-                or abs(gh[i, t, 0] - seen_g[s]) > near
-                or abs(gh[i, t, 1] - seen_h[s]) > near
+                or abs(gh[i, t, 0] - seen_g[s]) > near[cell[i, t]]
+                or abs(gh[i, t, 1] - seen_h[s]) > near[cell[i, t]]
             ):
                 good[i] = False
                 break

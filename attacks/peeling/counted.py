@@ -87,11 +87,9 @@ class CountedSources:
     parts: Mapping[str, Counts]
 
 
-def altered(view: View) -> str | None:
-    """Return why class counts are not those of rows, None if they are."""
-    if any(view.changes(kind, "counts") for kind in (ClassCounts, ClassTotals)):
-        return "class counts that a defense changes do not tell who was there"
-    return None
+def altered(view: View) -> bool:
+    """Tell whether a defense changes class counts: then they do not tell who was there."""
+    return any(view.changes(kind, "counts") for kind in (ClassCounts, ClassTotals))
 
 
 def counted_sources(view: View) -> CountedSources | None:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from fedtrees.attacks.peeling.fingerprints import chance_of_match
 from fedtrees.attacks.peeling.rows import (
     CUT,
     DEFAULT_LEFT,
@@ -20,6 +19,7 @@ from fedtrees.attacks.peeling.rows import (
     Sums,
     fits,
     goes_left,
+    log_chance,
 )
 from fedtrees.trees.jit import kernel
 
@@ -40,8 +40,7 @@ def doubts(forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sum
     row with this fingerprint: one bin has room for it, and for one only.
     """
     count = np.empty(len(bins), dtype=np.int32)
-    match, most = chance_of_match(left.slack), CHANCE / max(1, len(bins))
-    needed = math.ceil(math.log(most) / math.log(match)) if match < 1 else forest.trees + 1
+    needed = math.log(CHANCE / max(1, len(bins)))
     arrays = (left.sums, left.alone, left.slack, needed, bins, cell, gh, forest.columns(bins))
     _doubts(*arrays, forest.start, forest.nodes, forest.sets, forest.cell, forest.offsets, count)
     return count
@@ -50,7 +49,7 @@ def doubts(forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sum
 @kernel
 def _only(sums, slack, c, k, g, h):  # type: ignore[no-untyped-def]
     """Tell whether a bin holds this row and nothing else."""
-    return abs(sums[c, k, 1] - h) <= 2 * slack and abs(sums[c, k, 0] - g) <= 2 * slack
+    return abs(sums[c, k, 1] - h) <= 2 * slack[c] and abs(sums[c, k, 0] - g) <= 2 * slack[c]
 
 
 @kernel
@@ -67,10 +66,10 @@ def _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets):  # type: ignore[
 def _settle(sums, alone, slack, needed, cell, columns, gh, offsets, i, settled):  # type: ignore[no-untyped-def]
     """Mark the features of row i that a node shows to belong to one person.
 
-    Returns the last tree from which on ``needed`` trees have a bin that holds this row and nothing
-    else, -1 if none does.
+    Returns the last tree from which on bins that hold this row and nothing else are not all
+    chance, but at odds of ``needed`` (nats); -1 if there is none.
     """
-    last, seen = -1, 0
+    last, seen = -1, 0.0
     for f in range(columns.shape[1]):
         settled[f] = False
     for t in range(cell.shape[1] - 1, -1, -1):
@@ -81,10 +80,11 @@ def _settle(sums, alone, slack, needed, cell, columns, gh, offsets, i, settled):
             if c >= 0 and not unique and _only(sums, slack, c, k, g, h):
                 alone_here = True
                 unique = _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets)
-        seen += alone_here
-        if alone_here and seen == needed:
-            last = t
-        if unique and seen >= needed:
+        if alone_here:
+            seen += log_chance(slack[c])
+            if seen <= needed and last < 0:
+                last = t
+        if unique and seen <= needed:
             for f in range(columns.shape[1]):
                 settled[f] = settled[f] or _only(sums, slack, c, np.int64(columns[i, f]), g, h)
     return last

@@ -12,17 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.peeling.rows import ANYTHING, Ints, Residual, Sums
+from fedtrees.attacks.peeling.rows import ANYTHING, UNIT, Ints, Residual, Sums
 from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]
 
-_UNIT = 2.0**-30
 _TYPES = (np.int32, np.int32, np.int64, np.int64, np.int32)
 MOST_CANDIDATES = 64  # rows tried inside one bin by pairs, and 8 times as many one by one
 UNKNOWN = -1
 LEAST_ALONE = 2**23  # beside less, a row of probability 1e-7 or so could hide
-_CROWDED = 10.0  # gradients of a node crowd: a chance match is so much likelier than if spread
 MOST_SLACK = 1e3  # beyond it, too many sums of several rows look like one row
 
 
@@ -91,7 +89,7 @@ def singles(left: Residual) -> Entries:
     return out.where(np.arange(n))
 
 
-def group(entries: Entries, feature_of: Ints, slack: float) -> Sightings:
+def group(entries: Entries, feature_of: Ints, slack: Floats) -> Sightings:
     """Collect the entries of one node that show the same fingerprint.
 
     One that shows in two bins of a feature belongs to two people and is left out.
@@ -99,7 +97,7 @@ def group(entries: Entries, feature_of: Ints, slack: float) -> Sightings:
     d = int(feature_of.max()) + 1
     order = np.lexsort((entries.h, entries.g, entries.cell))
     e = entries.where(order)
-    near = 2 * slack
+    near = 2 * slack[e.cell[1:]]
     new = np.ones(len(e), dtype=bool)
     new[1:] = (np.diff(e.cell) > 0) | (np.diff(e.g) > near) | (np.abs(np.diff(e.h)) > near)
     which = np.cumsum(new) - 1
@@ -115,32 +113,27 @@ def group(entries: Entries, feature_of: Ints, slack: float) -> Sightings:
     good = ~twice & (most == least)
     first = np.flatnonzero(new)[good]
     g, h = e.g[first], e.h[first]
-    margin, error = margins(g, h, slack)
+    margin, error = margins(g, h, slack[e.cell[first]])
     return Sightings(e.cell[first], g, h, columns[good], most[good], margin, error)
 
 
-def margins(g: Sums, h: Sums, slack: float) -> tuple[Floats, Floats]:
+def margins(g: Sums, h: Sums, slack: Floats) -> tuple[Floats, Floats]:
     """Return the log-odds of fingerprints and the largest error rounding leaves, (s,) each."""
-    a, q = np.abs(g) * _UNIT, h * _UNIT
+    a, q = np.abs(g) * UNIT, h * UNIT
     p = np.where(g < 0, 1 - a, a)
     # p - 1 in float32 loses the last bits of a small p, which p (1 - p) keeps
     exact = (g < 0) & (p < 0.25)
     p = np.where(exact, (1 - np.sqrt(np.maximum(1 - 4 * q, 0))) / 2, p)
     p = np.clip(p, 1e-12, 1 - 1e-12)
     m = np.log(p / (1 - p))
-    error = (p * 2.0**-22 + (2 + 2 * slack) * _UNIT) / (p * (1 - p)) + np.abs(m) * 2.0**-22
+    error = (p * 2.0**-22 + (2 + 2 * slack) * UNIT) / (p * (1 - p)) + np.abs(m) * 2.0**-22
     return m, error
-
-
-def chance_of_match(slack: float) -> float:
-    """Return how likely a bin shows some given fingerprint by chance, in [0, 1]."""
-    return min(1.0, _CROWDED * (2.0 + 4.0 * slack) * _UNIT)
 
 
 @kernel
 def _single(G, H, slack):  # type: ignore[no-untyped-def]
     """Return how many equal rows add up to (G, H): 0 if none do, or it cannot be told."""
-    a, h = abs(G) * _UNIT, H * _UNIT
+    a, h = abs(G) * UNIT, H * UNIT
     if h <= 0.0 or a <= h:
         return 0
     ratio = a * a / (a - h)
@@ -148,7 +141,7 @@ def _single(G, H, slack):  # type: ignore[no-untyped-def]
     if k < 1 or (k > 1 and (slack > 0 or G % k != 0 or H % k != 0)):
         return 0
     a, h = a / k, h / k
-    if a > 1.0 + slack * _UNIT:
+    if a > 1.0 + slack * UNIT:
         return 0
     # float32 rounds p, 1 - p and their product to 24 bits
     p = 1.0 - a if G < 0 else a
@@ -158,9 +151,9 @@ def _single(G, H, slack):  # type: ignore[no-untyped-def]
         if G < 0:
             tolerance += 32.0 * (1.0 - 2.0 * p)
     # the sum of two rows must differ from one row by more than the tolerance
-    if h * h < 4.0 * tolerance * _UNIT:
+    if h * h < 4.0 * tolerance * UNIT:
         return 0
-    return k if abs(h - a * (1.0 - a)) <= tolerance * _UNIT else np.int64(0)
+    return k if abs(h - a * (1.0 - a)) <= tolerance * UNIT else np.int64(0)
 
 
 @kernel
@@ -171,8 +164,8 @@ def _scan(sums, alone, slack, cell, column, g, h, copies):  # type: ignore[no-un
             alone[c, b] = False
             if sums[c, b, 1] <= 0:
                 continue
-            k = _single(sums[c, b, 0], sums[c, b, 1], slack)
-            alone[c, b] = k == 1 and slack <= MOST_SLACK and sums[c, b, 1] >= LEAST_ALONE
+            k = _single(sums[c, b, 0], sums[c, b, 1], slack[c])
+            alone[c, b] = k == 1 and slack[c] <= MOST_SLACK and sums[c, b, 1] >= LEAST_ALONE
             if k > 0:
                 cell[n], column[n], copies[n] = c, b, k
                 g[n], h[n] = sums[c, b, 0] // k, sums[c, b, 1] // k
@@ -251,7 +244,7 @@ def _same(g1, h1, g2, h2, near):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _within(sums, start, seen, where, slack, work, out):  # type: ignore[no-untyped-def]
+def _within(sums, start, seen, where, off, work, out):  # type: ignore[no-untyped-def]
     g, h, copies = seen
     masks, certain = where
     out_cell, out_column, out_g, out_h, out_copies = out
@@ -259,7 +252,7 @@ def _within(sums, start, seen, where, slack, work, out):  # type: ignore[no-unty
     room = out_cell.shape[0]
     free = np.empty(8 * MOST_CANDIDATES, dtype=np.int64)
     for c in range(sums.shape[0]):
-        a, b = start[c], start[c + 1]
+        a, b, slack = start[c], start[c + 1], off[c]
         if a == b:
             continue
         for k in range(sums.shape[1]):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.candidates import Candidates, complete
-from fedtrees.attacks.peeling.fingerprints import Entries, chance_of_match, group, singles, within
+from fedtrees.attacks.peeling.fingerprints import Entries, group, singles, within
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual, accept
 from fedtrees.attacks.peeling.tracks import follow
 
@@ -54,7 +54,7 @@ def peel(
     feature_of = np.concatenate([feature_of, np.arange(d)]).astype(np.int32)
     parts = [(np.zeros((0, d), np.int32), np.zeros(0, np.int64), np.zeros(0))]
     rejected, work, tried, moved = 0, 0.0, 0, True
-    known = Entries.empty(0)
+    known, weight = Entries.empty(0), 2 if left.sampled or left.slack.any() else 1
     for _ in range(MOST_ROUNDS):
         entries = Entries.join([_still(known, left), singles(left)])
         seen = group(entries, feature_of, left.slack)
@@ -62,7 +62,7 @@ def peel(
         found = complete(forest, left, seen, tracks, feature_of)
         tried, rejected = tried + found.tried, rejected + found.rejected
         # a row may owe its place to those taken out before, and is no more certain than they are
-        sure = confidence_of(found.doubts, found.checks, tried, left.slack, left.sampled)
+        sure = confidence_of(weight * found.doubts, found.checks, tried)
         sure = np.minimum(sure, min((p[2].min(initial=1.0) for p in parts), default=1.0))
         now = _due(found, sure >= least_confidence, sure, 0 if moved else d)
         if left.sampled:
@@ -82,29 +82,22 @@ def peel(
     return Peeled(bins, y, confidence, rejected, work, work < most_work)
 
 
-def confidence_of(
-    doubts: Ints, checks: Ints, tried: int, slack: float, sampled: bool = False
-) -> Floats:
+def confidence_of(doubts: Ints, checks: Floats, tried: int) -> Floats:
     """Return the probability that rows are right, float64, shape (m,).
 
     Parameters
     ----------
     doubts : int32 array, shape (m,)
-        Features that may belong to another person (see `fedtrees.attacks.peeling.doubts`).
-    checks : int32 array, shape (m,)
-        Trees in which a bin holds this row and nothing else.
+        Features that may belong to another person (see `fedtrees.attacks.peeling.doubts`). Where
+        sums are off, or rows in some of the trees only, one counts as two: bins that have no room
+        may seem to.
+    checks : float64 array, shape (m,)
+        Log odds of the row's gradients showing by chance wherever a bin holds nothing else.
     tried : int
-        Rows tried so far, each of which might have passed by chance: the odds against that are
-        those of so many rows each matching gradients in ``checks`` trees.
-    slack : float
-        Deviation of sums, in units of 2^-30. More means wider matches, hence lower odds. Under
-        noise one doubt counts as two: bins that have no room may seem to.
-    sampled : bool
-        Whether rows may be in some of the trees only. One doubt then counts as two.
+        Rows tried so far, each of which might have passed by chance.
     """
-    by_chance = tried * chance_of_match(slack) ** np.asarray(checks, dtype=np.float64)
-    weight = 2 if slack > 0 or sampled else 1
-    result: Floats = _RIGHT[np.minimum(weight * doubts, len(_RIGHT) - 1)] / (1.0 + by_chance)
+    by_chance = tried * np.exp(np.asarray(checks, dtype=np.float64))
+    result: Floats = _RIGHT[np.minimum(doubts, len(_RIGHT) - 1)] / (1.0 + by_chance)
     return result
 
 
@@ -140,5 +133,5 @@ def _still(entries: Entries, left: Residual) -> Entries:
     """Return the entries whose bin still has room for them."""
     rest = left.sums[entries.cell, entries.column]
     g, h = (rest[:, s] - v * entries.copies for s, v in enumerate((entries.g, entries.h)))
-    near = 2 * left.slack
+    near = 2 * left.slack[entries.cell]
     return entries.where((h > near) | ((np.abs(h) <= near) & (np.abs(g) <= near)))

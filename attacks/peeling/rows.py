@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import to_fixed
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.losses import logistic_gradients
+from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds, logistic_gradients
 from fedtrees.trees.jit import kernel
 
 Ints = NDArray[np.int32]
@@ -19,6 +20,8 @@ Sums = NDArray[np.int64]
 
 # Hessian of a bin that is not seen: room for a million rows and more.
 ANYTHING = 2**50
+UNIT = 2.0**-30
+CROWDED = 10.0  # gradients of a node crowd: a chance match is so much likelier than if spread
 BLOCK = 4096  # rows routed through all trees at once; bounds memory
 
 
@@ -43,12 +46,20 @@ class BinnedForest:
     cell: Ints
     base_margin: np.float32
     offsets: Ints  # int32 (d + 1,): bins of feature f
+    clip: tuple[float, float]  # bounds on a row's absolute gradient, and its hessian
 
     @staticmethod
     def of(
-        trees: Sequence[Tree], seen: Sequence[Ints], cuts: Cuts, base_margin: np.float32
+        trees: Sequence[Tree],
+        seen: Sequence[Ints],
+        cuts: Cuts,
+        base_margin: np.float32,
+        clip: float | None = None,
     ) -> BinnedForest:
-        """Flatten trees; ``seen[t]`` are the nodes of tree t that have a histogram."""
+        """Flatten trees; ``seen[t]`` are the nodes of tree t that have a histogram.
+
+        ``clip`` bounds every row's absolute gradient before it is summed.
+        """
         start = np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32)
         shift = np.repeat(start[:-1], [len(t) for t in trees])
         nodes = np.full((start[-1], 6), -1, dtype=np.int32)
@@ -76,6 +87,7 @@ class BinnedForest:
             np.where(terminal, np.cumsum(terminal) - 1, -1).astype(np.int32),
             np.float32(base_margin),
             np.asarray(cuts.offsets, dtype=np.int32),
+            clipped_bounds(LOGISTIC, np.inf if clip is None else clip),
         )
 
     @property
@@ -117,6 +129,8 @@ class BinnedForest:
         """Return fixed-point gradients, int64, shape (m, T, 2), as the clients compute them."""
         labels = np.repeat(y, margin.shape[1])
         gh = logistic_gradients(margin.reshape(-1), labels)
+        g, h = self.clip
+        gh = np.stack([np.clip(gh[:, 0], -g, g), np.minimum(gh[:, 1], h)], axis=1)
         return to_fixed(gh).reshape(*margin.shape, 2)
 
 
@@ -143,12 +157,12 @@ class Residual:
     sums: Sums
     totals: Sums  # int64 (cells, 2)
     alone: NDArray[np.bool_]  # bool (cells, total_bins + d): bins known to hold a single row
-    # Largest deviation of a sum that noise or rounding explains, in the same units; 0: exact
-    slack: float = 0.0
+    # float64 (cells,): how far from the truth its sums may be, in the same units; 0: exact
+    slack: NDArray[np.float64]
     sampled: bool = False  # whether rows may be in some of the trees only
 
     @property
-    def arrays(self) -> tuple[Sums, Sums, NDArray[np.bool_], float]:
+    def arrays(self) -> tuple[Sums, Sums, NDArray[np.bool_], NDArray[np.float64]]:
         """What kernels work on."""
         return self.sums, self.totals, self.alone, self.slack
 
@@ -157,22 +171,28 @@ class Residual:
         hist: Sums,
         totals: Sums,
         offsets: Ints,
-        slack: float = 0.0,
+        slack: NDArray[np.float64],
+        complete: NDArray[np.bool_],
+        hidden: NDArray[np.bool_] | None = None,
         levels: int = 1,
         sampled: bool = False,
     ) -> Residual:
         """Add the missing: rows in a node's total and in no bin of a feature.
 
-        Under noise that difference is off by the noise of all bins it is made of: those of the
+        Where sums are off that difference is off by all bins it is made of: those of the
         feature here, and those of a split feature on each of the ``levels`` above. What is within
-        that is nothing; more may be anything.
+        that is nothing; more may be anything. ``complete`` features, bool (d,), miss nothing; bins
+        that are ``hidden``, bool (cells, total_bins), may hold anything.
         """
         missing = totals[:, None] - np.add.reduceat(hist, offsets[:-1], axis=1)
-        if slack > 0:
+        if slack.any() or hidden is not None:
             n_bins = np.diff(offsets)
-            reach = slack * np.sqrt(1 + levels * n_bins.max() + n_bins)
-            some = (np.abs(missing) > reach[:, None]).any(axis=2)
+            reach = slack[:, None] * np.sqrt(1 + levels * n_bins.max() + n_bins)
+            some = (np.abs(missing) > reach[..., None]).any(axis=2) | (hidden is not None)
+            some &= ~complete
             missing = np.stack([np.zeros_like(some, dtype=np.int64), some * ANYTHING], axis=2)
+        if hidden is not None:
+            hist = np.where(hidden[..., None], np.array([0, ANYTHING]), hist)
         sums = np.concatenate([hist, missing], axis=1)
         alone = np.zeros(sums.shape[:2], dtype=bool)
         return Residual(sums, totals.copy(), alone, slack, sampled)
@@ -208,18 +228,20 @@ def accept(
     Features of two people mixed into one row pass the checksum of the trees in which the two
     share a path; in some other tree they part, and one of the bins there has no such row.
     """
-    good, checks = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=np.int32)
+    good, checks = np.zeros(len(y), dtype=bool), np.zeros(len(y))
     for part, cell, columns, gh in _blocks(forest, bins, y):
         _accept(*left.arrays, cell, columns, gh, True, good[part], checks[part])
     return good
 
 
-def has_room(left: Residual, cell: Ints, columns: Ints, gh: Sums) -> tuple[NDArray[np.bool_], Ints]:
+def has_room(
+    left: Residual, cell: Ints, columns: Ints, gh: Sums
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Tell which rows all histograms have room for, each by itself, bool (m,).
 
-    And in how many trees some bin holds the row and nothing else, int32 (m,).
+    And the log odds of its gradients showing by chance where bins hold nothing else, float64 (m,).
     """
-    good, checks = np.zeros(len(cell), dtype=bool), np.zeros(len(cell), dtype=np.int32)
+    good, checks = np.zeros(len(cell), dtype=bool), np.zeros(len(cell))
     _accept(*left.arrays, cell, columns, gh, False, good, checks)
     return good, checks
 
@@ -258,9 +280,15 @@ def fits(sums, alone, slack, c, k, g, h):  # type: ignore[no-untyped-def]
     Callers pass k as int64: another type would compile this once more.
     """
     G, H = sums[c, k, 0] - g, sums[c, k, 1] - h
-    if alone[c, k] or slack >= H:
-        return abs(H) <= slack and abs(G) <= slack
+    if alone[c, k] or slack[c] >= H:
+        return abs(H) <= slack[c] and abs(G) <= slack[c]
     return True
+
+
+@kernel
+def log_chance(slack):  # type: ignore[no-untyped-def]
+    """Return how likely a bin shows some given gradient by chance, in nats."""
+    return min(0.0, math.log(CROWDED * (2.0 + 4.0 * slack) * UNIT))
 
 
 @kernel
@@ -278,8 +306,9 @@ def _accept(sums, totals, alone, slack, cell, columns, gh, take, good, checks): 
                 if not fits(sums, alone, slack, c, k, g, h):
                     good[i] = False
                     break
-                only = only or abs(sums[c, k, 1] - h) + abs(sums[c, k, 0] - g) <= 2 * slack
-            checks[i] += only
+                only = only or abs(sums[c, k, 1] - h) + abs(sums[c, k, 0] - g) <= 2 * slack[c]
+            if only:
+                checks[i] += log_chance(slack[c])
             if not good[i]:
                 break
         if not (good[i] and take):
@@ -288,7 +317,7 @@ def _accept(sums, totals, alone, slack, cell, columns, gh, take, good, checks): 
         for t in range(cell.shape[1]):
             c = cell[i, t]
             for f in range(d if c >= 0 else 0):
-                if sums[c, columns[i, f], 1] <= slack:
+                if sums[c, columns[i, f], 1] <= slack[c]:
                     alone[c, columns[i, f]] = False
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.laws import cell_variance, clients_of, law_of_sums
-from fedtrees.attacks.evidence.readable import some_rows
+from fedtrees.attacks.evidence.laws import law_of_sums, reach_of
+from fedtrees.attacks.evidence.readable import classes_of_leaves, some_rows
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
     Grown,
+    clients_in,
     cuts_of,
     grow_again,
     levels_of,
@@ -22,12 +25,9 @@ from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, LeafValues
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, UNIT_BITS
-from fedtrees.trees.boosted.params import TreeParams
 
 # Bins times nodes kept, of 24 bytes each: 700 MB.
 MOST_BINS = 3e7
-# Standard deviations of noise that a sum may be off: one in 300,000 is off by more.
-DEVIATIONS = 4.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,30 +40,18 @@ class Sources:
     parts: Mapping[str, Residual]
 
 
-def unreadable(view: View) -> str | None:
-    """Return why histograms of this run cannot be taken apart row by row, None if they may."""
-    if len(view.schema.classes) != 2:
-        return "the target does not have two classes"
-    p = view.parameters
-    if p.get("objective") not in (None, "binary:logistic"):
-        return "gradients are not those of the log loss"
-    clip = view.defense.gradient_clip
-    if clip is not None and clip < 1:
-        return "clipped gradients are no fingerprints"
-    if view.defense.unit_hessian:
-        return "hessians of 1 are no fingerprints"
-    law = law_of_sums(view)
-    return "no bin is sent that holds a single row" if law is not None and law.hides else None
-
-
 def sources_of(view: View) -> Sources | None:
-    """Read trees and histograms from a view; None where there are none."""
+    """Read trees and histograms of two classes from a view; None where there are none."""
+    if classes_of_leaves(view) != 2:
+        return None
     cuts, params, levels = cuts_of(view), params_of(view), levels_of(view)
     start = next((m for _, m in view.messages(BaseScore)), None)
     if cuts is None or start is None or not levels or (start.g_bits, start.h_bits) != UNIT_BITS:
         return None
     released = {m.tree: m for _, m in view.messages(LeafValues)}
     owners = sorted(next(iter(levels.values()))[0].sums)
+    if EVERYONE in owners and some_rows(view) and view.rows is not None and len(view.rows):
+        return None  # own rows are in the sums or not, and what was sent is sealed
     kept: list[Grown] = []
     size = 0.0
     for tree in sorted(levels):
@@ -72,31 +60,24 @@ def sources_of(view: View) -> Sources | None:
         if kept and size > MOST_BINS:
             break
         kept.append(grown)
-    forest = BinnedForest.of([g.tree for g in kept], [g.nodes for g in kept], cuts, start.margin[0])
+    forest = BinnedForest.of(
+        [g.tree for g in kept], [g.nodes for g in kept], cuts, start.margin[0],
+        view.defense.gradient_clip,
+    )  # fmt: skip
     last = [forest.terminal(t, g.nodes) for t, g in enumerate(kept)]
-    slack = _slack(view, params, len(owners))
-    if EVERYONE in owners and some_rows(view) and view.rows is not None and len(view.rows):
-        return None  # own rows are in the sums or not, and what was sent is sealed
+
+    def ends(of: Callable[[Grown], NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([of(g)[k] for g, k in zip(kept, last, strict=True)])
+
+    made = ends(lambda g: g.made)
     parts = {}
     for o in owners:
         if o in view.principals:
             continue  # a colluding party's own rows
-        sums = np.concatenate([g.sums[o][k] for g, k in zip(kept, last, strict=True)])
-        totals = np.concatenate([g.totals[o][k] for g, k in zip(kept, last, strict=True)])
-        sampled = params.subsample < 1
-        parts[o] = Residual.of(sums, totals, forest.offsets, slack, params.max_depth, sampled)
+        law = law_of_sums(view, clients_in(view, o), hiding=False)
+        slack = np.ldexp(reach_of(law, made, UNIT_BITS), FIXED_POINT_BITS)
+        hidden = ends(lambda g, o=o: g.hidden[o]) if kept[0].hidden else None
+        sums, totals = ends(lambda g, o=o: g.sums[o]), ends(lambda g, o=o: g.totals[o][g.nodes])
+        told = (view.schema.complete, hidden, params.max_depth, params.subsample < 1)
+        parts[o] = Residual.of(sums, totals, forest.offsets, slack, *told)
     return Sources(forest, cuts, parts)
-
-
-def _slack(view: View, params: TreeParams, sources: int) -> float:
-    """Return how far sums may be off, in units of 2^-30, by what the channel says of bins.
-
-    A node's histogram by subtraction carries the noise of its ancestors, at most one per level.
-    Rounding is bounded: no sum of many levels is off by more, and of few it is seldom that much.
-    """
-    law = law_of_sums(view, clients_of(view) if sources == 1 else 1)
-    if law is None:
-        return 0.0
-    most = float(np.max(np.abs(law.spread(2)))) * params.max_depth
-    likely = DEVIATIONS * float(np.sqrt(max(cell_variance(law)) * params.max_depth))
-    return float(np.ldexp(min(most, likely), FIXED_POINT_BITS))

@@ -100,7 +100,7 @@ def _narrow(residual, seen, links, trees, of, masks):  # type: ignore[no-untyped
     nxt, side, first = links
     nodes, sets, offsets, feature_of = trees
     d, width = columns.shape[1], sums.shape[1]
-    trial = np.empty(width, dtype=np.bool_)
+    trial, wide = np.empty(width, dtype=np.bool_), 2 * slack
     alive = np.empty(d, dtype=np.bool_)
     n = 0
     for i in range(cell.shape[0]):
@@ -114,7 +114,7 @@ def _narrow(residual, seen, links, trees, of, masks):  # type: ignore[no-untyped
                 for b in range(width):
                     f = feature_of[b]
                     ok = (track < 0 or masks[track, b]) and fits(
-                        sums, alone, 2 * slack, cell[k], b, g[k], h[k]
+                        sums, alone, wide, cell[k], b, g[k], h[k]
                     )
                     if columns[k, f] >= 0:
                         ok = ok and columns[k, f] == b

@@ -17,6 +17,7 @@ from fedtrees.core.view import View
 from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.messages.cuts import CutsRequest
 from fedtrees.trees.binning import Cuts
+from fedtrees.trees.grid import LARGEST
 
 Floats = NDArray[np.float64]
 
@@ -43,12 +44,13 @@ def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Flo
     for f, feature in enumerate(schema.features):
         present = own[~np.isnan(own[:, f]), f].astype(np.float64)
         upper = cuts.of(f).astype(np.float64)
-        low[f] = feature.low if feature.low is not None else min([upper[0], *present])
+        first = upper[:1] if upper[0] < LARGEST else np.zeros(1)
+        low[f] = feature.low if feature.low is not None else min([*first, *present])
         high[f] = (
             feature.high if feature.high is not None else max([*upper[-2:-1], *present, low[f]])
         )
         if not feature.cuts:
-            told = pooled_range(cuts, f, own[:, f])
+            told = pooled_range(cuts, f)
             low[f], high[f] = (
                 t if t is not None else v for t, v in zip(told, (low[f], high[f]), strict=True)
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,35 +11,10 @@ from fedtrees.attacks.queries.splits import Splits
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical_model import HeldModel
-
-
-def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
-    """Return how many requests of m records one threshold takes (Li et al. 2022, Sec. 5.2).
-
-    Parameters
-    ----------
-    low, high : float
-        The range of the column.
-    epsilon : float
-        Width at which the search ends.
-    m : int
-        Records of a request, which cut the range in m - 1 parts.
-
-    Raises
-    ------
-    UsageError
-        If the range is empty, epsilon not above 0, or m below 3.
-    """
-    if not low < high or not epsilon > 0 or m < 3:
-        raise UsageError(
-            f"range [{low}, {high}], epsilon={epsilon}, m={m}: give a range with low < high, "
-            "epsilon > 0 and m >= 3"
-        )
-    # Logarithms of powers of m - 1 come out a last bit too large.
-    return max(math.ceil(math.log((high - low) / epsilon, m - 1) - 1e-9), 0)
 
 
 @register.attack("threshold-queries")
@@ -80,18 +54,18 @@ class ThresholdQueries(Attack):
         if self.columns not in ("told", "unknown"):
             raise UsageError(f"columns={self.columns!r}: it is 'told' or 'unknown'")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why there is nobody to ask, or nothing to ask about; None if there is."""
         if view.oracle is None:
-            return "there is no endpoint to ask; give the threat queries=1000"
+            return Reason("no-endpoint", threat="queries=1000")
         if view.oracle.records != "chosen":
-            return "others look up their own values, so that no record can be chosen"
+            return Reason("no-records-chosen")
         if self.columns == "unknown" and view.oracle.answers == "label":
-            return "labels turn at too few splits to tell which column is whose; use columns=told"
+            return Reason("few-label-turns", use="columns=told")
         if not any(view.messages(HeldModel)):
-            return "nobody told the principals how the trees split"
+            return Reason("no-tree-splits")
         if not any(u.victim for u in Splits(view, told=True).unknown):
-            return "others own no split"
+            return Reason("no-others-splits")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

@@ -19,6 +19,7 @@ from fedtrees.attacks.regression.vertical import asked_weights, reals, rotated
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_known
 from fedtrees.core.guess import Claim, Entries, Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.regression import standardised
@@ -55,34 +56,26 @@ class RegressionInversion(Attack):
     def __post_init__(self) -> None:
         check_known("arithmetic", self.arithmetic, ARITHMETIC)
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return what a view lacks: gradients, directions, rounds."""
         if colluding(view):
-            short = "labels are known here, and it takes one round more than another has columns"
-            return None if opened_claims(view) else short
+            return None if opened_claims(view) else Reason("few-rounds-of-labels")
         if averages(view) and common_scales(view) is not None:
             return _why_not_rows(view)
         read = ColumnsView.of(view)
         if read is None:
-            return "nobody here saw labels and gradients of a regression"
+            return Reason("no-regression")
         if not read.others or not read.hidden:
-            return "others hold no column that varies"
+            return Reason("no-varying-column")
         n, count = read.hidden, len(read.batches)
         if (lacking := read.lacking) is not None:
-            return (
-                f"{lacking[0]} rows, and own columns of rank {lacking[1]}: gradients do not tell "
-                "the residuals apart; only columns of coins would (fake=)"
-            )
+            return Reason("too-few-own-columns", rows=lacking[0], rank=lacking[1])
         if n > read.least:
-            return f"others hold {n} columns of {read.least} rows"
+            return Reason("too-many-columns", columns=n, rows=read.least)
         if count > 1 and read.rounds < 2 * n * count:
-            return (
-                f"{count} batches in turn and {n} columns of others take {2 * n * count} rounds; "
-                f"there were {read.rounds}"
-            )
-        if read.rounds < 2:
-            return "it takes two rounds or more"
-        return None
+            took = {"needed": 2 * n * count, "rounds": read.rounds}
+            return Reason("too-few-rounds", batches=count, columns=n, **took)
+        return Reason("one-round") if read.rounds < 2 else None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Invert."""
@@ -177,17 +170,15 @@ class RegressionInversion(Attack):
         return Guess((claim,), notes)
 
 
-def _why_not_rows(view: View) -> str | None:
+def _why_not_rows(view: View) -> Reason | None:
     """Return why averaged weights tell no rows, None if they may."""
     others = _other_clients(view)
     if not view.own or len(others) != 1:
-        return f"averages are of {len(others)} other clients; only of one its rows can be told"
+        return Reason("averages-of-several", clients=len(others))
     m, width = len(_other_ids(view)), len(view.schema.features) + int(view.parameters["intercept"])
     if m > width:
-        return f"another client's {m} rows, and {width} weights: they tell of no more rows"
-    if len(averages(view)) < 2:
-        return "it takes two rounds or more"
-    return None
+        return Reason("too-few-weights", rows=m, weights=width)
+    return Reason("one-round") if len(averages(view)) < 2 else None
 
 
 def _other_clients(view: View) -> list[str]:

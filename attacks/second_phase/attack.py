@@ -18,6 +18,7 @@ from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.guess import BatchRows, Guess, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -71,26 +72,23 @@ class LeafInversion(Attack):
                 raise UsageError(f"{name}={value!r}: give a whole number, 1 or more")
         check_known("starts", self.starts, STARTS)
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return that no gradient of a network over trees was seen, or only of too many rows."""
         models = models_of(view)
         if models is None:
-            return "no network over trees' outputs is trained"
+            return Reason("no-tree-network")
         if len(view.schema.classes) != 2:
-            return "it needs a target of two classes"
+            return Reason("needs-classes", classes=2)
         p = view.parameters
         if p["sends"] == "update" and p["iterations"] > 1:
-            return (
-                f"clients send what {p['iterations']} steps of Adam moved, which is not inverted; "
-                "a gradient (sends=gradient) and one step (iterations=1) are"
-            )
+            return Reason("several-steps", steps=p["iterations"])
         sizes = [s.rows for s in seen_batches(view)]
         if not sizes:
-            return "no gradient, and no single step, of others' rows was seen"
+            return Reason("no-single-step")
         if min(sizes) > self.most:
-            return f"every gradient is of {min(sizes)} rows or more; at most {self.most} are tried"
+            return Reason("batch-too-large", rows=min(sizes), most=self.most)
         if (soft_trees(models, view).widths == 1).all():
-            return "no tree splits, so that all rows look alike"
+            return Reason("no-tree-splits-rows")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

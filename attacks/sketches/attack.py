@@ -28,6 +28,7 @@ from fedtrees.attacks.evidence.submission import Blind, Weight, submitted
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -43,7 +44,8 @@ class SketchReading(Attack):
     """Read the victims' columns off the summaries from which cut points are made.
 
     Before the first tree, XGBoost's collective sends every worker's sketch of every column to all
-    (measured: docs/sketches.md). With no more than ``8 max_bin`` different values it is the column.
+    (measured: docs/studies/sketches.md). With no more than ``8 max_bin`` different values it is the
+    column.
     Rows are guessed besides: own rows, redrawn so that every column is the victims'.
 
     Attributes
@@ -58,11 +60,11 @@ class SketchReading(Attack):
         if self.draws < 1:
             raise UsageError(f"draws={self.draws!r}: give a whole number of 1 or more")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no summary of others' columns, None if they do."""
         if shows(view, FeatureSketch, FeatureRanges) or pooled(view) is not None:
             return None
-        return "the principals see no summary of others' columns"
+        return Reason("no-sketches")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return every victim's columns, and rows that have them, with their owner."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.clients.chains import Clues
-from fedtrees.attacks.evidence.clients.victims import Starts, union_of, victims_of
+from fedtrees.attacks.evidence.clients.victims import Starts, union_of, victims_of, with_likely
 from fedtrees.attacks.evidence.marginals import all_sketched, likely_rows
 from fedtrees.attacks.evidence.prior import Ranges
 from fedtrees.attacks.evidence.readable import no_trees
@@ -19,6 +19,7 @@ from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import EveryRecord, Guess, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
@@ -54,7 +55,7 @@ class TimberStrike(Options, Attack):
     starts: Starts = "own"
     noise: Noise = "declared"
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees, None if they do."""
         return no_trees(view)
 
@@ -68,8 +69,12 @@ class TimberStrike(Options, Attack):
         return Guess(tuple(rows), guess.notes)
 
     def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
-        victims = victims_of(view, self.clues, self.starts)
+        victims = victims_of(view, self.clues, self.starts, self.most)
+        if self.scope == "union" and victims and not victims[0].blocks:
+            victims = []  # of the rows of all there is one reconstruction
         if victims:
+            if self.sketches and self.use_prior:
+                victims = with_likely(victims, view, rng)
             return union_of(
                 victims, self.most, lambda e: reconstruct(e, view.rows, view.schema, self, rng)
             )
@@ -94,7 +99,9 @@ def as_published(evidence: Evidence) -> Evidence:
     trees = evidence.trees
     if evidence.constant_hessian:
         trees = tuple(replace(t, g=None, h=None if t.h is None else t.h / 4) for t in trees)
-    return replace(evidence, trees=trees, noise=None, constant_hessian=False)
+    bins = evidence.histograms
+    bins = None if bins is None else tuple(replace(part, slack=None) for part in bins)
+    return replace(evidence, trees=trees, histograms=bins, noise=None, constant_hessian=False)
 
 
 @register.attack("timberstrike-published")

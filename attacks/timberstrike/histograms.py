@@ -16,15 +16,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.boosted import Evidence, NodeHistograms
 from fedtrees.attacks.evidence.counts import Counts, first_gradient, share_out
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.evidence.marginals import columns_in
 from fedtrees.attacks.evidence.prior import Prior
 from fedtrees.attacks.evidence.routing import gradients
+from fedtrees.attacks.peeling.marks import marked_rows
 from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
-from fedtrees.attacks.peeling.sources import DEVIATIONS
 from fedtrees.attacks.peeling.values import to_bins, told_values, values_in
 from fedtrees.attacks.timberstrike.bins import Likely, likely_bins, seen_of
 from fedtrees.attacks.timberstrike.options import Options
@@ -33,6 +33,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.routing import Routes
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -84,8 +85,8 @@ def rows_from_histograms(
     bins, labels = np.zeros((0, cuts.n_features), dtype=np.int32), np.zeros(0, dtype=np.int64)
     if evidence.outputs > 1:
         evidence = evidence.rounds(1)
-    forest, left = binned_forest(evidence)
-    subtracts = options.scope == "victims" and evidence.share == 1
+    forest, left = binned_forest(evidence, schema.complete)
+    subtracts = options.scope == "victims" and evidence.own_in_bins
     slack = slack_of(evidence)
     if subtracts and slack <= MOST_SLACK:
         _take_out(evidence, forest, left, to_bins(cuts, own.X), own.y)
@@ -93,6 +94,9 @@ def rows_from_histograms(
         peeled = peel(forest, left)
         bins, labels = peeled.bins, peeled.y
         notes = {"peeled_rows": float(len(labels)), "checksum_failures": float(peeled.rejected)}
+    elif evidence.constant_hessian and evidence.row_law is not None:
+        marked = marked_rows(forest, left, evidence.row_law)
+        bins, labels, notes = marked.bins, marked.y, {"marked_rows": float(len(marked.y))}
 
     def values(bins: Ints) -> NDArray[np.float32]:
         return values_in(cuts, schema, bins, prior.own.X, (prior.low, prior.high), rng)
@@ -110,7 +114,7 @@ def rows_from_histograms(
     else:
         known = Table.concat([own, sure]) if subtracts else sure
         total = None if evidence.n_rows is None or evidence.share < 1 else n_victims - len(sure)
-        leaves = () if counts_by_bins(evidence) else counts
+        leaves = () if counts_by_bins(evidence) else _others(evidence, counts, sure)
         parts = _likely(evidence, forest, known, leaves, total, prior)
     unpaired, y, block = _fewer(*parts, share)
     none = np.zeros((0, cuts.n_features), dtype=np.int32)
@@ -138,6 +142,19 @@ def rows_from_histograms(
     rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
     wide = not evidence.suppressed and not any(n.row_g for n in evidence.noise or ())
     return Rows(sure, rest, samples, {**notes, "paired_rows": float(len(rest))}, wide)
+
+
+def _others(evidence: Evidence, counts: Sequence[Counts], sure: Table) -> list[Counts]:
+    """Return counts of the first round's leaves without rows whose labels are not all certain."""
+    nodes = Routes.of(evidence.trees[: len(counts)]).apply(sure.X)
+    found = []
+    for t, (c, node) in enumerate(zip(counts, nodes.T, strict=True)):
+        leaf = np.searchsorted(evidence.trees[t].leaves, node)
+        of_class = sure.y == evidence.class_of(t)
+        n = np.maximum(c.n0 + c.n1 - np.bincount(leaf, minlength=len(c.n0)), 0)
+        n1 = np.clip(c.n1 - np.bincount(leaf[of_class], minlength=len(c.n0)), 0, n)
+        found.append(Counts(n - n1, n1, c.residual))
+    return found
 
 
 def _alike(
@@ -175,23 +192,6 @@ def _paired(part: Ints, alike: NDArray[np.float32], rng: np.random.Generator) ->
     return out
 
 
-def reliability_of(evidence: Evidence, rows: int) -> float:
-    """Return how much of what the first tree's bins tell of so many rows is not noise, 0 to 1.
-
-    That is the variance of a bin's rows if bins had equal shares, N / B, over that and the noise's
-    (a reliability: Spearman 1904), on average over features; of small bins that are not there, the
-    share of all rows that are in the others.
-    """
-    assert evidence.histograms is not None
-    assert evidence.cuts is not None
-    hist, (_, h) = evidence.histograms[0], first_gradient(evidence)
-    if evidence.suppressed:
-        shown = np.add.reduceat(hist.sums[0, :, 1], evidence.cuts.offsets[:-1])
-        return float(np.clip(shown.mean() / max(hist.totals[0, 1], h), 0, 1))
-    off = 0.0 if evidence.noise is None else np.ravel(evidence.noise[0].cell_h)[0] / h**2
-    return float((max(rows, 1) / (max(rows, 1) + evidence.cuts.n_bins * off)).mean())
-
-
 def counts_by_bins(evidence: Evidence) -> bool:
     """Tell whether bins say more of the rows in leaves than sums: the noise on rows is in both."""
     return slack_of(evidence) > 0 and not any(n.row_g for n in evidence.noise or ())
@@ -204,8 +204,11 @@ def slack_of(evidence: Evidence) -> float:
     """
     if evidence.suppressed or evidence.constant_hessian:
         return np.inf
-    worst = (max(np.max(n.cell_g), np.max(n.cell_h)) for n in evidence.noise or ())
-    return DEVIATIONS * float(np.sqrt(max(worst, default=0.0)))
+    return max(float(np.max(_slack(hist))) for hist in evidence.histograms or ())
+
+
+def _slack(hist: NodeHistograms) -> Floats:
+    return np.zeros(len(hist.nodes)) if hist.slack is None else hist.slack
 
 
 def _sorted_by_label(own: Table, rng: np.random.Generator) -> Table:
@@ -215,22 +218,27 @@ def _sorted_by_label(own: Table, rng: np.random.Generator) -> Table:
     return own.take(np.argsort(own.y, kind="stable"))
 
 
-def binned_forest(evidence: Evidence) -> tuple[BinnedForest, Residual]:
-    """Flatten the trees and collect the histograms of the terminal visible nodes."""
+def binned_forest(evidence: Evidence, complete: NDArray[np.bool_]) -> tuple[BinnedForest, Residual]:
+    """Flatten the trees and collect the histograms of the terminal visible nodes.
+
+    ``complete`` are the features in which no row lacks a value, bool (d,).
+    """
     assert evidence.histograms is not None
     assert evidence.cuts is not None
     seen = [h.nodes for h in evidence.histograms]
     # of several outputs, no margin of the binned forest is ever read
     start = np.float32(np.ravel(evidence.base_margin)[0])
     forest = BinnedForest.of(evidence.trees, seen, evidence.cuts, start)
-    sums, totals = [], []
+    sums, totals, slack = [], [], []
     for t, hist in enumerate(evidence.histograms):
         order = forest.terminal(t, hist.nodes)
         sums.append(hist.sums[order])
         totals.append(hist.totals[order])
-    slack = np.ldexp(min(slack_of(evidence), MOST_SLACK), FIXED_POINT_BITS)
-    hist, levels = to_fixed(np.concatenate(sums)), max(map(_levels, evidence.trees))
-    left = Residual.of(hist, to_fixed(np.concatenate(totals)), forest.offsets, slack, levels)
+        slack.append(np.ldexp(_slack(hist)[order], FIXED_POINT_BITS))
+    sums, totals = (to_fixed(np.concatenate(part)) for part in (sums, totals))
+    levels = max(map(_levels, evidence.trees))
+    off = np.concatenate(slack)
+    left = Residual.of(sums, totals, forest.offsets, off, complete, levels=levels)
     return forest, left
 
 

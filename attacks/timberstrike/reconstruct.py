@@ -21,6 +21,7 @@ from fedtrees.attacks.evidence.boxes import (
 from fedtrees.attacks.evidence.counts import (
     Counts,
     first_gradient,
+    reliability_of,
     share_out,
     sums_of_counts,
 )
@@ -33,7 +34,6 @@ from fedtrees.attacks.timberstrike.histograms import (
     Rows,
     counts_by_bins,
     counts_of_bins,
-    reliability_of,
     rows_from_histograms,
 )
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
@@ -150,7 +150,7 @@ def _first_counts(evidence: Evidence, basis: Basis, own: Table, options: Options
     """Return the rows in the leaves of the first round's trees, own ones not among them."""
     whole = options.scope == "union"
     if _reads_bins(evidence, options) and counts_by_bins(evidence):
-        known = own if evidence.share == 1 and not whole else own.take([])
+        known = own if evidence.own_in_bins and not whole else own.take([])
         total = None if evidence.share < 1 else victims_of(evidence, len(own), whole)
         return counts_of_bins(evidence, known, total, basis.prior)
     first = range(0 if evidence.is_foreign(0) else evidence.outputs)
@@ -265,8 +265,7 @@ def _reads_bins(evidence: Evidence, options: Options) -> bool:
     """Tell whether histograms are read bin by bin."""
     if evidence.level != "histograms" or options.random_leaf:
         return False
-    # of rounds on some of the rows, what own rows brought is not in these histograms
-    return evidence.share == 1 or options.scope != "union"
+    return evidence.own_in_bins or options.scope != "union"
 
 
 def _anywhere(

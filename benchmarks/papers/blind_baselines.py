@@ -144,12 +144,12 @@ def attacked(rows: Any) -> Table:
         name = next((score for score in DECIDES.values() if score in of), None)
         if name is None:
             continue
-        score, chosen = of[name], of.get("note:submits_blind")
+        score, chosen = of[name], part[part["part"] == "submits_blind"]
         gap = score["value"] - score["blind"]
         lines.append([
             *map(str, key), name, percent(score["value"]), percent(score["blind"]),
             percent(gap, signed=True),
-            percent(chosen["value"], digits=0).partition(" ")[0] if chosen is not None else "-",
+            percent(chosen["value"], digits=0).partition(" ")[0] if len(chosen) else "-",
             "below" if mean(gap) < -MARGIN else "",
         ])  # fmt: skip
     header = (

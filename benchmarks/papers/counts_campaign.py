@@ -32,6 +32,7 @@ from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
 from fedtrees.defenses.split_only import SplitOnly
 from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.protocols.views import view_of
@@ -214,7 +215,8 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
 
 def _compared(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bool, int]:
     held = over_clients(drawn.shares)
-    if set(held) <= set(drawn.who) or run.defense.undone_by(drawn.who, run.transcript.roles):
+    sealed = Data(roles=run.transcript.roles)
+    if set(held) <= set(drawn.who) or not fit(None, run.defense, None, drawn.who, sealed).ok:
         return False, 0
     view = view_of(run, drawn.who, held)
     evidence = evidence_of(view)

@@ -17,7 +17,7 @@ from fedtrees.core.holding import Holding, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
-from fedtrees.metrics.metric import Case, best_of
+from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.utility import utility_scores
 from fedtrees.metrics.victims_rows import RecordMetric
@@ -122,4 +122,5 @@ def _blind(case: Case) -> float:
     truth = metric.truth(case)
     assert truth is not None
     guesses = metric.blind(case, truth).items()
-    return best_of({name: metric.score(claims, truth) for name, claims in guesses})["ra"].value
+    scored = {name: metric.score(claims, truth) for name, claims in guesses}
+    return metric.best_of(scored)["ra"].value

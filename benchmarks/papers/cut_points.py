@@ -27,7 +27,7 @@ _COLUMNS = (
     "cut points", "AUC", "kB", "values read", "values in sums", "rows right in every bin",
     "exact rows", "rows right to the last bit",
 )  # fmt: skip
-_BYTES = [f"bytes_{way}:{t.__name__}" for way in ("up", "down") for t in CUT_MESSAGES]
+_BYTES = ("bytes_up", "bytes_down")
 Sums = Mapping[tuple[str, str], float]
 
 
@@ -59,7 +59,8 @@ def _cells(rows: Any, data: str, spec: str, sums: Sums) -> list[str]:
     attacked = part[part["stage"] == "attack"]
     best = {m: of.groupby("seed")["value"].max() for m, of in attacked.groupby("metric")}
     told = sums.get((data, spec))
-    kilobytes = sum(value[b].sum() for b in _BYTES if b in value) / part["seed"].nunique() / 1000
+    of_cuts = part["metric"].isin(_BYTES) & part["part"].isin([t.__name__ for t in CUT_MESSAGES])
+    kilobytes = part.loc[of_cuts, "value"].sum() / part["seed"].nunique() / 1000
     return [
         f"{value['auc'].mean():.3f}",
         f"{kilobytes:,.0f}",

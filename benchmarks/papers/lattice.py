@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtrees.benchmarks.papers.study import Table, blind_table, percent, run_study
 
-_COUNTS = ("note:trees_followed", "note:leaves_certified", "note:leaves_open", "note:rows_followed")
+_COUNTS = ("trees_followed", "leaves_certified", "leaves_open", "rows_followed")
 _CERTIFIED = (
     "table", "protocol", "attack", "trees followed", "leaves certified", "leaves open",
     "rows followed", "certified leaves right", "doubt", "CPU s",
@@ -17,6 +17,10 @@ _ROWS = ("table", "protocol", "attack", "trees solved", "RA", "blind", "exact ro
 
 def _numbers(part: Any, metric: str) -> list[float]:
     return [float(v) for v in part[part["metric"] == metric]["value"]]
+
+
+def _noted(part: Any, name: str) -> list[float]:
+    return _numbers(part[part["part"] == name], "note")
 
 
 def _each(values: list[float]) -> str:
@@ -36,15 +40,15 @@ def tables(rows: Any) -> list[Table]:
         seconds = f"{mean(_numbers(part, 'cpu_seconds')):.0f}"
         if attack.startswith("lattice"):
             right = _numbers(part, "leaf_counts_right")
-            doubt = _numbers(part, "note:false_expected")
+            doubt = _noted(part, "false_expected")
             certified.append(
-                [*name, *(_each(_numbers(part, m)) for m in _COUNTS), percent(right, digits=0),
+                [*name, *(_each(_noted(part, n)) for n in _COUNTS), percent(right, digits=0),
                  f"{max(doubt, default=0):.3f}", seconds]
             )  # fmt: skip
         else:
             ra = part[part["metric"] == "ra"]
             scored.append(
-                [*name, _each(_numbers(part, "note:trees_solved")), percent(ra["value"]),
+                [*name, _each(_noted(part, "trees_solved")), percent(ra["value"]),
                  percent(ra["blind"]), percent(_numbers(part, "exact_rows")), seconds]
             )  # fmt: skip
     return [

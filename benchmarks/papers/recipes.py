@@ -1,14 +1,13 @@
 """`python -m fedtrees.benchmarks.papers.recipes --data-dir FOLDER`: run, store, print the table.
 
-What is stored beside this module is what `fedtrees.report.recommend` is given; the documentation
-quotes it, and tests compute the recommendation from it anew.
+What is stored beside this module is what `fedtrees.report.recipe.recommend` is given; the
+documentation quotes it, and tests compute the recommendation from it anew.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -17,43 +16,42 @@ from typing import Any
 from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.study import markdown, options_of, run_suite
 from fedtrees.core.counts import listed, many
-from fedtrees.report.intervals import Estimate
-from fedtrees.report.recommend import Recommendation, Trial, recommend, trials_of
+from fedtrees.report.findings import trials_of
+from fedtrees.report.intervals import t_estimate
+from fedtrees.report.price import Price, Utility
+from fedtrees.report.recipe import Candidate, Recommendation, Trial, recommend
 from fedtrees.report.rows import UNDEFENDED, load_rows
-from fedtrees.report.verdict import Leak
+from fedtrees.report.said import change
+from fedtrees.report.states import Cell
 
 STORED = "recipes.csv"
 HEADER = ("recipe", "change in AUC", "rows: RA", "counts: rows in leaves", "reading")
 ROWS, COUNTS = "ra", "leaf_mass_exact"
-_PLACE = ("recipe", "place", "untested", "bytes")
-_COST = ("cost", "cost_low", "cost_high", "seeds")
-_LEAK = ("metric", "advantage", "beyond", "low", "high", "upper", "score", "blind", "population",
-         "attacks")  # fmt: skip
-_COLUMNS = (*_PLACE, *_COST, *_LEAK)
+_PLACE = ("recipe", "place", "untested", "bytes", "utility", "change")
+_LISTS = ("scores", "blinds", "populations", "advantages", "errors", "seeds")
+_CELL = ("metric", "state", "rows", *_LISTS, "attacks")
 
 Trials = Mapping[str, Sequence[Trial]]
 
 
 def written(trials: Trials) -> str:
-    """Return trials as CSV, a line per score."""
+    """Return trials as CSV, a line per cell; what is of several seeds stands with spaces."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    writer.writerow((*_PLACE, *_CELL))
     for recipe, tried in trials.items():
         for t in tried:
-            place = (recipe, t.place, t.untested, f"{t.bytes:.0f}")
-            cost = (*map(_text, (t.cost.mean, t.cost.low, t.cost.high)), t.cost.n)
-            for leak in t.leaks or (Leak("", Estimate(), Estimate(), math.inf),):
-                b, beside = leak.beyond, (leak.score, leak.blind, leak.population)
-                numbers = (leak.advantage.mean, b.mean, b.low, b.high, leak.upper,
-                           *(e.mean for e in beside))  # fmt: skip
-                line = (leak.metric, *map(_text, numbers), " ".join(leak.attacks))
-                writer.writerow((*place, *cost, *line))
+            changes = _texts(x for pair in t.price.by_seed.items() for x in pair)
+            place = (recipe, t.place, t.untested, f"{t.bytes:.0f}", t.price.utility.metric, changes)
+            for c in t.cells:
+                lists = [_texts(getattr(c, name)) for name in _LISTS]
+                attacks = " ".join(c.attacks)
+                writer.writerow((*place, c.metric, c.state, f"{c.rows:g}", *lists, attacks))
     return out.getvalue()
 
 
-def _text(value: float) -> str:
-    return f"{value:.5f}"
+def _texts(values: Any) -> str:
+    return " ".join(f"{value:.6g}" for value in values)
 
 
 def read(text: str) -> dict[str, list[Trial]]:
@@ -69,27 +67,24 @@ def read(text: str) -> dict[str, list[Trial]]:
 
 def _trial(place: str, lines: Sequence[Mapping[str, str]]) -> Trial:
     first = lines[0]
-    seeds = int(first["seeds"])
-    cost = Estimate(*(float(first[name]) for name in _COST[:3]), seeds)
-    leaks = tuple(_leak(line, seeds) for line in lines if line["metric"])
-    return Trial(place, leaks, first["untested"], cost, float(first["bytes"]))
+    numbers = [float(v) for v in first["change"].split()]
+    changes = {int(s): v for s, v in zip(numbers[::2], numbers[1::2], strict=True)}
+    price = Price(Utility(first["utility"]), t_estimate(changes.values()), changes)
+    cells = tuple(map(_cell, lines))
+    return Trial(place, cells, price, first["untested"], float(first["bytes"]))
 
 
-def _leak(line: Mapping[str, str], seeds: int) -> Leak:
-    beyond = Estimate(*(float(line[name]) for name in ("beyond", "low", "high")), seeds)
-    names = ("advantage", "score", "blind", "population")
-    advantage, *beside = (_estimate(float(line[name]), seeds) for name in names)
+def _cell(line: Mapping[str, str]) -> Cell:
+    lists: dict[str, Any] = {n: tuple(float(v) for v in line[n].split()) for n in _LISTS}
+    lists["seeds"] = tuple(map(int, lists["seeds"]))
+    state: Any = line["state"]
     attacks = tuple(line["attacks"].split())
-    return Leak(line["metric"], advantage, beyond, float(line["upper"]), *beside, attacks)
+    return Cell(line["metric"], state, **lists, attacks=attacks, rows=float(line["rows"]))
 
 
 def stored() -> dict[str, list[Trial]]:
     """Return the trials that the documentation quotes."""
     return read((resources.files(__package__) / STORED).read_text(encoding="utf-8"))
-
-
-def _estimate(mean: float, seeds: int) -> Estimate:
-    return Estimate(mean, n=seeds) if math.isfinite(mean) else Estimate()
 
 
 def named(found: Recommendation) -> str:
@@ -103,7 +98,7 @@ def scope(trials: Trials) -> str:
     places = list(dict.fromkeys(t.place for tried in trials.values() for t in tried))
     parts = [place.split(" · ") for place in places]
     tables, threats = (listed([*dict.fromkeys(part[i] for part in parts)]) for i in (0, 1))
-    seeds = max(t.cost.n for tried in trials.values() for t in tried)
+    seeds = max(len(t.price.by_seed) for tried in trials.values() for t in tried)
     return f"Tables: {tables}. Adversaries: {threats}. {many(seeds, 'seed')}."
 
 
@@ -117,30 +112,26 @@ def quoted(trials: Trials) -> str:
 def table(trials: Trials) -> str:
     """Return a line per recipe: its cost, what rows and counts leave, what speaks against it."""
     found = recommend(trials)
-    lines = [_line(UNDEFENDED, trials[UNDEFENDED], Estimate(0.0, n=1), "")]
+    lines = [_line(UNDEFENDED, trials[UNDEFENDED], None, "")]
     for c in found.candidates:
         reading = c.reason or ("holds" if c.shown else "may hold")
-        lines.append(_line(c.name, trials[c.name], c.cost, reading))
+        lines.append(_line(c.name, trials[c.name], c, reading))
     return markdown(HEADER, lines)
 
 
-def _line(name: str, tried: Sequence[Trial], cost: Estimate, reading: str) -> list[str]:
-    paid = "" if name == UNDEFENDED else "-"
-    if cost.known and name != UNDEFENDED:
-        paid = f"{cost.mean:+.3f}"
-        if math.isfinite(cost.low):
-            paid += f" [{cost.low:+.3f}, {cost.high:+.3f}]"
+def _line(name: str, tried: Sequence[Trial], c: Candidate | None, reading: str) -> list[str]:
+    paid = change(c.price.change).replace("\N{MINUS SIGN}", "-") if c else ""
     return [f"`{name}`", paid, _worst(tried, ROWS), _worst(tried, COUNTS), reading]
 
 
 def _worst(tried: Sequence[Trial], metric: str) -> str:
-    """Write the largest score beyond blind, with where and by what."""
-    both = [(t.place, leak) for t in tried for leak in t.leaks if leak.metric == metric]
+    """Write the largest score beyond its line, with where and by what."""
+    both = [(t.place, c) for t in tried for c in t.cells if c.metric == metric and c.scores]
     if not both:
         return "-"
-    place, leak = max(both, key=lambda x: x[1].beyond.mean)
-    score, line = 100 * leak.score.mean, 100 * leak.line
-    return f"{score:.0f}% against {line:.0f}% ({place}, {leak.attacks[0].partition('[')[0]})"
+    place, cell = max(both, key=lambda x: x[1].advantage.mean)
+    by = cell.attacks[0].partition("[")[0] if cell.attacks else "-"
+    return f"{100 * cell.score:.0f}% against {100 * cell.line:.0f}% ({place}, {by})"
 
 
 def main() -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from statistics import mean
 from typing import Any
 
-from fedtrees.attacks.queries.attack import published_queries
 from fedtrees.benchmarks.papers.study import TITLE, Table, percent, run_study
+from fedtrees.core.errors import UsageError
 
 #: Of Li et al. 2022, Tables 5 and 6: table, range, victim's splits, m, and by epsilon the requests.
 PUBLISHED: tuple[tuple[str, float, float, int, int, dict[float, int]], ...] = (
@@ -25,6 +26,32 @@ _ORDERS = (
 )  # fmt: skip
 _READERS = ("split-ordering", "linear-reconstruction")
 _FORMULA = ("table", "m", "epsilon", "requests, published", "by formula", "records", "at m = 3")
+
+
+def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
+    """Return how many requests of m records one threshold takes (Li et al. 2022, Sec. 5.2).
+
+    Parameters
+    ----------
+    low, high : float
+        The range of the column.
+    epsilon : float
+        Width at which the search ends.
+    m : int
+        Records of a request, which cut the range in m - 1 parts.
+
+    Raises
+    ------
+    UsageError
+        If the range is empty, epsilon not above 0, or m below 3.
+    """
+    if not low < high or not epsilon > 0 or m < 3:
+        raise UsageError(
+            f"range [{low}, {high}], epsilon={epsilon}, m={m}: give a range with low < high, "
+            "epsilon > 0 and m >= 3"
+        )
+    # Logarithms of powers of m - 1 come out a last bit too large.
+    return max(math.ceil(math.log((high - low) / epsilon, m - 1) - 1e-9), 0)
 
 
 def query_table(rows: Any) -> Table:

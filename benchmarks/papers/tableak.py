@@ -161,7 +161,7 @@ class Reference:
         seen = (gradient + noise * rng.standard_normal(len(gradient))).astype(np.float32)
         return invert(
             self.layers, weights, seen, self.encoding, self.encoding.bounds(self.schema), size,
-            rng, labels=truth.y if true else None, **how,
+            rng, labels=truth.y if true else None, likely=None if local else self.public, **how,
         )  # fmt: skip
 
     def as_published(

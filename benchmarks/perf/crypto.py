@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from phe import PaillierPrivateKey
+from phe import PaillierPrivateKey, PaillierPublicKey
 
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size
 from fedtrees.benchmarks.perf.rivals import table
@@ -22,12 +22,10 @@ from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty
 from fedtrees.crypto.obfuscators import (
     DJNObfuscators,
-    ObfuscatorPool,
     Obfuscators,
     OwnerObfuscators,
     PlainObfuscators,
 )
-from fedtrees.crypto.processes import ProcessObfuscators
 from fedtrees.crypto.slots import Slots
 
 _BINS = 32
@@ -38,12 +36,12 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     """Measure 2048-bit Paillier, one tree of two shapes, and masked sums."""
     keys = KeyPair.generate()
     owner = OwnerObfuscators(keys)
-    naive = Naive.measured(keys.to_phe(), max(size.trees(40), 5))
-    yield from _rates(keys, owner, naive, size)
-    yield from _processes(keys, size)
+    private = of_phe(keys)
+    naive = Naive.measured(private, max(size.trees(40), 5))
+    yield from _rates(keys, owner, private, naive, size)
     trees = [
-        (_breast_cancer, "breast cancer, 569 x 30 (15), depth 4", (1.5, None, None)),
-        (_large, "30,000 x 23 (11), depth 5", (25.0, 8.0, 16.0)),
+        (_breast_cancer, "breast cancer, 569 x 30 (15), depth 4", (1.5, None)),
+        (_large, "30,000 x 23 (11), depth 5", (25.0, 16.0)),
     ]
     for make, what, goal in size.cases(trees):
         yield from _tree(f"histograms of {what}, 32 bins", make(), keys, owner, naive, goal)
@@ -83,20 +81,24 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def _rates(keys: KeyPair, owner: Obfuscators, naive: Naive, size: Size) -> Iterator[Line]:
+def of_phe(keys: KeyPair) -> PaillierPrivateKey:
+    """Return a key as phe has it."""
+    first, second = keys.primes()
+    return PaillierPrivateKey(PaillierPublicKey(keys.public.n), int(first.p), int(second.p))
+
+
+def _rates(
+    keys: KeyPair, owner: Obfuscators, private: PaillierPrivateKey, naive: Naive, size: Size
+) -> Iterator[Line]:
     public, count = keys.public, max(size.rows(2_000), 300)
     values = list(range(count))
-    pool = ObfuscatorPool(owner)
     sources = {
         "encrypt, owner of the key": (owner, count, (1_500, 18)),
         "encrypt, DJN with the public key": (DJNObfuscators(public), count // 2, None),
         "encrypt, r^n with the public key": (PlainObfuscators(public), count // 20, None),
-        "encrypt, from a pool": (pool, count, (200_000, 0)),
     }
     beside = f"phe {1 / naive.encrypt:,.0f}/s"
     for what, (source, several, goal) in sources.items():
-        if source is pool:
-            pool.prepare(count)
         part = values[:several]
         rate = several / _seconds(lambda s=source, v=part: paillier.encrypt(v, s))
         ratio = rate * naive.encrypt
@@ -104,7 +106,6 @@ def _rates(keys: KeyPair, owner: Obfuscators, naive: Naive, size: Size) -> Itera
         target = "" if goal is None else f">= {goal[0]:,}/s" + f", {goal[1]}x" * bool(goal[1])
         yield Line(what, f"{rate:,.0f}/s, {ratio:.1f}x", beside, target, met)
     sealed = paillier.encrypt(values[: count // 10], owner)
-    private = keys.to_phe()
     raw = [int(c) for c in sealed]
     ours = _seconds(lambda: paillier.decrypt(sealed, keys)) / len(sealed)
     theirs = _seconds(lambda: [private.raw_decrypt(c) for c in raw]) / len(sealed)
@@ -115,40 +116,6 @@ def _rates(keys: KeyPair, owner: Obfuscators, naive: Naive, size: Size) -> Itera
         ">= 0.9x",
         theirs / ours >= 0.9,
     )
-
-
-def _processes(keys: KeyPair, size: Size) -> Iterator[Line]:
-    """Compare two worker processes with none.
-
-    By wall time, best of three; and by CPU seconds on the longest way, the caller's and half of the
-    workers', which is the wall time of an idle machine.
-    """
-    count = max(size.rows(6_000), 300)
-    alone = OwnerObfuscators(keys)
-    ledger, walls, longest = Ledger(), {1: [], 2: []}, []
-    with ProcessObfuscators(keys, 2, ledger) as workers:
-        workers.take(256)  # they start, and make their tables
-        for _ in range(size.repeats):
-            for processes, source in ((1, alone), (2, workers)):
-                wall, cpu, before = time.perf_counter(), time.process_time(), _spent(ledger)
-                paillier.encrypt(range(count), source)
-                walls[processes].append(time.perf_counter() - wall)
-                ours = time.process_time() - cpu
-                longest.append(ours + (_spent(ledger) - before) / 2)
-    ratio = min(longest[::2]) / min(longest[1::2])
-    yield Line(
-        "encrypt, two processes, CPU seconds on the longest way",
-        f"{ratio:.2f}x",
-        f"one process {count / min(longest[::2]):,.0f}/s",
-        ">= 1.7x",
-        ratio >= 1.7,
-    )
-    one, two = (count / min(walls[processes]) for processes in (1, 2))
-    yield Line("the same, wall", f"{two:,.0f}/s, {two / one:.2f}x", f"one process {one:,.0f}/s")
-
-
-def _spent(ledger: Ledger) -> float:
-    return float(ledger.cpu["obfuscators"])
 
 
 @dataclass(frozen=True)
@@ -268,37 +235,33 @@ def _tree(
     keys: KeyPair,
     owner: Obfuscators,
     naive: Naive,
-    goal: tuple[float, float | None, float | None],
+    goal: tuple[float, float | None],
 ) -> Iterator[Line]:
-    sides = Sides(keys, ObfuscatorPool(owner), PlainObfuscators(keys.public))
-    prepared = _seconds(lambda: sides.encrypting.prepare(len(tree.rows)))  # type: ignore[attr-defined]
-    correct = []
+    sides = Sides(keys, OwnerObfuscators(keys), PlainObfuscators(keys.public))
     started = time.process_time()
-    correct.append(sides.grow(tree))
-    online = time.process_time() - started
-    assert correct == [True], "an encrypted histogram is not the plain one"
-    total, estimate = prepared + online, naive.tree(tree)
+    correct = sides.grow(tree)
+    total, estimate = time.process_time() - started, naive.tree(tree)
+    assert correct, "an encrypted histogram is not the plain one"
     parts = (sides.owner + sides.other).cpu
     each = ", ".join(f"{name} {parts[name]:.2f}" for name in ("added", "multiplied", "decrypted"))
     yield Line(
         what,
-        f"{total:.2f} s, {estimate / total:.0f}x (obfuscators {prepared:.2f}, {each})",
+        f"{total:.2f} s, {estimate / total:.0f}x ({each})",
         f"phe, estimated from its rates, {estimate:.0f} s",
         f"<= {goal[0]} s",
         total <= goal[0],
     )
-    if goal[1] is None or goal[2] is None:
+    if goal[1] is None:
         return
     sent = sides.owner + sides.other
     megabytes = sent.nbytes.total() / 1e6
-    yield Line("the same, with a pool", f"{online:.2f} s", "", f"<= {goal[1]} s", online <= goal[1])
     counts = " + ".join(f"{n:,}" for n in sent.ciphertexts.values())
     yield Line(
         "the same, ciphertexts out and back",
         f"{counts}, {megabytes:.1f} MB",
         "",
-        f"<= {goal[2]} MB",
-        megabytes <= goal[2],
+        f"<= {goal[1]} MB",
+        megabytes <= goal[1],
     )
 
 

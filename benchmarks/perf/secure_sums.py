@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import load_dataset, spread
 from fedtrees.bench.suite import DataRef
-from fedtrees.benchmarks.perf.crypto import Naive
+from fedtrees.benchmarks.perf.crypto import Naive, of_phe
 from fedtrees.benchmarks.perf.federations import parts_of
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
 from fedtrees.benchmarks.perf.rivals import table
@@ -46,7 +46,7 @@ def _masks(what: str, call: Call, size: Size) -> Iterator[Line]:
 
 def _paillier(what: str, call: Call, size: Size) -> Iterator[Line]:
     """Compare with a ciphertext for every number, which every client encrypts by phe."""
-    naive = Naive.measured(KeyPair.generate().to_phe(), max(size.trees(40), 5))
+    naive = Naive.measured(of_phe(KeyPair.generate()), max(size.trees(40), 5))
     started = time.process_time()
     done = call("paillier")()
     seconds = time.process_time() - started

@@ -20,21 +20,23 @@ from fedtrees.audit.recover import sums_of
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
 from fedtrees.guessing.blind import blind_guesses
 from fedtrees.messages.models import public_view
-from fedtrees.metrics import advantage
-from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
-from fedtrees.metrics.metric import best_of
+from fedtrees.metrics.advantage import advantage
+from fedtrees.metrics.leaf_counts import (
+    LeafCountMetric,
+    blind_leaf_counts,
+    score_leaf_counts,
+    true_leaf_counts,
+)
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR
 from fedtrees.trees.forest.random_forest import RandomForest
-
-NOBODY = "the file describes the rows of one client, and those are the attacker's"
-SHOWN = ("ra", "exact_rows", "leaf_mass_exact")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Score:
 class AttackResult:
     """An attack on the model, or the reason why there is none; then there are no scores."""
 
-    reason: str | None
+    reason: Reason | None
     threat: str = ""  # who is taken to attack, in words
     targets: int = 0  # rows sought
     own: int = 0  # rows the attacker holds
@@ -92,7 +94,7 @@ def attack(
     if isinstance(audit.model.forest, RandomForest):
         return _forest_attack(audit, own, truth, Streams(seed).child("audit"))
     evidence = evidence_of(audit)
-    if isinstance(evidence, str):
+    if isinstance(evidence, Reason):
         return AttackResult(evidence)
     streams = Streams(seed).child("audit")
     given = truth or own
@@ -105,7 +107,7 @@ def attack(
         threat += "" if audit.rows.total else ", and who knows how many rows there are"
         clients = [(replace(evidence[0], n_rows=rows), audit.trees[0])]
     if not clients:
-        return AttackResult(NOBODY)
+        return AttackResult(Reason("audited-own-rows"))
     began = time.perf_counter()
     rng = streams.rng("attack")
     guesses = [reconstruct(e, held, schema, options or Options(), rng) for e, _ in clients]
@@ -169,10 +171,10 @@ def _row_scores(
         more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
         found = Table.concat([found, more])
     metric, truth = RecordMetric(), VictimsRows(sought, schema, (), len(sought))
-    lines = best_of({k: metric.score([Records(g)], truth) for k, g in blind.items()})
+    lines = metric.best_of({k: metric.score([Records(g)], truth) for k, g in blind.items()})
     values = {s.name: s.value for s in metric.score([Records(found)], truth)}
-    pairs = [(m, values[m], lines[m].value) for m in SHOWN if values.get(m) is not None]
-    return [Score(m, value, line, advantage(value, line)) for m, value, line in pairs]
+    facts = ((m.key, values[m.key], lines[m.key].value) for m in metric.measures if m.slot)
+    return [Score(key, value, line, advantage(value, line)) for key, value, line in facts]
 
 
 def _victims(
@@ -262,26 +264,27 @@ def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Sc
     true = true_leaf_counts(0, nodes, sought.y, tree.leaves)
     blind = blind_leaf_counts(true_leaf_counts(0, own, held.y, tree.leaves), len(sought))
     got, line = (score_leaf_counts([g], [true]).leaf_mass_exact for g in (guess, blind))
-    return Score("leaf_mass_exact", got, line, advantage(got, line))
+    fact = next(m.key for m in LeafCountMetric.measures if m.slot)
+    return Score(fact, got, line, advantage(got, line))
 
 
-def evidence_of(audit: Audit) -> list[Evidence] | str:
+def evidence_of(audit: Audit) -> list[Evidence] | Reason:
     """Return what the file gives TimberStrike, of each client apart, or why it gives nothing."""
     model, settings = audit.model, audit.settings
     if not isinstance(model.forest, Forest) or model.forest.objective.name == SQUARED_ERROR.name:
-        return "TimberStrike reads models boosted on log loss, of two classes or more"
+        return Reason("audited-no-log-loss")
     if any(model.categorical):
-        return "TimberStrike reads threshold splits, and the model splits by categories"
+        return Reason("audited-categories")
     if settings is None:
-        return "eta and lambda do not follow from the file; give --learning-rate and --reg-lambda"
+        return Reason("audited-no-settings")
     trees, start = _trees(audit), model.forest.base_margin
     told = all(t.h is not None for t in trees)
     if not told and not audit.trees[0].counted.any():
-        return "the file holds no statistics, and its leaf values alone do not tell the counts"
+        return Reason("audited-no-counts")
     if model.library == "lightgbm":
         base = audit.trees[0].base_score
         if base is None:
-            return "labels of the first tree do not follow from the file"
+            return Reason("audited-no-labels")
         start = LOGISTIC.base_margin(base)
         moved = (trees[0].value - start[0]) * (trees[0].feature < 0)
         trees[0] = replace(trees[0], value=moved.astype(np.float32))
@@ -293,7 +296,7 @@ def evidence_of(audit: Audit) -> list[Evidence] | str:
     view = public_view(forest, schema, {**known, "min_child_weight": 0.0}, 0)
     common = evidence_of_view(view)
     if common is None:
-        return "the file holds no tree"
+        return Reason("audited-no-tree")
     common = replace(common, n_rows=None, cuts=None)
     if audit.sources.kind == "bagging":
         return [_of_client(common, audit, c + 1) for c in range(audit.sources.clients)]

@@ -393,8 +393,8 @@ def _parameters(lines: list[str]) -> dict[str, str]:
     if "parameters:" not in lines:
         return {}
     listed = lines[lines.index("parameters:") + 1 :]
-    pairs = (line.strip("[]").partition(": ") for line in listed if line.startswith("["))
-    return {name: value for name, _, value in pairs}
+    pairs = (line.strip("[]").partition(":") for line in listed if line.startswith("["))
+    return {name: value.strip() for name, _, value in pairs}
 
 
 def parameter(known: Mapping[str, str], name: str) -> float | None:

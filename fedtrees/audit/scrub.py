@@ -17,7 +17,7 @@ from fedtrees.audit.bare import bare_model
 from fedtrees.audit.margins import margins_of
 from fedtrees.audit.model import ModelFile, read_model
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.report.html import write_text
+from fedtrees.core.files import write_text
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.files.xgboost import learner_of
 from fedtrees.trees.forest.random_forest import RandomForest

@@ -12,8 +12,9 @@ from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.model import ModelFile
+from fedtrees.core.columns import measure
 from fedtrees.core.counts import many
-from fedtrees.report.style import metric_name, number
+from fedtrees.report.style import number
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.forest.random_forest import ClassTree
 
@@ -118,7 +119,7 @@ def attack_table(a: AttackResult) -> Shown:
     lines = []
     for s in a.scores:
         gain = "–" if s.advantage is None else number(s.advantage, 3, signed=True)
-        lines.append((metric_name(s.metric), number(s.score), number(s.blind), gain))
+        lines.append((measure(s.metric).name, number(s.score), number(s.blind), gain))
     title = (
         f"{a.name} on {many(a.trees, 'tree')}, by {a.threat}: {many(a.own, 'own row')}, "
         f"{many(a.targets, 'row')} sought"

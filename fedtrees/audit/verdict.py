@@ -22,10 +22,22 @@ SETTINGS = {
 }
 
 
-def verdict(audit: Audit) -> list[str]:
+class Finding(str):
+    """A finding in words. `short`: How it begins, for one screen."""
+
+    short: str
+
+    def __new__(cls, short: str, more: str = "") -> Finding:
+        """Make it of what it begins with, and what else there is to say."""
+        made = super().__new__(cls, f"{short} {more}".strip())
+        made.short = short
+        return made
+
+
+def verdict(audit: Audit) -> list[Finding]:
     """Return what an engineer of the data's owner should know, most important first."""
     s = audit.summary
-    lines = [_counts_line(audit)]
+    lines: list[str] = [_counts_line(audit)]
     if audit.model.released is not None:
         lines.append(_noise_line(audit.model))
     if audit.restored:
@@ -35,16 +47,17 @@ def verdict(audit: Audit) -> list[str]:
         )
     sure = "under these conditions" if audit.assumes else "for certain"
     if audit.assumes:
-        lines.append(
-            f"The conditions, which leaf values do not show: {'; '.join(audit.assumes)}. Where one "
-            "of them fails, counts are wrong."
-        )
+        conditions = f"The conditions, which leaf values do not show: {'; '.join(audit.assumes)}."
+        lines.append(Finding(conditions, "Where one of them fails, counts are wrong."))
     elif audit.model.library == "xgboost" and s.counted:
         lines.append(
-            "Counts take every row to weigh 1: nothing in the file tells a row of weight 2 from "
-            "two rows. Other weights leave broken sums, and nothing is counted then, unless they "
-            "happen to add up to whole numbers in every leaf, as halves do in trees of two or "
-            "three leaves."
+            Finding(
+                "Counts take every row to weigh 1: nothing in the file tells a row of weight 2 "
+                "from two rows.",
+                "Other weights leave broken sums, and nothing is counted then, unless they happen "
+                "to add up to whole numbers in every leaf, as halves do in trees of two or three "
+                "leaves.",
+            )
         )
         if audit.model.positive_weight != 1:
             lines.append(
@@ -66,10 +79,13 @@ def verdict(audit: Audit) -> list[str]:
         )
     elif s.rows_of_one_label:
         lines.append(
-            f"{many(s.one_label, 'leaf has', 'leaves have')} one label among the rows that the "
-            f"tree saw, up to {s.rows_of_one_label} of one tree. If it saw the whole table, which "
-            "the file does not show (--rows does), whoever knows of a person that they are in the "
-            "table, and the few columns one tree asks for, knows their label."
+            Finding(
+                f"{many(s.one_label, 'leaf has', 'leaves have')} one label among the rows that the "
+                f"tree saw, up to {s.rows_of_one_label} of one tree.",
+                "If it saw the whole table, which the file does not show (--rows does), whoever "
+                "knows of a person that they are in the table, and the few columns one tree asks "
+                "for, knows their label.",
+            )
         )
     if audit.sources.kind != "one":
         lines.append(f"Several sources: {audit.sources.how}.")
@@ -78,16 +94,7 @@ def verdict(audit: Audit) -> list[str]:
             "feature_infos holds the smallest and largest training value of every column: extreme "
             "values belong to somebody."
         )
-    return lines
-
-
-def briefly(lines: list[str]) -> list[str]:
-    """Return sentences for one screen: the first line whole, of the others how they begin."""
-    return [line if not at else _first(line) for at, line in enumerate(lines)]
-
-
-def _first(line: str) -> str:
-    return line.partition(". ")[0].rstrip(".") + "."
+    return [line if isinstance(line, Finding) else Finding(line) for line in lines]
 
 
 def _counts_line(audit: Audit) -> str:
@@ -139,19 +146,17 @@ def _noise_line(model: ModelFile) -> str:
     return f"{claim}; noise that is cut off toward 0 as here spends {spent:.3g}."
 
 
-def advice(audit: Audit, scrubbed: bool = False) -> list[str]:
+def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
     """Return what to do about it, after a scrubbed copy was written or before."""
     out = []
     carried = [f.name for f in audit.fields if f.state == "present" and not f.needed]
     if carried and scrubbed:
-        out.append("Share the scrubbed copy, not this file.")
+        out.append(Finding("Share the scrubbed copy, not this file."))
     elif carried and audit.model.library == "xgboost":
-        out.append(
-            f"Prediction needs none of {', '.join(carried)}: share a copy written by --scrub. It "
-            f"predicts the same; it loses {LOST}."
-        )
+        copy = f"Prediction needs none of {', '.join(carried)}: share a copy written by --scrub."
+        out.append(Finding(copy, f"It predicts the same; it loses {LOST}."))
     elif carried:
-        out.append(f"Prediction needs none of {', '.join(carried)}.")
+        out.append(Finding(f"Prediction needs none of {', '.join(carried)}."))
     if any(t.counted.any() for t in audit.trees) and audit.model.library == "xgboost":
         share = audit.rows.share
         fixed = "a fixed base_score (0.5) instead of the label mean, "
@@ -159,10 +164,11 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[str]:
             f"{fixed if share is not None and may_be_mean(share) else ''}larger leaves "
             "(min_child_weight), rounded leaf values or noise in training"
         )
-        out.append(
+        harder = (
             f"{remedies[0].upper()}{remedies[1:]} make what is left in leaf values harder to read; "
             "fedtrees bench measures what each one costs."
         )
+        out.append(Finding(harder))
     return out
 
 
@@ -245,4 +251,9 @@ def _tree_json(model: ModelFile, t: TreeExposure) -> dict[str, Any]:
 
 
 def _attack_json(a: AttackResult) -> dict[str, Any]:
-    return {**vars(a), "scores": [vars(s) for s in a.scores]}
+    return {
+        **vars(a),
+        "reason": None if a.reason is None else str(a.reason),
+        "reason_code": None if a.reason is None else a.reason.code,
+        "scores": [vars(s) for s in a.scores],
+    }

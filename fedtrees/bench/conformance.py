@@ -43,6 +43,7 @@ from fedtrees.isolation.watch import HOLD_TRUTH, leaving
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.views import view_of
 
 # What a file needs that brings its own claim: the bases of metrics hold no truth.
@@ -249,6 +250,7 @@ def _probe(name: str, called: list[str]) -> Defense:
         return rest[0] if isinstance(what, Stage) else what
 
     use = {name: hook if name in _HOOKS else _LIMITS[name]}
+    use["acts_through"] = frozenset({name} & {*_HOOKS})
     probe: Defense = dataclass(frozen=True)(type("Probe", (Defense,), use))()
     return probe
 
@@ -265,7 +267,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     ran, composed = False, Composition((defense,))
     for name in protocols:
         protocol = _made(name)
-        if protocol is None or protocol.mismatch(composed):
+        if protocol is None or not fit(protocol, composed).ok:
             continue
         ran = True
         noted, seen = watched(defense)
@@ -357,8 +359,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
     ran = False
     views = (*_views_without_truth(protocols), *(_blind_views() if attack.blind else ()))
     for name, view in views:
-        (reason,) = attacks().reasons([spec], view)
-        if reason:
+        if not fit(attack=spec, data=Data(view=view)).ok:
             continue
         ran = True
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -18,9 +19,9 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[dict[str, 
     """Return every kind of crossing of a run, in the order of first appearance.
 
     Each is a row of ``disclosure.json``: message `type`, the roles `from`, `to` and `readable_by`
-    (``nobody`` where sealed), `why`, the tags it `reveals`, the fields it `carries` and those
-    `withheld`, `guarded_by` (defenses that acted on it, exemptions with their reason), `count`
-    and `bytes`.
+    (of a `sealed` one who has the key, or ``nobody``), `why`, the tags it `reveals`, the fields it
+    `carries` and those `withheld`, `guards` (each `defense` that ``guards`` or ``exempts`` it, by
+    `act`, and `why` it exempts it), `count` and `bytes`.
     """
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for d in transcript:
@@ -35,12 +36,13 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[dict[str, 
                 "type": name,
                 "from": sender,
                 "to": receiver,
+                "sealed": any(isinstance(value, Sealed) for value in values.values()),
                 "readable_by": _readers(d.message, receiver),
                 "why": d.why,
                 "reveals": [] if sealed else sorted(map(str, d.message.reveals)),
                 "carries": filled,
                 "withheld": [field for field in values if field not in filled],
-                "guarded_by": _guards(d.message, sender, defense),
+                "guards": list(_guards(d.message, sender, defense)),
                 "count": 0,
                 "bytes": 0,
             }
@@ -53,25 +55,17 @@ def _readers(message: Message, receiver: str) -> str:
     values = [getattr(message, item.name) for item in fields(message)]
     seals = [value for value in values if isinstance(value, Sealed)]
     holders = dict.fromkeys(name for seal in seals for name in seal.keyholders)
-    if holders:
-        return f"{', '.join(holders)} (sealed)"
-    return "nobody (sealed)" if seals else receiver
+    return ", ".join(holders) or ("nobody" if seals else receiver)
 
 
-def _guards(message: Message, role: str, defense: Composition) -> list[str]:
-    texts = []
-    for part in defense.parts:
-        if role not in part.at:
-            continue
+def _guards(message: Message, role: str, defense: Composition) -> Iterator[dict[str, str]]:
+    for part in (part for part in defense.parts if role in part.at):
         if isinstance(message, part.guards):
-            texts.append(part.name)
+            yield {"defense": part.name, "act": "guards", "why": ""}
         else:
-            texts += [
-                f"{part.name}: exempt, {reason}"
-                for kind, reason in part.exempts.items()
-                if isinstance(message, kind)
-            ]
-    return texts
+            for kind, why in part.exempts.items():
+                if isinstance(message, kind):
+                    yield {"defense": part.name, "act": "exempts", "why": why}
 
 
 def briefly(protocol: Spec) -> Spec:

@@ -11,10 +11,10 @@ from typing import Any
 from fedtrees import __version__
 
 LIBRARIES = (
-    "numpy", "numba", "scipy", "pandas", "scikit-learn", "xgboost", "phe", "gmpy2", "ortools",
+    "numpy", "numba", "scipy", "pandas", "scikit-learn", "xgboost", "gmpy2", "ortools",
     "plotly", "matplotlib", "typer", "rich", "joblib", "imbalanced-learn",
 )  # fmt: skip
-OPTIONAL = ("torch", "opacus")
+OPTIONAL = ("torch", "dp-accounting")
 
 
 def library_versions() -> dict[str, str | None]:

@@ -16,12 +16,12 @@ from fedtrees.bench.cells import (
     TrainCell,
 )
 from fedtrees.bench.federation import Federation, federation_of
-from fedtrees.core.attack import limit_of
 from fedtrees.core.holding import rows_of
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.guessing.wanted import wanted
+from fedtrees.protocols.fit import Data, fit
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
     if not isinstance(cell, AttackCell):
         return 0.0
     law = ATTACKS.get(cell.attack.name)
-    if limit_of(cell.attack.name, rows) or (law is None and not cell.attack.params):
+    fits = fit(attack=cell.attack, data=Data(rows=rows)).ok
+    if not fits or (law is None and not cell.attack.params):
         return PER_SKIP
     own, trees = _own(cell.threat, cell), _trees(cell.train.protocol)
     guessed, law = wanted(round(rows - own * held)) * columns, law or OTHER_ATTACK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,17 @@ from fedtrees.bench.cells import (
 )
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.measured import largest_node, measure
-from fedtrees.core.attack import contenders, limit_of
+from fedtrees.core import columns
+from fedtrees.core.attack import contenders
+from fedtrees.core.columns import Measure
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
+from fedtrees.core.defense import Defense
+from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding, rows_of
+from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
-from fedtrees.core.rows import BEST_GUESS, POPULATION
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.streams import NoiseFrom
@@ -35,19 +38,15 @@ from fedtrees.core.view import View
 from fedtrees.isolation import plugins as plugins  # files of attacks do not run here
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.metric import COUNTED, Case, Metric, Score, all_metrics, best_of, metrics_of
+from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, metrics_of
 from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.fit import Data, fit, fits
 from fedtrees.protocols.views import view_of
 
 Row = dict[str, Any]
 #: A bench measures, and the same seed gives the same rows; nobody relies on its models.
 NOISE: NoiseFrom = "seed"
-_MISNAMED = "it cannot run as it is named: "
-
-
-class Inapplicable(Exception):
-    """A combination that makes no sense, with the reason; it becomes a skip row."""
 
 
 @dataclass(frozen=True)
@@ -58,20 +57,14 @@ class Outcome:
     common: Row
 
 
+def parts_of(composed: Composed) -> list[Defense]:
+    """Construct the parts of a composition from their specs."""
+    return [register.make("defense", spec) for spec in composed.parts]
+
+
 def make_defense(composed: Composed) -> Composition:
-    """Construct a composition from its specs."""
-    return Composition(tuple(register.make("defense", s) for s in composed.parts))
-
-
-def refused(composed: Composed) -> str | None:
-    """Return why parts that can each be made may not be composed so, None if they may."""
-    for part in composed.parts:
-        register.make("defense", part)
-    try:
-        make_defense(composed)
-    except UsageError as err:
-        return str(err)
-    return None
+    """Construct a composition from its specs; raises `Unfit` where it may not be composed so."""
+    return Composition(tuple(parts_of(composed)))
 
 
 def setting_columns(setting: Setting) -> Row:
@@ -79,11 +72,20 @@ def setting_columns(setting: Setting) -> Row:
     return {"dataset": setting.data.name, "partition": setting.partition_text, "seed": setting.seed}
 
 
+def threat_columns(threat: str) -> Row:
+    """Return the columns that name an adversary."""
+    parsed = Threat.parse(threat)
+    return {"threat": threat, "adversary": parsed.adversary, "access": parsed.access}
+
+
 def train_columns(cell: TrainCell) -> Row:
     """Return the columns that name a training run, with the defense's claim."""
     protocol: Protocol = register.make("protocol", cell.protocol)
-    kept = () if refused(cell.defense) else make_defense(cell.defense).claims()
-    claims = [protocol.claim(), *kept]
+    claims = [protocol.claim()]
+    parts = parts_of(cell.defense)
+    if fit(None, parts).ok:
+        defense = Composition(tuple(parts))
+        claims = [protocol.claimed(defense), *defense.claims()]
     return {
         **setting_columns(cell.setting),
         "protocol": cell.protocol.name,
@@ -98,7 +100,7 @@ def attack_columns(cell: AttackCell) -> Row:
     """Return the columns that name an attack on a training run."""
     return {
         **train_columns(cell.train),
-        "threat": cell.threat,
+        **threat_columns(cell.threat),
         "attack": cell.attack.name,
         "attack_params": cell.attack.inline,
     }
@@ -106,22 +108,13 @@ def attack_columns(cell: AttackCell) -> Row:
 
 def exposure_columns(cell: ExposureCell) -> Row:
     """Return the columns that name an adversary of a training run."""
-    return {**train_columns(cell.train), "threat": cell.threat}
+    return {**train_columns(cell.train), **threat_columns(cell.threat)}
 
 
 def run_training(cell: TrainCell, federation: Federation) -> Training:
-    """Train.
-
-    Raises `Inapplicable` if the defense makes no sense with the protocol on this table.
-    """
+    """Train; raises `Unfit` if the defense makes no sense with the protocol on this table."""
     protocol: Protocol = register.make("protocol", cell.protocol)
-    reason = refused(cell.defense)
-    if reason:
-        raise Inapplicable(reason)
     defense = make_defense(cell.defense)
-    reason = protocol.mismatch(defense, federation.schema)
-    if reason:
-        raise Inapplicable(reason)
     seed = cell.setting.seed
     held, schema = federation.holdings, federation.schema
     return train(protocol, held, schema, defense=defense, seed=seed, noise_from=NOISE)
@@ -144,14 +137,14 @@ def evaluate_training(
     """Measure utility on held-out rows, and cost."""
     scores = training.predict(federation.test.X)
     utility = scores_of(federation.dataset.task)(federation.test.y, scores)
-    rows = [_row(k, v) for k, v in utility.items()]
+    rows = [
+        {**_row(k, v), "n": len(federation.test), **_why(v, "one-class", metric=k)}
+        for k, v in utility.items()
+    ]
     traffic = training.transcript.traffic()
-    rows += [_row("bytes", sum(traffic.values()), "bytes"), _row("cpu_seconds", cpu, "seconds")]
-    rows += [_row(f"bytes_{way}:{kind}", n, "bytes") for (way, kind), n in sorted(traffic.items())]
-    for name, spent in sorted(training.transcript.costs.items()):
-        rows.append(
-            _row(name, spent, "seconds" if name.startswith("cpu_seconds") else "operations")
-        )
+    rows += [_row("bytes", sum(traffic.values())), _row("cpu_seconds", cpu)]
+    rows += [_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
+    rows += [_cost(*cost) for cost in sorted(training.transcript.costs.items())]
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
     found = largest_node(training, federation.holdings)
     found = found or measure(training.protocol, training.defense, seed=cell.setting.seed)
@@ -172,26 +165,23 @@ def evaluate_attack(
 ) -> Outcome:
     """Run an attack on what its adversary saw, in its own process, and score the guess here.
 
-    Raises `Inapplicable` if the view has nothing for the attack to read.
+    Raises `Unfit` if the view has nothing for the attack to read.
     """
-    setting = cell.setting
-    threat = Threat.parse(cell.threat)
-    principals = threat.principals(dict(setting.roles))
-    case = federation.case(dict(setting.roles), principals, setting.seed, cell.threat, training)
-    reason = _left_out(cell.attack.name, case)
-    if reason:
-        raise Inapplicable(reason)
-    view = _view_of(training, principals, federation, threat, case)
+    case = _case(cell, federation, training)
+    reason = fit(None, (), cell.attack, data=_data(case))
+    if not reason.ok:
+        raise Unfit(reason)
+    view = seen(training, case)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
-        raise Inapplicable(answer.reason)
+        raise Unfit(answer.reason)
     guess = answer.guess
     rows = list(score_guess(cell.attack.name, guess, case, blind))
-    rows.append(_row("cpu_seconds", answer.cpu, "seconds"))
+    rows.append(_row("cpu_seconds", answer.cpu))
     if view.oracle is not None:
-        rows.append(_row("queries", float(sum(view.oracle.log)), "rows"))
-        rows.append(_row("query_batches", float(len(view.oracle.log)), "batches"))
-    rows += [_row(f"note:{k}", v) for k, v in guess.notes.items() if np.isfinite(v)]
+        rows.append(_row("queries", float(sum(view.oracle.log))))
+        rows.append(_row("query_batches", float(len(view.oracle.log))))
+    rows += [_row("note", v, k) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {
         **attack_columns(cell),
         **training_columns(training),
@@ -205,78 +195,42 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
 
     One row per attack of `contenders`: ``applies`` is 1, or 0 with the reason.
     """
-    threat = Threat.parse(cell.threat)
-    principals = threat.principals(dict(cell.setting.roles))
-    roles, seed = dict(cell.setting.roles), cell.setting.seed
-    case = federation.case(roles, principals, seed, cell.threat, training)
-    view = _view_of(training, principals, federation, threat, case)
-    names = contenders()
-    out = {name: _left_out(name, case) for name in names}
-    asked = [name for name in names if not out[name]]
-    reasons = {**out, **dict(zip(asked, _reasons(asked, view), strict=True))} if asked else out
-    rows: list[Row] = []
-    for name, reason in reasons.items():
-        row = {**_row("applies", 0.0 if reason else 1.0), "attack": name}
-        rows.append({**row, "reason": " ".join((reason or "").split())})
+    found = applying(contenders(), training, _case(cell, federation, training))
+    rows = [
+        {**_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
+        for name, reason in found.items()
+    ]
     common = {**exposure_columns(cell), **training_columns(training)}
     return Outcome(rows, {**common, "stage": "exposure"})
 
 
-def inapplicable_as_asked(attack: Spec, exposure: Sequence[Row]) -> str | None:
-    """Return why an attack does not apply, if rows of an exposure cell say so.
-
-    They tell of attacks as they are by default, None of others.
-    """
-    if attack.params:
-        return None
-    mine = (r["reason"] for r in exposure if r.get("attack") == attack.name and not r["value"])
-    return next((reason for reason in mine if not reason.startswith(_MISNAMED)), None)
+def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
+    """Ask attacks, as they are by default, whether the principals of a case saw what they read."""
+    data = replace(_data(case), view=seen(training, case))
+    return dict(zip(names, fits([Spec(name) for name in names], data), strict=True))
 
 
-def _left_out(attack: str, case: Case) -> str | None:
-    """Return why an attack is not even asked: too many rows, or nothing scores what it claims.
-
-    That is where the target is a number.
-    """
-    too_many = limit_of(attack, rows_of(case.holdings))
-    if too_many or case.schema.classes:
-        return too_many
-    metrics = metrics_of(register.get("attack", attack).gives)
-    if any(metric.truth(case) is not None for metric in metrics):
-        return None
-    return "the target is a number; what this attack claims is scored for classes only"
-
-
-def _view_of(
-    training: Training,
-    principals: Sequence[str],
-    federation: Federation,
-    threat: Threat,
-    case: Case,
-) -> View:
-    """Return the view.
-
-    Raises `Inapplicable` if the principals open what is sealed: the transcript does not have it.
-    """
-    reason = training.defense.undone_by(principals, training.transcript.roles)
-    if reason:
-        raise Inapplicable(reason)
+def seen(training: Training, case: Case) -> View:
+    """Return what the principals of a case saw; raises `Unfit` if they open what is sealed."""
+    threat = Threat.parse(case.threat)
     asked = (threat.queries, threat.answers, threat.records)
     known = {"known": case.known, "entries": case.entries}
-    return view_of(training, principals, federation.holdings, *asked, **known)
+    return view_of(training, case.principals, case.holdings, *asked, **known)
 
 
-def _reasons(names: Sequence[str], view: View) -> list[str | None]:
-    """Ask all attacks at once; one by one where any of them breaks."""
-    try:
-        return attacks().reasons([Spec(name) for name in names], view)
-    except UsageError as err:
-        if len(names) == 1:
-            return [f"{_MISNAMED}{err}"]
-    except FedtreesError:  # an attack that breaks has not been withstood
-        if len(names) == 1:
-            return [None]
-    return [reason for name in names for reason in _reasons([name], view)]
+def _case(cell: AttackCell | ExposureCell, federation: Federation, training: Training) -> Case:
+    roles = dict(cell.setting.roles)
+    principals = Threat.parse(cell.threat).principals(roles)
+    return federation.case(roles, principals, cell.setting.seed, cell.threat, training)
+
+
+def _data(case: Case) -> Data:
+    """Return what an attack may be refused for before it is asked."""
+
+    def scored(kind: type[Claim]) -> bool:
+        return any(metric.truth(case) is not None for metric in metrics_of(kind))
+
+    return Data(case.schema, rows_of(case.holdings), scored=scored)
 
 
 def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) -> Iterator[Row]:
@@ -302,7 +256,7 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
                 compared = True
                 yield from _metric_rows(metric, claims, truth, case, blind)
     if not compared:
-        raise Inapplicable("nothing here that its claims could be compared with")
+        raise Unfit(Reason("not-compared"))
 
 
 def _metric_rows(
@@ -314,13 +268,15 @@ def _metric_rows(
 
     measured = {} if blind is None else blind.scores
     scores = metric.score(metric.completed(claims, truth, best_blind), truth)
+    certain = int(all(c.certain for c in claims))
     line, population = measured, {} if blind is None else blind.population
     if scores and not metric.before_training:
         line, informed = metric.line(case, truth, measured), case.of_population
         population = {} if informed is None else metric.line(informed, truth, population)
     for score in scores:
         beside = line.get(score.name) if score.blind is None else score.blind
-        yield _scored(score, beside, population.get(score.name))
+        row = _scored(metric, score, truth, beside, population.get(score.name))
+        yield {**row, "certain": certain}
 
 
 def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
@@ -337,32 +293,24 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
         truth = metric.truth(case) if metric.before_training else None
         if truth is None:
             continue
-        if case.of_population is not None:
-            rows += _population_rows(metric, case.of_population, truth)
-        guesses = metric.blind(case, truth)
-        scored = {name: metric.score(claims, truth) for name, claims in guesses.items()}
-        for name, best in best_of(scored).items():
-            gain = None if best.value == best.best else 0.0
-            line = {"blind": best.value, "advantage": gain, "reason": f"{BEST_GUESS}{best.guess}"}
-            rows.append({**_row(name, best.value), **line})
+        scored = _guessed(metric, case, truth)
+        informed = case.of_population
+        others = {} if informed is None else metric.best_of(_guessed(metric, informed, truth))
+        for name, best in metric.best_of(scored).items():
+            said = metric.measure(best.score).phrase and name in others
+            beside = best.value, others[name].value if said else None
+            row = _scored(metric, best.score, truth, *beside)
+            rows.append({**row, "blind_guess": best.guess})
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
             rows += [{**_row(m, values.get(m)), "attack_params": name} for m in metric.main]
-        counted = metric.counted(truth)
-        if counted is not None:
-            rows.append(_row(f"{COUNTED}:{metric.name}", counted, "rows"))
-    common = {**setting_columns(cell.setting), "threat": cell.threat, "attack": "blind"}
+    common = {**setting_columns(cell.setting), **threat_columns(cell.threat), "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
 
 
-def _population_rows(metric: Metric[Any], case: Case, truth: Any) -> list[Row]:
-    """Return what whoever knows other rows of the population scores without looking."""
-    scored = {n: metric.score(claims, truth) for n, claims in metric.blind(case, truth).items()}
-    return [
-        {**_row(f"{POPULATION}{name}", best.value), "reason": f"{BEST_GUESS}{best.guess}"}
-        for name, best in best_of(scored).items()
-        if name in (metric.headline or metric.main)
-    ]
+def _guessed(metric: Metric[Any], case: Case, truth: Any) -> dict[str, list[Score]]:
+    """Return the scores of every blind guess, by its name."""
+    return {name: metric.score(claims, truth) for name, claims in metric.blind(case, truth).items()}
 
 
 def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
@@ -426,15 +374,40 @@ def _constant_prediction(y: NDArray[Any], classes: int, n: int) -> NDArray[np.fl
     return np.tile(np.bincount(y, minlength=classes) / len(y), (n, 1))
 
 
-def _row(metric: str, value: float | None, unit: str = "") -> Row:
-    return {"metric": metric, "value": _number(value), "unit": unit, "status": "ok"}
+def _row(key: str, value: float | None, part: str = "") -> Row:
+    return _of(columns.measures()[key], value, part)
 
 
-def _scored(score: Score, blind: float | None, population: float | None) -> Row:
-    gain, beyond = (advantage(score.value, x, best=score.best) for x in (blind, population))
-    row = _row(score.name, score.value, score.unit)
-    known = {"population": _number(population), "beyond": _number(beyond)}
-    return {**row, "blind": _number(blind), "advantage": _number(gain), **known}
+def _of(what: Measure, value: float | None, part: str = "") -> Row:
+    row = {"metric": what.key, "value": _number(value), "unit": what.unit}
+    ok = {"status": FITS.status, "state_code": FITS.state, "measure_class": what.klass}
+    return {**row, **ok, **({"part": part} if part else {})}
+
+
+def _why(value: float | None, code: str, **args: str) -> Row:
+    """Return why a value is not there, nothing where it is."""
+    return Reason(code, **args).columns() if value is None else {}
+
+
+def _cost(name: str, spent: float) -> Row:
+    """Return what cryptography took: in all, or of an operation, a type of message, a party."""
+    key, _, part = name.partition(":")
+    if key not in columns.measures():
+        key, part = "operations", f"{key} by {part}" if part else key
+    return _row(f"{key}_of" if ":" in name else key, spent, part)
+
+
+def _scored(
+    metric: Metric[Any], score: Score, truth: Any, blind: float | None, population: float | None
+) -> Row:
+    what = metric.measure(score)
+    gain, beyond = (advantage(score.value, x, best=what.best) for x in (blind, population))
+    row = {"n": metric.counted(truth), "error": score.error, "blind": blind, "advantage": gain,
+           "population": population, "beyond": beyond}  # fmt: skip
+    made = {**_of(what, score.value, score.part), **{k: _number(v) for k, v in row.items()}}
+    if None not in (score.value, blind):
+        made |= _why(gain, "blind-perfect", metric=what.key)
+    return {**made, "measure_class": score.klass} if score.klass else made
 
 
 def _number(value: float | None) -> float | None:
@@ -446,7 +419,8 @@ def _number(value: float | None) -> float | None:
 def blind_line(rows: Sequence[Row]) -> BlindLine:
     """Return the blind line from a blind cell's rows."""
     known = [r for r in rows if r.get("value") is not None]
-    scores = {r["metric"]: r["value"] for r in known if "attack_params" not in r}
+    lines = [r for r in known if "attack_params" not in r]
+    scores = {f"{r['metric']} {r.get('part', '')}".strip(): r["value"] for r in lines}
     best = {}
     for metric in all_metrics():
         main = next(iter(metric.main), "")
@@ -454,5 +428,5 @@ def blind_line(rows: Sequence[Row]) -> BlindLine:
         if named:  # the one that the best value is of, whether more is better or less
             reached = (r for r in named if r["value"] == scores.get(r["metric"]))
             best[metric.name] = next(reached, named[0])["attack_params"]
-    told = {k.removeprefix(POPULATION): v for k, v in scores.items() if k.startswith(POPULATION)}
+    told = {r["metric"]: r["population"] for r in lines if r.get("population") is not None}
     return BlindLine(scores, told, best)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from fedtrees.core.specs import Spec, parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.data import catalogue
+from fedtrees.data.clients import load_clients
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.holdout import holdout
 from fedtrees.data.joined import load_joined
@@ -44,6 +46,12 @@ class Federation:
     def schema(self) -> Schema:
         """Columns and classes."""
         return self.dataset.schema
+
+    @cached_property
+    def pair_id(self) -> str:
+        """Digest of the held-out rows: runs that score the same rows are compared in pairs."""
+        rows = self.test.X.tobytes() + self.test.y.tobytes()
+        return hashlib.sha256(rows).hexdigest()[:12]
 
     @property
     def others(self) -> Table:
@@ -139,6 +147,9 @@ def _loaded(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], 
             "drop": ref.drop,
             "name": ref.name,
         }
+        if ref.clients_are_told:
+            paths = ref.csv.split(",") if not ref.client_column else [ref.csv]
+            return load_clients(paths, ref.target, column=ref.client_column, **said)
         if ref.id:
             return load_joined(ref.csv.split(","), ref.target, id=ref.id, **said)
         return load_csv(ref.csv, ref.target, **said)
@@ -174,9 +185,11 @@ def spread(
     Raises `DataError` or `UsageError` as `holdout` and `lay_out`.
     """
     streams = Streams(seed).child("federation")
-    train, test, reserve = holdout(dataset, streams).tables(dataset.table)
+    rows = holdout(dataset, streams)
+    train, test, reserve = rows.tables(dataset.table)
     rng = streams.rng("partition")
-    held = lay_out(layout, train, dataset.schema, names, how, rng, dataset.files)
+    owners = None if dataset.owners is None else dataset.owners[rows.train]
+    held = lay_out(layout, train, dataset.schema, names, how, rng, dataset.files, owners)
     return Federation(dataset, held, test, reserve)
 
 

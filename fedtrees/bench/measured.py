@@ -1,65 +1,97 @@
-"""The audit of a run's claim: the same protocol and defense, on rows that an auditor looks for."""
+"""The audit of claims of epsilon: the same mechanism, on rows that an auditor looks for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
-from fedtrees.core.guarantee import AtLeast, MutualInformation
-from fedtrees.core.holding import Holding, over_clients
-from fedtrees.core.schema import Table
+from fedtrees.core.guarantee import AtLeast, Guarantee, MutualInformation
+from fedtrees.core.holding import Holding
 from fedtrees.core.streams import Streams
 from fedtrees.messages.vertical import visible_nodes
-from fedtrees.privacy.measured import bound_of_one_run, bound_of_runs
+from fedtrees.privacy.measured import bound_of_guesses, most_of_guesses
 from fedtrees.privacy.node_information import node_information
 from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.canaries import Canaries
 from fedtrees.protocols.views import view_of
 
 
-def measure(
-    protocol: Protocol, defense: Composition, *, runs: int = 1, seed: int = 0
-) -> AtLeast | None:
-    """Return the lower bound on epsilon that an audit finds, None where none is claimed or looked.
+@dataclass(frozen=True)
+class Audited:
+    """What an audit found, and of what.
 
-    One client holds the canaries that take part, another the rest. From one run, many canaries are
-    told by coin flips; from more, one canary is there in half of them.
+    Attributes
+    ----------
+    protocol : Protocol
+        With the parameters that the auditor chose.
+    claimed, spent : tuple of Guarantee
+        Of the last training.
+    found : AtLeast
+    """
+
+    protocol: Protocol
+    claimed: tuple[Guarantee, ...]
+    spent: tuple[Guarantee, ...]
+    found: AtLeast
+
+
+def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLeast | None:
+    """Return the lower bound on epsilon that one training shows, None where nobody can look.
+
+    That is where no epsilon is claimed, or of cut points or labels alone, or of rows other than
+    the auditor's. One client holds the canaries that take part by coin flips, another the rest.
+
+    Parameters
+    ----------
+    protocol : Protocol
+        With the parameters of the run.
+    defense : Composition
+    seed : int
+        Of canaries, coin flips and training.
+    """
+    units = {getattr(c, "unit", "") for c in _epsilons(protocol, defense)}
+    canaries: Canaries | None = protocol.canaries()
+    if canaries is None or units <= {"cuts", ""}:
+        return None
+    try:
+        return _audited(protocol, defense, canaries, 1, seed).found
+    except FedtreesError:  # the auditor's table is not for these parameters
+        return None
+
+
+def audit(
+    protocol: Protocol, defense: Composition, *, runs: int | None = None, seed: int = 0
+) -> Audited:
+    """Look for the largest epsilon that can be shown: the auditor chooses rows and parameters.
 
     Parameters
     ----------
     protocol : Protocol
     defense : Composition
-    runs : int
-        1, or an even number.
+    runs : int or None
+        How many trainings; None: what a minute is more than enough for.
     seed : int
-        Of canaries, coin flips and runs.
+        Of canaries, coin flips and trainings.
 
     Raises
     ------
     UsageError
-        If `runs` is no such number.
+        If no epsilon is claimed, if nobody knows how to look, or if `runs` is below 1.
     """
-    if runs < 1 or (runs > 1 and runs % 2):
-        raise UsageError(f"runs={runs}: give 1, or an even number: half of them are without")
-    claims = [c for c in (protocol.claim(), *defense.claims()) if getattr(c, "unit", "") != "cuts"]
-    canaries: Canaries | None = protocol.canaries()
-    if canaries is None or not any(c.budget and c.budget[0] == "epsilon" for c in claims):
-        return None
-    # What is sealed is seen by nobody: whether it is computed makes no difference but time.
-    ideal = (replace(p, mode="ideal") if hasattr(p, "mode") else p for p in defense.parts)  # type: ignore[type-var]
-    defense = Composition(tuple(ideal))
-    coins = Streams(seed).child("audit")
-    delta = sum(float(getattr(claim, "delta", 0.0)) for claim in claims)
-    audit = _Audit(protocol, defense, canaries, coins, delta)
-    try:
-        found = audit.once() if runs == 1 else audit.often(runs // 2)
-    except FedtreesError:  # the auditor's table is not for these parameters
-        return None
-    return AtLeast(float(found), runs=runs, delta=delta)
+    if runs is not None and runs < 1:
+        raise UsageError(f"runs={runs}: give 1 or more")
+    if not _epsilons(protocol, defense):
+        raise UsageError("no epsilon is claimed: there is nothing to measure")
+    chosen, canaries = protocol.worst_case(defense) or (protocol, protocol.canaries())
+    if canaries is None:
+        raise UsageError(
+            f"no rows are known that tell most of {protocol.name!r}: give it a worst_case"
+        )
+    return _audited(chosen, defense, canaries, runs or canaries.runs, seed)
 
 
 def largest_node(training: Training, holdings: Mapping[str, Holding]) -> MutualInformation | None:
@@ -84,42 +116,37 @@ def largest_node(training: Training, holdings: Mapping[str, Holding]) -> MutualI
     return replace(claims[0], xi=round(worst, 6))
 
 
-class _Audit:
-    def __init__(
-        self,
-        protocol: Protocol,
-        defense: Composition,
-        canaries: Canaries,
-        coins: Streams,
-        delta: float,
-    ) -> None:
-        self.protocol, self.defense, self.canaries = protocol, defense, canaries
-        self.coins, self.delta = coins, delta
+def _epsilons(protocol: Protocol, defense: Composition) -> list[Guarantee]:
+    """Return the claims of an epsilon."""
+    claims = [protocol.claim(), *defense.claims()]
+    return [c for c in claims if c.budget and c.budget[0] == "epsilon"]
 
-    def once(self) -> float:
-        """Let many rows take part by coin flips."""
-        rng = self.coins.rng("rows")
-        rows, others = self.canaries.rows(self.canaries.most, rng)
-        there = rng.integers(0, 2, len(rows)) == 1
-        return bound_of_one_run(self._scores(rows, others, there, 0), there, delta=self.delta)
 
-    def often(self, runs: int) -> float:
-        """Let one row take part, or not, in so many runs each."""
-        rows, others = self.canaries.rows(1, self.coins.rng("rows"))
-        found = [
-            [
-                float(self._scores(rows, others, np.array([there]), 2 * i + there)[0])
-                for i in range(runs)
-            ]
-            for there in (True, False)
-        ]
-        return bound_of_runs(np.array(found[0]), np.array(found[1]), delta=self.delta)
-
-    def _scores(self, rows: Table, others: Table, there: np.ndarray, run: int) -> np.ndarray:
-        seed = int(self.coins.rng("run", run).integers(1 << 62))
-        held = over_clients([rows.take(there), others])
-        schema = self.canaries.schema
+def _audited(
+    protocol: Protocol, defense: Composition, canaries: Canaries, runs: int, seed: int
+) -> Audited:
+    """Train so many times, with other coin flips each, and guess them all."""
+    # What is sealed is seen by nobody: whether it is computed makes no difference but time.
+    ideal = (replace(p, mode="ideal") if hasattr(p, "mode") else p for p in defense.parts)  # type: ignore[type-var]
+    defense, coins = Composition(tuple(ideal)), Streams(seed).child("audit")
+    scores, there = [], []
+    for run in range(runs):
+        rng = coins.rng("rows", run)
+        rows, others = canaries.rows(canaries.most, rng)
+        there.append(rng.integers(0, 2, len(rows)) == 1)
         training = train(
-            self.protocol, held, schema, defense=self.defense, seed=seed, noise_from="seed"
-        )
-        return self.canaries.scores(training, rows, others)
+            protocol, canaries.held(rows, there[-1], others), canaries.schema, defense=defense,
+            seed=int(coins.rng("run", run).integers(1 << 62)), noise_from="seed",
+        )  # fmt: skip
+        scores.append(canaries.scores(training, rows, others))
+    claims = _epsilons(protocol, defense)
+    delta = sum(float(getattr(claim, "delta", 0.0)) for claim in claims)
+    units = [u for c in claims if (u := getattr(c, "unit", "record")) != "cuts"]
+    found = AtLeast(
+        bound_of_guesses(np.concatenate(scores), np.concatenate(there), delta=delta),
+        unit="record" if units else "cuts",
+        runs=runs,
+        delta=delta,
+        most=round(most_of_guesses(sum(map(len, scores)), delta=delta), 3),
+    )
+    return Audited(protocol, tuple(training.claims), tuple(training.spent), found)

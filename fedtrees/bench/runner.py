@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass, replace
 from functools import cache
@@ -29,10 +29,11 @@ from fedtrees.bench.cells import (
     ReferenceCell,
     TrainCell,
 )
-from fedtrees.bench.evaluate import Inapplicable, Outcome, run_training
+from fedtrees.bench.evaluate import Outcome, run_training
 from fedtrees.bench.federation import Federation, federation_of
 from fedtrees.bench.store import Store
 from fedtrees.core.errors import FedtreesError, StoreError
+from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.isolation.process import AttackError
 from fedtrees.isolation.shield import close_memory, closed_memory
@@ -159,12 +160,12 @@ class Runner:
         lost = next((i for i, key in enumerate(keys) if self.store.read(key) is None), None)
         return [replace(step, tried=i == lost) for i, step in enumerate(steps)]
 
-    def give_up(self, job: Job, reason: str) -> tuple[str, str]:
+    def give_up(self, job: Job, reason: Reason) -> tuple[str, str]:
         """Write the cell of a step as failed."""
         cell = job.cells[-1]
         if not job.keep and isinstance(job.cells[0], TrainCell):
             checkpoint.drop(self.store.cells, job.cells[0].key(self.provenance))
-        return self._write(cell, _bare(cell, "failed", reason), "failed")
+        return self._write(cell, _bare(cell, reason), reason)
 
     def _run_attack(
         self,
@@ -172,23 +173,24 @@ class Runner:
         result: dict[str, Any] | None,
         trained: Callable[[Federation], Training],
     ) -> tuple[str, str]:
-        status = result["status"] if result else "failed"
-        if status != "ok":
-            reason = result["reason"] if result else "its training left no result"
-            skipped = "skipped" if status == "skipped" else "failed"
-            text = reason if status == "skipped" else f"training {status}: {reason}"
-            return self._write(cell, _bare(cell, skipped, text), skipped)
+        why = _why(result) if result else Reason("failed", error="it left no result")
+        if not why.ok:
+            skipped = why.status == "skipped"
+            why = why if skipped else Reason("training-failed", error=str(why))
+            return self._write(cell, _bare(cell, why), why)
         if isinstance(cell, ExposureCell):
             return self._run(cell, lambda f: evaluate.evaluate_exposure(cell, f, trained(f)))
         blind = self.store.read(BlindCell(cell.setting, cell.threat).key(self.provenance))
         seen = blind is not None and blind["status"] == "ok"
         asked = ExposureCell(cell.setting, cell.train, cell.threat).key(self.provenance)
-        exposure = self.store.read(asked) or {"rows": []}
+        exposure = (self.store.read(asked) or {"rows": []})["rows"]
+        mine = (_why(r) for r in exposure if r.get("attack") == cell.attack.name and not r["value"])
+        # That tells of attacks as they are by default, and of no other.
+        reason = FITS if cell.attack.params else next(mine, FITS)
 
         def attack(federation: Federation) -> Outcome:
-            reason = evaluate.inapplicable_as_asked(cell.attack, exposure["rows"])
-            if reason:
-                raise Inapplicable(reason)
+            if not reason.ok and reason.code != "needs-parameter":
+                raise Unfit(reason)
             line = evaluate.blind_line(blind["rows"]) if blind and seen else None
             return evaluate.evaluate_attack(cell, federation, trained(federation), line)
 
@@ -208,16 +210,16 @@ class Runner:
     def _compute(
         self, cell: Cell, compute: Callable[[Federation], Outcome], blind: bool
     ) -> tuple[str, str]:
-        detail = ""
+        detail, reason, outcome = "", FITS, None
         try:
             with _limited(self.time_limit):
                 federation = federation_of(cell.setting, self.data_dir)
-                outcome, status = compute(federation), "ok"
-        except Inapplicable as err:
-            outcome, status = _bare(cell, "skipped", str(err)), "skipped"
+                outcome = compute(federation)
+                outcome.common["pair_id"] = federation.pair_id
+        except Unfit as err:
+            reason = err.reason
         except TimeLimit:
-            text = f"took longer than {self.time_limit:g} s"
-            outcome, status = _bare(cell, "timeout", text), "timeout"
+            reason = Reason("timeout", seconds=self.time_limit)
         except StoreError:
             raise
         except (Exception, SystemExit) as err:
@@ -225,26 +227,30 @@ class Runner:
             text = str(err) if known else f"{type(err).__name__}: {err}"
             where = err.traceback if isinstance(err, AttackError) else ""
             detail = where if known else traceback.format_exc()
-            outcome, status = _bare(cell, "failed", text), "failed"
-        return self._write(cell, outcome, status, detail, blind)
+            reason = Reason("failed", error=text)
+        return self._write(cell, outcome or _bare(cell, reason), reason, detail, blind)
 
     def _write(
-        self, cell: Cell, outcome: Outcome, status: str, detail: str = "", blind: bool = True
+        self, cell: Cell, outcome: Outcome, reason: Reason, detail: str = "", blind: bool = True
     ) -> tuple[str, str]:
-        reason = outcome.rows[0].get("reason", "") if status != "ok" else ""
         self.store.write(
             {
                 "id": cell.key(self.provenance),
                 "cell": cell.describe(),
-                "status": status,
-                "reason": reason,
+                "status": reason.status,
+                **reason.columns(),
                 "traceback": detail,
                 "blind": blind,
                 "common": outcome.common,
                 "rows": outcome.rows,
             }
         )
-        return status, f"{cell.stage} {cell.label}"
+        return reason.status, f"{cell.stage} {cell.label}"
+
+
+def _why(row: Mapping[str, Any]) -> Reason:
+    """Return why a row, or a result, is not ok."""
+    return Reason.read(row["reason_code"], row["reason_args"], row["reason"])
 
 
 def _again(result: dict[str, Any]) -> bool:
@@ -252,7 +258,7 @@ def _again(result: dict[str, Any]) -> bool:
     return result["status"] in AGAIN or not result["blind"]
 
 
-def _bare(cell: Cell, status: str, reason: str) -> Outcome:
+def _bare(cell: Cell, reason: Reason) -> Outcome:
     """Return the one row of a cell that measured nothing."""
     columns = {**evaluate.setting_columns(cell.setting), "stage": cell.stage}
     with contextlib.suppress(FedtreesError):  # a defense that cannot even be constructed
@@ -265,7 +271,7 @@ def _bare(cell: Cell, status: str, reason: str) -> Outcome:
         elif isinstance(cell, ReferenceCell):
             name = register.make("protocol", cell.protocol).alone
             columns |= {"protocol": name, "protocol_params": str(cell.protocol)}
-    return Outcome([{"status": status, "reason": " ".join(reason.split())}], columns)
+    return Outcome([{"status": reason.status, **reason.columns()}], columns)
 
 
 @contextlib.contextmanager
@@ -287,10 +293,10 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def _work_beside(runner: Runner, job: Job) -> list[tuple[str, str]]:
-    """Do a job in a process of the pool."""
+def _work_beside(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]]:
+    """Do a job in a process of the pool, whose driver may be gone before it begins."""
     close_memory()
-    _end_with(os.getppid())
+    _end_with(driver)
     return runner.work(job)
 
 
@@ -376,7 +382,7 @@ class _Worker:
             self.end()
         if self.executor is None:
             self.executor = ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"))
-        self.future = self.executor.submit(_work_beside, self.runner, self.left[0])
+        self.future = self.executor.submit(_work_beside, self.runner, self.left[0], os.getpid())
 
     def finish(self) -> None:
         """Take the result of the job that is done, or try again what died."""
@@ -387,9 +393,8 @@ class _Worker:
         except BrokenExecutor as err:
             self.end()
             if job.tried:
-                code = str(err).rpartition("{")[2].partition("}")[0]
-                text = f"its process was killed twice ({code}): out of memory, or a crash in "
-                results = [self.runner.give_up(job, text + "compiled code; try fewer --jobs")]
+                code = str(err).rpartition("{")[2].partition("}")[0]  # loky tells it no other way
+                results = [self.runner.give_up(job, Reason("killed", code=code))]
             else:
                 results = []
                 self.left.extendleft(reversed(self.runner.again(job)))

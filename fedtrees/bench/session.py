@@ -14,20 +14,23 @@ from typing import Any
 from fedtrees.bench.cells import AttackCell, Group, Plan, Provenance, plan
 from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
-from fedtrees.bench.evaluate import NOISE, make_defense, refused, run_training
+from fedtrees.bench.evaluate import NOISE, parts_of, run_training
 from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
 from fedtrees.bench.store import COPY, Store
 from fedtrees.bench.suite import Suite, fits
-from fedtrees.core.attack import limit_of
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.files import parse_json, read_listed, write_listed
 from fedtrees.core.holding import rows_of
+from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.sources import sha256
 from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.fit import Data, fit
 
 
 @dataclass
@@ -133,9 +136,9 @@ def check_names(suite: Suite) -> None:
 
     Parts that may not be composed as they are written are skipped, if there is any other defense.
     """
-    reasons = [refused(d) for grid in suite.grids for d in grid.defenses if d.parts]
-    if reasons and all(reasons):
-        raise UsageError(reasons[0])
+    found = [fit(None, parts_of(d)) for grid in suite.grids for d in grid.defenses if d.parts]
+    if found and not any(reason.ok for reason in found):
+        raise Unfit(found[0])
     for grid in suite.grids:
         for protocol in grid.protocols:
             register.make("protocol", protocol)
@@ -157,11 +160,9 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         protocol.check(schema)
         roles = dict(train.setting.roles)
         _check_threats(group, roles)
-        if refused(train.defense):
-            continue
-        defense = make_defense(train.defense)
-        if protocol.mismatch(defense) is None:
-            defense.check(roles, protocol.parameters)
+        parts = parts_of(train.defense)
+        if fit(protocol, parts).ok:
+            Composition(tuple(parts)).check(roles, protocol.parameters)
     for cell in todo.blind:
         federation = federation_of(cell.setting, data_dir)
         width = len(federation.schema.features)
@@ -182,8 +183,8 @@ def limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
         setting = group.train.setting
         rows = rows_of(federation_of(setting, data_dir).holdings)
         for name in sorted({c.attack.name for c in group.attacks if isinstance(c, AttackCell)}):
-            reason = limit_of(name, rows)
-            if reason and (setting.data, name) not in said:
+            reason = fit(attack=Spec(name), data=Data(rows=rows))
+            if not reason.ok and (setting.data, name) not in said:
                 said.add((setting.data, name))
                 yield f"{name} is not run on {setting.data.name}: {reason}"
 

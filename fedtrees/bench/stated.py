@@ -39,8 +39,8 @@ def watched(defense: Defense) -> tuple[Defense, Seen]:
     """Return the same defense, and where it notes what each of its hooks was given and made."""
     seen: Seen = defaultdict(list)
     kind = type(defense)
-    own = {name: note for name, note in _NOTES.items() if getattr(kind, name) is not _BASE[name]}
-    hooks = {name: _noting(getattr(kind, name), note, seen) for name, note in own.items()}
+    own = defense.acts_through & {*_NOTES}
+    hooks = {name: _noting(getattr(kind, name), _NOTES[name], seen) for name in own}
     made: Any = type(kind.__name__, (kind,), hooks)
     return made(**{f.name: getattr(defense, f.name) for f in fields(defense)}), seen  # type: ignore[arg-type]
 
@@ -102,7 +102,6 @@ _NOTES: dict[str, Callable[..., Iterator[tuple[Place, Changed]]]] = {
     "candidates": _of("candidates", "splits"),
     "shown": _of("shown", "nodes"),
 }
-_BASE = {name: getattr(Defense, name) for name in _NOTES}
 
 
 def beside_exact(stated: Mapping[Place, Change], run: Transcript, exact: Transcript) -> Seen:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees import __version__
-from fedtrees.core import rows
+from fedtrees.core import columns, rows
 from fedtrees.core.errors import StoreError
 from fedtrees.core.files import locked, parse_json, sweep, write_listed, write_whole
 
@@ -45,10 +45,10 @@ class Store:
                 self.cells.chmod(FOR_OWNER)  # where an earlier version made it
         except OSError as err:
             raise StoreError(f"cannot make {self.cells}: {err.strerror or err}") from err
-        write_listed(self.folder, "suite.toml", suite_toml.encode())
         described = {**environment, COPY: suite_toml}
         text = json.dumps(described, indent=2, sort_keys=True)
         write_listed(self.folder, "environment.json", text.encode())
+        write_listed(self.folder, "suite.toml", suite_toml.encode())  # the last: now it is a run
 
     def exists(self) -> bool:
         """Tell whether the folder holds a run."""
@@ -113,6 +113,7 @@ class Store:
             for row in cell["rows"]
         )
         write_listed(self.folder, "rows.csv", rows.write(made).encode())
+        write_listed(self.folder, "columns.csv", columns.described().encode())
         return [cell_id for cell_id, cell in cells.items() if cell is None]
 
 

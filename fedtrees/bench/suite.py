@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.core.attack import contenders
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.registry import register
 from fedtrees.core.rows import FORMULA, MOST_WHOLE
@@ -28,6 +28,7 @@ from fedtrees.core.specs import (
 )
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
+from fedtrees.protocols.fit import fit
 
 DEFAULT_SUITE = "quick"
 CHANGED = "custom"  # a suite of which options replaced a part
@@ -48,8 +49,9 @@ class DataRef:
     """
 
     name: str  # catalogue name, or the label of the CSV file in results
-    csv: str = ""  # path of a CSV file, or of one per party with commas; else a catalogue name
+    csv: str = ""  # path of a table, or of one per party with commas; else a catalogue name
     id: str = ""  # column that joins the files of several parties
+    client_column: str = ""  # column that says which client has a row
     target: str = ""
     task: str = ""
     positive: str = ""
@@ -60,8 +62,15 @@ class DataRef:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of its CSV files; none of a dataset of the catalogue."""
-        return tuple(self.csv.split(",")) if self.id else (self.csv,) * bool(self.csv)
+        """Paths of its files; none of a dataset of the catalogue."""
+        several = self.id or (self.clients_are_told and not self.client_column)
+        return tuple(self.csv.split(",")) if several else (self.csv,) * bool(self.csv)
+
+    @property
+    def clients_are_told(self) -> bool:
+        """Whether the table says whose rows are whose: by a column, or by a file per client."""
+        several = "," in self.csv and not self.id and not os.path.exists(self.csv)
+        return bool(self.client_column) or several
 
     @classmethod
     def parse(cls, value: str | Mapping[str, Any]) -> DataRef:
@@ -82,6 +91,11 @@ class DataRef:
                     raise UsageError(f"data has {key}={text!r}; give text")
         if not value.get("csv"):
             raise UsageError("data is a table without csv; write {csv = 'file.csv', target = ...}")
+        if value.get("id") and value.get("client_column"):
+            raise UsageError(
+                "data has id and client_column: id joins columns of the same rows, the other tells "
+                "whose rows are whose; give one of them"
+            )
         lists = {key: value.get(key, ()) for key in _LISTS}
         whole = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
         return cls(**{**value, **whole, "name": value.get("name") or _stem(value)})
@@ -147,8 +161,8 @@ class Grid:
         made = [register.make("protocol", spec) for spec in self.protocols]
 
         def acts(defense: Composed) -> bool:
-            parts = Composition(tuple(register.make("defense", spec) for spec in defense.parts))
-            return any(protocol.mismatch(parts) is None for protocol in made)
+            parts = [register.make("defense", spec) for spec in defense.parts]
+            return any(fit(protocol, parts).ok for protocol in made)
 
         return replace(self, defenses=tuple(filter(acts, self.defenses)) or (Composed(),))
 
@@ -174,7 +188,8 @@ class Grid:
 
 def _stem(value: Mapping[str, Any]) -> str:
     """Return what a table is called in results: its file, or its files, without folders."""
-    paths = value["csv"].split(",") if value.get("id") else [value["csv"]]
+    whole = os.path.exists(value["csv"]) or value.get("client_column")
+    paths = [value["csv"]] if whole and not value.get("id") else value["csv"].split(",")
     return "+".join(Path(path).stem for path in paths)
 
 

@@ -28,7 +28,7 @@ from fedtrees.audit.tables import (
     settings_text,
     trees_table,
 )
-from fedtrees.audit.verdict import advice, briefly, leftovers, to_json, verdict
+from fedtrees.audit.verdict import advice, leftovers, to_json, verdict
 from fedtrees.cli.inspect import console, text_table
 from fedtrees.core.errors import UsageError
 from fedtrees.data.dataset import Dataset
@@ -134,9 +134,8 @@ def _print(
     out = console()
     out.print(headline(found), markup=False)
     out.print()
-    lines = verdict(found)
-    for line in lines if details else briefly(lines):
-        _paragraph(out, line, "  * ")
+    for at, line in enumerate(verdict(found)):
+        _paragraph(out, line if details or not at else line.short, "  * ")
     for note in facts["notes"]:
         _paragraph(out, f"note: {note}", "  ")
     out.print()
@@ -153,7 +152,7 @@ def _print(
     out.print()
     todo = advice(found, "scrub" in facts)
     scrubbed = facts.get("scrub", {}).get("says", [])
-    for line in [*scrubbed, *(todo if details else [briefly(["", t])[1] for t in todo])]:
+    for line in [*scrubbed, *(todo if details else [t.short for t in todo])]:
         _paragraph(out, line)
     if not details:
         out.print("All of it, every field, tree and leaf: --details")

@@ -15,6 +15,7 @@ import typer
 
 from fedtrees.cli.options import (
     Categorical,
+    ClientColumn,
     Csv,
     DataDir,
     Defenses,
@@ -29,6 +30,7 @@ from fedtrees.cli.options import (
     Sep,
     Target,
     Task,
+    by_client,
     csv_table,
     load_plugins,
     names_of,
@@ -76,6 +78,7 @@ def bench(
     task: Task = "",
     positive: Positive = "",
     id: Id = "",
+    client_column: ClientColumn = "",
     categorical: Categorical = None,
     keep: Keep = None,
     drop: Drop = None,
@@ -121,12 +124,13 @@ def bench(
     """Train federations with and without defenses, attack them, and report what leaked.
 
     Options replace the suite's: `fedtrees bench --defense split-only` runs the default suite with
-    that defense. The undefended run and the blind adversary are always added.
+    that defense. The undefended run and the blind adversary are always added. A claim of epsilon is
+    audited in one more training; `fedtrees measure` looks harder.
     """
     from fedtrees.bench.session import Bench, default_workers
 
     table = csv_table(
-        csv, data, target, task=task, positive=positive, id=id,
+        csv, data, target, task=task, positive=positive, id=id, client_column=client_column,
         categorical=categorical, keep=keep, drop=drop, sep=sep,
     )  # fmt: skip
     plugins = load_plugins(plugin)
@@ -139,13 +143,13 @@ def bench(
         "threats": threat,
         "data": [table] if table else data,
     }
-    options = {k: v for k, v in replaced.items() if v}
+    options = by_client(table, {k: v for k, v in replaced.items() if v}, data_dir)
     chosen, folder = suite_of(options, seeds, suite, out, resume, time_limit)
     workers = default_workers() if jobs is None else jobs
     if workers < 1:
         raise UsageError(f"--jobs {jobs}: give 1 or more")
     if margin is not None:
-        from fedtrees.report.verdict import check_margin
+        from fedtrees.report.states import check_margin
 
         check_margin(margin)
     session = Bench(chosen, folder, workers, data_dir, plugins)
@@ -236,12 +240,10 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
 
     stages = Counter(c.stage for phase in bench.remaining() for job in phase for c in job.cells)
     total, trainings, attacks = stages.total(), stages["train"], stages["attack"]
-    parts = [
-        many(trainings, "training"),
-        f"{many(attacks, 'attack')} to try where {'it applies' if attacks == 1 else 'they apply'}",
-        many(total - trainings - attacks, "other"),
-    ]
-    shown = ", ".join(part for part in parts if not part.startswith("0 "))
+    apply = "it applies" if attacks == 1 else "they apply"
+    parts = {"training": (trainings, ""), "attack": (attacks, f" to try where {apply}"),
+             "other": (total - trainings - attacks, "")}  # fmt: skip
+    shown = ", ".join(many(n, word) + more for word, (n, more) in parts.items() if n)
     return total, f"{total:,} to compute" + (f" ({shown})" if shown else "")
 
 
@@ -314,8 +316,8 @@ class _Log:
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
     from fedtrees.cli.results import (
         failures,
-        leaderboards,
         no_attack_ran,
+        print_tables,
         print_verdict,
         study_of,
         summary,
@@ -330,7 +332,7 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
         extra = {"computed": dict(counts), "report": str(report)}
         typer.echo(json.dumps({**summary(study), **extra}, indent=1))
     else:
-        leaderboards(study)
+        print_tables(study)
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
         print_verdict(study)

@@ -28,11 +28,10 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 if TYPE_CHECKING:
     from fedtrees.bench.federation import Federation
     from fedtrees.core.holding import Holding
+    from fedtrees.core.reasons import Reason
     from fedtrees.core.threat import Threat
     from fedtrees.protocols.base import Training
 
-APPLIES = "applies"
-SEALED = " (sealed)"
 DECLARED = (
     "columns, public ranges, names of all categories and classes (of held-out rows, too), the "
     "number of rows N, the protocol, the defense and their parameters"
@@ -106,45 +105,49 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         columns, rows = _seen(seen, facts["roles"][role], details)
         out.print(text_table(f"what {role} sees", columns, rows, **look))
     sealed = [
-        f"{row['type']} ({row['readable_by'].removesuffix(SEALED)})"
-        for row in facts["crossings"]
-        if row["readable_by"].endswith(SEALED)
+        f"{row['type']} ({row['readable_by']})" for row in facts["crossings"] if row["sealed"]
     ]
     if sealed:
         out.print(f"crosses sealed (who has the key): {', '.join(sealed)}", markup=False)
     title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
     columns = ("attack", *facts["sees"])
-    lines = [[row[c] for c in columns] for row in facts["attacks"]]
-    found = [line for line in lines if APPLIES in line[1:]]
-    if not details:
-        found = [[name, *("yes" if f == APPLIES else "" for f in rest)] for name, *rest in found]
+    yes = [row for row in facts["attacks"] if any(row[c]["applies"] for c in columns[1:])]
+    found = [[row["attack"], *(_said(row[c], details) for c in columns[1:])] for row in yes]
     if found:
         out.print(text_table(title, columns, found, **look))
     else:
         out.print("no attack applies:")
-    others: dict[str, list[str]] = {}
-    for name, *reasons in lines:
-        if "applies" not in reasons:
-            others.setdefault("; ".join(dict.fromkeys(reasons)), []).append(name)
     if not details and found:
         out.print(
             "what every message carries and why, and why other attacks do not apply: --details"
         )
         return
+    others: dict[str, list[str]] = {}
+    for row in (row for row in facts["attacks"] if row not in yes):
+        why = dict.fromkeys(_said(row[c], details=True) for c in columns[1:])
+        others.setdefault("; ".join(why), []).append(row["attack"])
     for why, names in others.items():
         out.print(f"{why}: {', '.join(names)}", markup=False)
+
+
+def _said(told: Mapping[str, Any], details: bool) -> str:
+    """Write whether an attack applies; in detail why not, too."""
+    no, yes = (f"no: {told['why']}", "applies") if details else ("", "yes")
+    return yes if told["applies"] else no
 
 
 def _seen(
     seen: Sequence[Mapping[str, Any]], mine: Sequence[str], details: bool
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return columns and rows of what somebody sees; without details what others' data it tells."""
+    from fedtrees.report.said import guarded
+
     every = [
         (
             row["type"],
             _whence(row, mine),
             ", ".join(row["reveals"]),
-            "; ".join(row["guarded_by"]),
+            guarded(row["guards"], details),
             ", ".join(row["carries"]),
             ", ".join(row["withheld"]),
             row["why"],
@@ -154,11 +157,7 @@ def _seen(
     columns = ("message", "from", "reveals", "guarded by", "carries", "not sent", "why")
     if details:
         return columns, every
-    told = (row for row in every if row[2] and row[1] != "itself")
-    brief = [
-        (*row[:3], "; ".join(g.partition(", ")[0] for g in row[3].split("; "))) for row in told
-    ]
-    return columns[:4], brief
+    return columns[:4], [row[:4] for row in every if row[2] and row[1] != "itself"]
 
 
 def _explanation(
@@ -191,7 +190,7 @@ def _explanation(
     training = train(protocol, held, schema, defense=defense, noise_from="seed")
     rows = disclosures(training.transcript, defense)
     found = _threats(training, threats)
-    applies = _who_attacks(training, federation.holdings, found, federation)
+    applies = _who_attacks(training, held, found, federation)
     roles = {text: sorted({part.name for part in t.parts}) for text, t in found.items()}
     return {
         "protocol": str(grid[0]),
@@ -203,11 +202,15 @@ def _explanation(
         "crossings": rows,
         "roles": roles,
         "sees": {
-            text: [r for r in rows if {r["readable_by"], r["from"]} & {*mine}]
+            text: [
+                r
+                for r in rows
+                if r["from"] in mine or (r["readable_by"] in mine and not r["sealed"])
+            ]
             for text, mine in roles.items()
         },
         "attacks": [
-            {"attack": name, **{role: found[name] for role, found in applies.items()}}
+            {"attack": name, **{role: _told(mine[name]) for role, mine in applies.items()}}
             for name in _attacks()
         ],
     }
@@ -245,28 +248,29 @@ def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]
     return {text: Threat.parse(text, roles) for text in texts}
 
 
+def _told(reason: Reason) -> dict[str, Any]:
+    return {"applies": reason.ok, "code": reason.code, "why": reason.columns()["reason"]}
+
+
 def _who_attacks(
     training: Training,
     holdings: Mapping[str, Holding],
     threats: Mapping[str, Threat],
     federation: Federation | None = None,
-) -> dict[str, dict[str, str]]:
-    """Return, for every threat, which attacks apply, and why others do not."""
-    from fedtrees.isolation.process import attacks
-    from fedtrees.protocols.views import view_of
+) -> dict[str, dict[str, Reason]]:
+    """Return, for every threat, whether each attack applies, and why not."""
+    from fedtrees.bench.evaluate import applying
+    from fedtrees.core.streams import Streams
+    from fedtrees.metrics.metric import Case
 
-    names, roles = _attacks(), training.transcript.roles
-    found = {}
+    roles, found = training.transcript.roles, {}
     for text, threat in threats.items():
         who = threat.principals(roles)
-        known: dict[str, Any] = {}
-        if federation is not None and (threat.labels or threat.entries or threat.attributes):
+        if federation is None or {*holdings} <= {*who}:  # nobody is left to score
+            case = Case(holdings, roles, who, training.schema, Streams(0), text)
+        else:
             case = federation.case(roles, who, 0, text, training)
-            known = {"known": case.known, "entries": case.entries}
-        asked = (threat.queries, threat.answers, threat.records)
-        view = view_of(training, who, holdings, *asked, **known)
-        reasons = zip(names, attacks().reasons([Spec(n) for n in names], view), strict=True)
-        found[text] = {n: APPLIES if why is None else f"no: {why}" for n, why in reasons}
+        found[text] = applying(_attacks(), training, case)
     return found
 
 
@@ -292,6 +296,6 @@ def exposed() -> list[dict[str, Any]]:
             continue
         training, holdings = sample_training(register.make("protocol", briefly(Spec(name))))
         for text, reasons in _who_attacks(training, holdings, _threats(training)).items():
-            attacks = [attack for attack, why in reasons.items() if why == APPLIES]
+            attacks = [attack for attack, reason in reasons.items() if reason.ok]
             found.append({"protocol": name, "threat": text, "attacks": attacks})
     return found

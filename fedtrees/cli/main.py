@@ -1,8 +1,8 @@
 """`fedtrees`: the command line. Results go to stdout, progress to stderr.
 
 Exit codes: 0 done; 1 an error nobody foresaw; 2 usage; 3 finished, but some cells failed or ran
-out of time, or no attack applied; 4 a conformance check failed; 5 data; 6 a protocol or defense
-broke its own rules; 7 a run folder cannot be read or written; 130 interrupted.
+out of time, or no attack applied; 4 a check failed, or a claim is refuted; 5 data; 6 a protocol or
+defense broke its own rules; 7 a run folder cannot be read or written; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 import typer
 
 from fedtrees import __version__
-from fedtrees.cli import bench, explain, inspect, new, paper, table, train
+from fedtrees.cli import bench, explain, inspect, measure, new, paper, table, train
 from fedtrees.cli.options import Details, Format, Margin, Output, RunFolder, columns_of
 from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
 
@@ -56,13 +56,13 @@ def show(
     format: Output = Format.TABLE,
 ) -> None:
     """Print the leaderboards of a finished run, and its verdict last."""
-    from fedtrees.cli.results import leaderboards, print_verdict, study_of, summary
+    from fedtrees.cli.results import print_tables, print_verdict, study_of, summary
 
     study = study_of(Path(run), metric, margin)
     if format.is_json:
         typer.echo(json.dumps(summary(study), indent=1))
     else:
-        leaderboards(study)
+        print_tables(study)
         print_verdict(study)
 
 
@@ -74,7 +74,7 @@ app.command()(paper.table)
 def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE) -> None:
     """Write the self-contained HTML report of a run again."""
     from fedtrees.report.html import write_report
-    from fedtrees.report.verdict import MARGIN
+    from fedtrees.report.states import MARGIN
 
     path = str(write_report(run, margin=MARGIN if margin is None else margin))
     typer.echo(json.dumps({"file": path}) if format.is_json else path)
@@ -82,6 +82,7 @@ def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE)
 
 app.command()(new.new)
 app.command()(inspect.check)
+app.command()(measure.measure)
 
 
 @app.command()

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,9 +66,13 @@ Defenses = Annotated[
     ),
 ]
 Csv = Annotated[
-    str | None,
-    typer.Option(help="A CSV file instead of --data; with --id one per party, with commas."),
+    list[str] | None,
+    typer.Option(
+        help="Your own table: CSV, .xlsx or .parquet. Repeat it for a file per client, or with "
+        "--id for a file per party of a vertical federation."
+    ),
 ]
+ClientColumn = Annotated[str, typer.Option(help="Column of --csv that says who has the row.")]
 Id = Annotated[str, typer.Option(help="Column that joins the parties' files, the labels' first.")]
 Target = Annotated[str, typer.Option(help="Target column of --csv.")]
 Positive = Annotated[str, typer.Option(help="Positive class of --csv.")]
@@ -121,11 +125,12 @@ def check_parties(protocol: Protocol, clients: int) -> None:
 
 
 def csv_table(
-    csv: str | None, data: Any, target: str, **others: str | Sequence[str] | None
+    csv: Sequence[str] | None, data: Any, target: str, **others: str | Sequence[str] | None
 ) -> dict[str, Any] | None:
     """Return how to read --csv, as a suite says it; None where there is no such file.
 
-    `others`: Further options by name; lists of columns as they are repeated on the command line.
+    `csv`: Files, each option's with commas or without. `others`: Further options by name; lists of
+    columns as they are repeated on the command line.
 
     Raises `UsageError` if options contradict one another.
     """
@@ -134,25 +139,41 @@ def csv_table(
     given = {k: v for k, v in given.items() if v}
     if csv is None:
         if target or given:
-            named = [f"--{name}" for name in (*(["target"] if target else []), *given)]
+            names = (*(["target"] if target else []), *given)
+            named = ["--" + name.replace("_", "-") for name in names]
             raise UsageError(f"{', '.join(named)}: only with a table of one's own; give --csv FILE")
         return None
-    if not all(csv.split(",")) and not os.path.exists(csv):
-        raise UsageError(
-            f"--csv {csv!r} lacks the name of a file; give FILE, or FILE,FILE and --id"
-        )
+    files = ",".join(csv)
+    if not all(files.split(",")) and not os.path.exists(files):
+        raise UsageError(f"--csv {files!r} lacks the name of a file; give --csv FILE for each")
     if data:
         raise UsageError(
             "give --data or --csv, not both; bench them one after the other, and give "
             "`fedtrees table` both runs"
         )
     if not target:
-        raise UsageError(f"--csv needs --target COLUMN{_columns_in(csv, given.get('sep', ''))}")
-    if "," in csv and not others.get("id") and not os.path.exists(csv):
-        raise UsageError(f"--csv {csv!r} is of several files; give --id COLUMN that joins them")
+        raise UsageError(f"--csv needs --target COLUMN{_columns_in(files, given.get('sep', ''))}")
     if "sep" in given:
         given["sep"] = separator_of(str(given["sep"]))
-    return {"csv": csv, "target": target, **given}
+    return {"csv": files, "target": target, **given}
+
+
+def by_client(
+    table: Mapping[str, Any] | None, options: Mapping[str, Any], data_dir: str | None
+) -> dict[str, Any]:
+    """Return options of a grid with the clients that a table tells of, where none are named.
+
+    Raises `DataError` or `UsageError` as `fedtrees.data.clients.load_clients`.
+    """
+    from fedtrees.bench.federation import load_dataset
+    from fedtrees.bench.suite import DataRef
+    from fedtrees.data.partition import BY_CLIENT
+
+    ref = DataRef.parse(table) if table else None
+    if ref is None or not ref.clients_are_told or options.get("partitions"):
+        return dict(options)
+    count = len(load_dataset(ref, data_dir).owner_names)
+    return {**options, "partitions": [BY_CLIENT], "clients": options.get("clients") or [count]}
 
 
 def separator_of(text: str) -> str:
@@ -169,10 +190,10 @@ def separator_of(text: str) -> str:
 def _columns_in(csv: str, separator: str) -> str:
     """Return the columns to choose the target from, where the file can be read."""
     from fedtrees.core.errors import DataError
-    from fedtrees.data.csv_file import read_csv
+    from fedtrees.data.spreadsheets import read_table
 
     try:
-        names = read_csv(csv.split(",")[0], separator_of(separator)).names
+        names = read_table(csv.split(",")[0], separator_of(separator)).names
     except DataError:
         return ""
     return f"; the columns are {', '.join(names[:60])}" + (", ..." if len(names) > 60 else "")

@@ -13,8 +13,8 @@ from fedtrees.cli.options import Format, Output, RunFolder
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_outside
 
-Metric = Annotated[str | None, typer.Option(help="Leakage metric (default: ra).")]
-Utility = Annotated[str | None, typer.Option(help="Utility metric (default: auc).")]
+Metric = Annotated[str | None, typer.Option(help="Leakage metric (default: the report's).")]
+Utility = Annotated[str | None, typer.Option(help="Utility metric (default: the first measured).")]
 Data = Annotated[list[str] | None, typer.Option("--data", help="Datasets to show (default: all).")]
 Threat = Annotated[list[str] | None, typer.Option(help="Threats to show (default: all).")]
 Protocol = Annotated[

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedtrees.cli.inspect import console
-from fedtrees.core.counts import many
 from fedtrees.core.errors import StoreError
-from fedtrees.report.intervals import Estimate
-from fedtrees.report.rows import NOT_OK, load_rows
+from fedtrees.report.rows import load_rows
+from fedtrees.report.states import MARGIN
 from fedtrees.report.study import Study
-from fedtrees.report.table_text import leaderboard_table
-from fedtrees.report.verdict import MARGIN, at_blind
 
 
 def study_of(run: Path, metric: str | None, margin: float | None) -> Study:
@@ -22,38 +18,40 @@ def study_of(run: Path, metric: str | None, margin: float | None) -> Study:
     return Study(run, load_rows(run), metric, margin=MARGIN if margin is None else margin)
 
 
-def leaderboards(study: Study) -> None:
-    """Print one table per setting and threat, then what failed; of skips how many there are."""
+def print_tables(study: Study) -> None:
+    """Print one table per setting, then what failed."""
+    from fedtrees.report.verdict_table import table
+
     out = console()
-    for frontier, board in study.boards:
-        out.print(leaderboard_table(frontier, board, out.width))
+    for found in study.findings.settings:
+        made, below = table(found, out.width, study.metric)
+        out.print(str(found.setting), style="bold", markup=False)
+        out.print(made)
+        out.print(below, markup=False, style="dim")
         out.print()
     rows = study.rows[study.rows["stage"] != "exposure"]
     attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
-    for line in gaps(study):
-        if not attacked or not line.startswith("skipped"):
-            out.print(line, markup=False)
-    skips = int((rows["status"] == "skipped").sum())
-    if attacked and skips:
-        does = "does" if skips == 1 else "do"
-        out.print(f"{many(skips, 'cell')} {does} not apply here: the report says under Gaps why")
+    for gap in study.gaps.asked:
+        if not attacked or gap.status != "skipped":
+            out.print(str(gap), markup=False)
 
 
 def print_verdict(study: Study) -> None:
-    """Print the sentences of a run, a paragraph each, wrapped to the console."""
-    from rich.padding import Padding
+    """Print the verdict of a run, its keys beside its sentences."""
+    from rich.table import Table
     from rich.text import Text
 
-    out, said = console(), study.verdict
-    for advice in said.settings:
-        out.print(Text(f"\n{advice.setting}", style="bold"))
-        for side in advice.sides:
-            out.print(Padding(Text(" ".join(side.sentences)), (0, 0, 1, 2)))
-        for at, step in enumerate(advice.steps, 1):
-            lines = Text(step).wrap(out, max(out.width - 5, 20))
-            for k, line in enumerate(lines):
-                out.print(Text(f"{at:3}. " if k == 0 else " " * 5) + line)
-    out.print(Text(f"\n{said.note}"))
+    from fedtrees.report.verdict_text import verdict
+
+    out, said = console(), verdict(study.findings)
+    made = Table.grid(padding=(0, 2))
+    made.add_column(no_wrap=True, style="bold")
+    made.add_column(overflow="fold")
+    for line in said.lines:
+        made.add_row(line.key, Text(line.text))
+    out.print()
+    out.print(said.setting, style="bold", markup=False)
+    out.print(made)
 
 
 def failures(run: Path) -> int:
@@ -70,28 +68,14 @@ def no_attack_ran(run: Path) -> bool:
     return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
 
 
-def gaps(study: Study) -> list[str]:
-    """Return one line per distinct reason why cells failed or were skipped."""
-    rows = study.rows
-    bad = rows[rows["status"].isin(NOT_OK) & (rows["stage"] != "exposure")]
-    reasons = bad["reason"].str.removeprefix("training failed: ")
-    lines = []
-    for (status, reason), rows in bad.groupby(["status", reasons], sort=False):
-        where = dict.fromkeys(
-            f"{p} with {d}"
-            for p, d in zip(rows["protocol"], rows["defense_spec"], strict=True)
-            if d
-        )
-        named = ", ".join(list(where)[:3]) + (", ..." if len(where) > 3 else "")
-        lines.append(f"{status}, {many(len(rows), 'cell')} ({named}): {reason}")
-    return lines
-
-
 def summary(study: Study) -> dict[str, Any]:
-    """Return the leaderboards as plain JSON types.
+    """Return leaderboards, findings and verdict as plain JSON types.
 
     Raises `StoreError` if the run holds no rows.
     """
+    from fedtrees.report.findings_json import as_json, estimate
+    from fedtrees.report.verdict_text import verdict
+
     if study.rows.empty:
         raise StoreError(
             f"{study.folder} holds no results yet; finish it with fedtrees bench --resume"
@@ -104,28 +88,31 @@ def summary(study: Study) -> dict[str, Any]:
             "threat": f.panel.threat,
             "metric": f.metric,
             "utility": f.utility,
-            "verdict": study.verdict.text(f.panel),
             "defenses": [
                 {
                     "defense": row.point.defense,
-                    "utility": _estimate(row.point.utility),
-                    "advantage": _estimate(row.point.advantage),
+                    "utility": estimate(row.point.utility),
+                    "advantage": estimate(row.point.advantage),
                     "attacks": [name for name, _ in row.point.attacks],
                     "coverage": asdict(row.point.coverage),
-                    "at_blind": at_blind(row.point, row.leaks, study.margin),
                     "claimed": row.point.claimed,
-                    "not_dominated": row.on_front,
+                    "measured": row.point.measured,
+                    "pareto_optimal": row.on_front,
                 }
                 for row in board
             ],
         }
         for f, board in study.boards
     ]
-    counted = {"run": str(study.folder), "rows": len(study.rows), "margin": study.margin}
-    said = {"verdict": list(study.verdict.lines()), "gaps": gaps(study)}
-    return {**counted, "leaderboards": boards, **said}
-
-
-def _estimate(e: Estimate) -> dict[str, float | None]:
-    values = {"mean": e.mean, "low": e.low, "high": e.high}
-    return {k: v if math.isfinite(v) else None for k, v in values.items()}
+    said = verdict(study.findings)
+    return {
+        "run": str(study.folder),
+        "rows": len(study.rows),
+        "margin": study.margin,
+        "leaderboards": boards,
+        "findings": as_json(study.findings),
+        "verdict": {"setting": said.setting, "lines": [[x.key, x.text] for x in said.lines]},
+        "gaps": [
+            {**asdict(gap), "why": str(gap.why), "code": gap.why.code} for gap in study.gaps.asked
+        ],
+    }

@@ -1,4 +1,4 @@
-"""The `inspect` command: what the columns of a CSV file are taken for."""
+"""The `inspect` command: what the columns of a table are taken for."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _NARROW = 80  # columns of a terminal below which there is no room for examples
 
 
 def inspect(
-    file: Annotated[str, typer.Argument(help="A CSV file.", metavar="FILE")],
+    file: Annotated[str, typer.Argument(help="A table: CSV, .xlsx or .parquet.", metavar="FILE")],
     sep: Sep = "",
     format: Output = Format.TABLE,
 ) -> None:
     """Show what the columns of a CSV file are taken for: kinds, missing values, ids, free text."""
     from fedtrees.core.counts import many
-    from fedtrees.data.csv_file import read_csv
     from fedtrees.data.kinds import columns_of
+    from fedtrees.data.spreadsheets import read_table
 
     if "," in file and not os.path.exists(file):
         raise UsageError(f"{file!r} is no file; to inspect several, name one at a time")
-    table = read_csv(file, separator_of(sep))
+    table = read_table(file, separator_of(sep))
     columns = [_facts(table, column) for column in map(_read, repeat(table), columns_of(table))]
     facts = {"file": file, "rows": len(table), "notes": table.notes, "columns": columns}
     if format.is_json:
@@ -81,7 +81,7 @@ def _facts(table: TextTable, column: Column) -> dict[str, Any]:
         "examples": _short(_first(cells)),
         "used": not column.out,
         "why": column.out,
-        "note": column.note,
+        "note": "; ".join(filter(None, ["decimal comma" * column.decimal_comma, column.note])),
         "equal_as_float32": column.merges,
     }
 

@@ -12,7 +12,7 @@ import typer
 
 from fedtrees.cli.options import (
     Categorical,
-    Clients,
+    ClientColumn,
     Csv,
     DataDir,
     Drop,
@@ -25,6 +25,7 @@ from fedtrees.cli.options import (
     Sep,
     Target,
     Task,
+    by_client,
     check_clients,
     check_parties,
     csv_table,
@@ -56,14 +57,17 @@ def train(
     task: Task = "",
     positive: Positive = "",
     id: Id = "",
+    client_column: ClientColumn = "",
     categorical: Categorical = None,
     keep: Keep = None,
     drop: Drop = None,
     sep: Sep = "",
     partition: Annotated[
-        str, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
-    ] = "iid",
-    clients: Clients = 3,
+        str | None, typer.Option(help="iid (default), by-client, label-skew[alpha=], ...")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients (default: 3, or as the table tells).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random but noise.")] = 0,
     noise_from: Annotated[
         str, typer.Option(help="system, or seed: a run to repeat, whose noise protects nobody.")
@@ -89,13 +93,17 @@ def train(
     from fedtrees.core.registry import register
     from fedtrees.protocols.base import train as train_federation
 
-    check_clients(clients)
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a whole number from 0 up")
     table = csv_table(
-        csv, data, target, task=task, positive=positive, id=id,
+        csv, data, target, task=task, positive=positive, id=id, client_column=client_column,
         categorical=categorical, keep=keep, drop=drop, sep=sep,
     )  # fmt: skip
+    named = {"partitions": partition, "clients": None if clients is None else [clients]}
+    told = by_client(table, named, data_dir)
+    clients = (told["clients"] or [3])[0]
+    partition = (told["partitions"] or ["iid"])[0] if partition is None else partition
+    check_clients(clients)
     load_plugins(plugin)
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
     made: Protocol = register.make("protocol", protocol_spec)

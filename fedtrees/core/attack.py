@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.core.guess import Claim, Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
@@ -38,21 +39,16 @@ class Attack(ABC):
     comparison: ClassVar[bool] = False
     most_rows: ClassVar[int | None] = None
 
-    def inapplicable(self, view: View) -> str | None:
-        """Return why there is nothing in such a view for this attack, None if there is."""
+    def inapplicable(self, view: View) -> Reason | str | None:
+        """Return why there is nothing in such a view for this attack, None if there is.
+
+        A text is what no code of `fedtrees.core.reasons` says.
+        """
         return None
 
     @abstractmethod
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess what the victims hold."""
-
-
-def limit_of(attack: str, rows: int) -> str | None:
-    """Return why an attack is not run where there are so many training rows, None if it is."""
-    most = getattr(register.get("attack", attack), "most_rows", None)
-    if most is None or rows <= most:
-        return None
-    return f"{rows:,} training rows; its cost grows faster than they do, and it takes {most:,}"
 
 
 def contenders() -> list[str]:

@@ -13,13 +13,10 @@ from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place, Stage
-from fedtrees.core.errors import (
-    ProtocolError,
-    UnguardedMessageError,
-    UsageError,
-)
+from fedtrees.core.errors import ProtocolError, UnguardedMessageError
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee
 from fedtrees.core.messages import Message
+from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.schema import Schema
 from fedtrees.core.sensitivity import misplaced
 from fedtrees.core.transcript import Transcript
@@ -31,7 +28,7 @@ class Composition:
 
     Raises
     ------
-    UsageError
+    Unfit
         If one part makes hessians 1 and another counts on their bound, two parts say how cut
         points are settled, answer for labels, or bring cryptography for sums, or one acts before
         the noise that another's claim counts on (`fedtrees.core.sensitivity`).
@@ -42,24 +39,18 @@ class Composition:
     def __post_init__(self) -> None:
         for one in (p for p in self.parts if p.unit_hessian):
             for other in (p for p in self.parts if p.bounds_hessian):
-                raise UsageError(
-                    f"{one.name!r} makes every row's hessian 1, and {other.name!r} counts on the "
-                    "loss's own bound on it; leave one of them out"
-                )
-        settling = [p.name for p in self.parts if p.cuts() is not None]
-        if len(settling) > 1:
-            raise UsageError(
-                f"{' and '.join(map(repr, settling))} each say how cut points are settled; keep one"
-            )
-        sealing = [p.name for p in self.parts if type(p).aggregation is not Defense.aggregation]
-        if len(sealing) > 1:
-            raise UsageError(f"{' and '.join(map(repr, sealing))} each seal every sum; keep one")
-        noisy = [p.name for p in self.parts if p.acts_on == {"labels"}]
-        if len(noisy) > 1:
-            raise UsageError(f"{' and '.join(map(repr, noisy))} each answer for labels; keep one")
+                raise Unfit(Reason("hessians-of-one", subject=one.name, other=other.name))
+        once = {
+            "cuts-settled-twice": [p.name for p in self.parts if p.cuts() is not None],
+            "sums-sealed-twice": [p.name for p in self.parts if "aggregation" in p.acts_through],
+            "labels-answered-twice": [p.name for p in self.parts if p.acts_on == {"labels"}],
+        }
+        for code, names in once.items():
+            if len(names) > 1:
+                raise Unfit(Reason(code, names=" and ".join(map(repr, names))))
         reason = misplaced(self.parts)
         if reason:
-            raise UsageError(reason)
+            raise Unfit(reason)
 
     @property
     def gradient_clip(self) -> float | None:
@@ -107,12 +98,12 @@ class Composition:
     @property
     def restricts_splits(self) -> bool:
         """Whether any part has a say in which splits may be chosen."""
-        return any(type(p).candidates is not Defense.candidates for p in self.parts)
+        return any("candidates" in p.acts_through for p in self.parts)
 
     @property
     def hides_nodes(self) -> bool:
         """Whether any part has a say in which nodes other parties are told of."""
-        return any(type(p).shown is not Defense.shown for p in self.parts)
+        return any("shown" in p.acts_through for p in self.parts)
 
     @property
     def poisson_sampling(self) -> bool:
@@ -123,48 +114,12 @@ class Composition:
     def changes_examples(self) -> bool:
         """Whether any part acts on gradients of single rows of a network."""
         kind = "example-gradients"
-        return any(type(p).rows is not Defense.rows and kind in p.acts_on for p in self.parts)
+        return any("rows" in p.acts_through and kind in p.acts_on for p in self.parts)
 
     @property
     def counts_classes(self) -> bool:
         """Whether any part reads the class counts of candidates."""
         return any(p.counts_classes for p in self.parts)
-
-    def mismatch(
-        self, protocol: str, says: Sequence[type[Message]], serves: frozenset[str]
-    ) -> str | None:
-        """Return why a part makes no sense in a protocol, None if all do.
-
-        Parameters
-        ----------
-        protocol : str
-            Its name.
-        says : sequence of Message types
-            What crosses in it.
-        serves : frozenset of str
-            Hooks and limits that its parties keep to: of ``rows``, ``candidates``, ``shown``,
-            ``gradient_clip``, ``least_leaf_rows`` and ``poisson_sampling``.
-        """
-        for part in self.parts:
-            wanted = part.requires or part.guards
-            if wanted and not any(said in wanted for said in says):
-                names = ", ".join(t.__name__ for t in wanted)
-                return f"{part.name!r} acts on {names}, which do not cross in {protocol!r}"
-            uses = {
-                "rows": type(part).rows is not Defense.rows and part.acts_on != {"labels"},
-                "candidates": type(part).candidates is not Defense.candidates,
-                "shown": type(part).shown is not Defense.shown,
-                "gradient_clip": part.gradient_clip is not None,
-                "least_leaf_rows": part.least_leaf_rows > 0,
-                "poisson_sampling": part.poisson_sampling,
-            }
-            unserved = sorted(name for name, used in uses.items() if used and name not in serves)
-            if unserved:
-                return (
-                    f"{part.name!r} works through {', '.join(unserved)}, which no party of "
-                    f"{protocol!r} keeps to"
-                )
-        return None
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse parties and parameters that do not suit a part; raises `UsageError`."""
@@ -266,11 +221,6 @@ class Composition:
         """Make what seals and sums in one run; None where no part brings any."""
         return next((made for p in self.parts if (made := p.aggregation()) is not None), None)
 
-    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> str | None:
-        """Return why these principals together open what a part seals, None if they do not."""
-        reasons = (part.undone_by(principals, roles) for part in self.parts)
-        return next((reason for reason in reasons if reason is not None), None)
-
     @property
     def sums_exactly(self) -> bool:
         """Whether sums are of what rows bring: nobody adds noise, rounds or leaves out."""
@@ -310,9 +260,9 @@ def _for(part: Defense, ctx: Context) -> Context:
 
 def _alters_sums(part: Defense) -> bool:
     """Tell whether a part may change what is summed: in rows' gradients, or on their way."""
-    sends = type(part).outgoing is not Defense.outgoing
+    sends = "outgoing" in part.acts_through
     summed = any(f.metadata.get("summed") for kind in part.guards for f in fields(kind))
-    rows = type(part).rows is not Defense.rows and "gradients" in part.acts_on
+    rows = "rows" in part.acts_through and "gradients" in part.acts_on
     return (sends and summed) or rows
 
 

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.channel import Change
 from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.errors import (
-    GlassWallError,
-)
+from fedtrees.core.errors import GlassWallError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.party import acting_party
+from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import BudgetEvent, Transcript
@@ -162,6 +161,13 @@ class Stage:
     steps: int = 1
 
 
+#: What a defense may override to act.
+HOOKS = (
+    "rows", "outgoing", "candidates", "shown", "audience", "summed", "aggregation", "cuts",
+    "finish", "answer", "endpoint",
+)  # fmt: skip
+
+
 class Defense:
     """Base of all defenses; every hook is optional, the default changes nothing.
 
@@ -172,6 +178,9 @@ class Defense:
     ----------
     name : str
         Set by ``@register.defense``.
+    acts_through : frozenset of str
+        The `HOOKS` that it overrides: it makes sense only where a protocol has room for each. A
+        class that overrides others than it says raises `UsageError`.
     at : frozenset of str
         Roles whose outgoing messages pass `outgoing`.
     protects : frozenset of Reveal
@@ -211,6 +220,7 @@ class Defense:
     """
 
     name: ClassVar[str] = "defense"
+    acts_through: ClassVar[frozenset[str]] = frozenset()
     at: ClassVar[frozenset[str]] = frozenset()
     protects: ClassVar[frozenset[Reveal]] = frozenset()
     guards: ClassVar[tuple[type[Message], ...]] = ()
@@ -228,6 +238,16 @@ class Defense:
     opens_to: ClassVar[frozenset[str]] = frozenset()
     nonexpansive: ClassVar[tuple[Site, ...]] = ()
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = {hook for hook in HOOKS if getattr(cls, hook) is not getattr(Defense, hook)}
+        if own != cls.acts_through:
+            said = ", ".join(sorted(cls.acts_through)) or "nothing"
+            raise UsageError(
+                f"defense {cls.__name__} says that it acts through {said}, and overrides "
+                f"{', '.join(sorted(own)) or 'none'}; write acts_through = {frozenset(own)}"
+            )
 
     def claim(self) -> Guarantee:
         """State what is guaranteed, as published; by default `guarantee`."""
@@ -270,6 +290,13 @@ class Defense:
         """Change what leaves a party."""
         return message
 
+    def log_chance(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
+        """Return the log probability that a client with such columns sends this, in nats.
+
+        For an audit of what is drawn from rows and is no channel; 0: nothing is known of it.
+        """
+        return 0.0
+
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Restrict which splits may be chosen; `mask` is bool, shape (n_nodes, total_bins)."""
         return mask
@@ -294,7 +321,7 @@ class Defense:
         """Make what seals and sums in one run; None: the ideal functionality does."""
         return None
 
-    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> str | None:
+    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
         """Return why these principals together open what it seals, None if they do not."""
         return None
 
@@ -311,8 +338,5 @@ class Defense:
         return scores
 
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
-        """Restrict what an endpoint answers one asker (`fedtrees.core.oracle`), and how many rows.
-
-        Whoever overrides it needs nothing to cross in training.
-        """
+        """Restrict what an endpoint answers one asker (`fedtrees.core.oracle`), and how often."""
         return answers, budget

@@ -95,12 +95,17 @@ def short(text: object, most: int = 60) -> str:
     return said if len(said) <= most else f"{said[: most // 2]}...{said[-most // 4 :]}"
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like one that is not; empty: none is."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)), "")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest known name, else the list of names."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = closest(name, names)
     if close:
-        return f"; did you mean {close[0]!r}?"
+        return f"; did you mean {close!r}?"
     names = [n if len(n) <= _LISTED else f"{n[:_LISTED]}..." for n in names]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"; known: {', '.join(names[:_LISTED])}{more}" if names else "; none are registered"

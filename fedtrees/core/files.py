@@ -29,6 +29,12 @@ _PARTIAL = re.compile(r"\..+\.([0-9]{1,9})\.partial", re.DOTALL)
 _LINE = re.compile(rb"[0-9a-f]{64}  (.+)")
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Write a text whole or not at all; raises as `write_whole`."""
+    write_whole(path, text.encode(), remedy="the rows are untouched")
+    return path
+
+
 def write_whole(
     path: Path,
     content: bytes | Callable[[IO[bytes]], object],

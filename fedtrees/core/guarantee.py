@@ -153,6 +153,8 @@ class AtLeast(Guarantee):
         From how many runs.
     delta : float
         Beside which.
+    most : float
+        The largest epsilon that the audit could have shown; 0: not known.
     """
 
     kind: ClassVar[str] = "at-least"
@@ -160,6 +162,7 @@ class AtLeast(Guarantee):
     unit: str = "record"
     runs: int = 1
     delta: float = 0.0
+    most: float = 0.0
 
 
 @dataclass(frozen=True)

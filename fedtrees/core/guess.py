@@ -18,6 +18,11 @@ class Claim:
     """Base of all claims. What a claim is compared with, and by whom it is also guessed blindly,
     is up to the metrics of its type (`fedtrees.metrics.metric.Metric`)."""
 
+    @property
+    def certain(self) -> bool:
+        """Whether the attack vouches for it."""
+        return False
+
 
 C = TypeVar("C", bound=Claim)
 
@@ -59,6 +64,11 @@ class Records(Claim):
             raise ProtocolError(
                 f"{len(self.owner)} owners for {m} guessed rows; give one party name per row"
             )
+
+    @property
+    def certain(self) -> bool:
+        """Whether only rows were returned that the attack is sure of."""
+        return self.confidence is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +181,11 @@ class ColumnValues(Claim):
             raise ProtocolError("counts of column values are whole numbers of 1 or more")
         object.__setattr__(self, "values", values.astype(np.float32))
         object.__setattr__(self, "counts", counts.astype(np.int64))
+
+    @property
+    def certain(self) -> bool:
+        """Whether these are all values that the owner has."""
+        return self.exact
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,7 @@
-"""The columns of ``rows.csv``: what each one holds, how it is written and how it is read."""
+"""The columns of ``rows.csv``: what each one holds, how it is written and how it is read.
+
+The keys in its column ``metric`` are in `fedtrees.core.columns`.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,6 @@ Value = str | float | tuple[Guarantee, ...] | None
 Kind = Literal["text", "whole", "number", "guarantee"]
 # Larger whole numbers do not survive being read as a float.
 MOST_WHOLE = 2**53 - 1
-#: Begins the reason of a blind row; which guess it is of follows.
-BEST_GUESS = "best guess: "
-POPULATION = "population:"  # scores of a blind cell: of who knows other rows of the population
 #: References of who holds labels and trains with nobody else (`Protocol.alone`): rows, or columns.
 LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
 
@@ -30,11 +30,14 @@ class Column:
     """One column.
 
     `kind`: ``text``; ``whole``, a whole number that every row has; ``number``, NaN where there is
-    none; ``guarantee``, a sequence of `Guarantee`, None where nothing is stated.
+    none; ``guarantee``, a sequence of `Guarantee`, None where nothing is stated. `later`: Runs of
+    before do not have it.
     """
 
     name: str
+    meaning: str
     kind: Kind = "text"
+    later: bool = False
 
     def plain(self, value: Any) -> str | int | float | None:
         """Return a value as a plain JSON type, None for a number that is not there.
@@ -81,16 +84,49 @@ class Column:
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 COLUMNS = (
-    Column("run"), Column("dataset"), Column("partition"), Column("protocol"),
-    Column("protocol_params"), Column("defense"), Column("defense_params"), Column("threat"),
-    Column("attack"), Column("attack_params"), Column("seed", "whole"), Column("stage"),
-    Column("status"), Column("reason"), Column("metric"), Column("value", "number"),
-    Column("unit"), Column("blind", "number"), Column("advantage", "number"),
-    Column("population", "number"), Column("beyond", "number"),
-    Column("claimed", "guarantee"), Column("spent", "guarantee"), Column("measured", "guarantee"),
-    Column("bytes_up", "number"), Column("bytes_down", "number"), Column("rounds", "number"),
-    Column("seconds", "number"), Column("version"),
-)  # fmt: skip
+    Column("run", "folder of the run"),
+    Column("dataset", "table"),
+    Column("partition", "how its rows or columns are spread over parties"),
+    Column("protocol", "protocol; of a reference, who trains alone"),
+    Column("protocol_params", "its parameters; of a reference, the protocol with them"),
+    Column("defense", "defense, none for the undefended run"),
+    Column("defense_params", "its parameters, by part"),
+    Column("threat", "whose view is attacked, as on the command line"),
+    Column("adversary", "their roles"),
+    Column("access", "what they have: messages or the model; queries, collusion, known values"),
+    Column("attack", "attack; blind, of who sees nothing"),
+    Column("attack_params", "its parameters; of a blind row, one of several guesses"),
+    Column("seed", "seed of the federation and of all randomness", "whole"),
+    Column("pair_id", "equal where one federation's held-out rows score all"),
+    Column("stage", "train, attack, blind, exposure (which attacks apply) or reference"),
+    Column("status", "ok, failed, timeout or skipped"),
+    Column("state_code", "ok, skip, unfit, limit, failed, timeout or undefined", later=True),
+    Column("reason_code", "why there is no value: a code of reasons.csv", later=True),
+    Column("reason_args", "its arguments, as JSON", later=True),
+    Column("reason", "the same as a sentence"),
+    Column("blind_guess", "of a blind row, whose guess is the best", later=True),
+    Column("metric", "what was measured: a key below"),
+    Column("part", "of which column, type of message, operation, ..."),
+    Column("value", "the measurement", "number"),
+    Column("unit", "its unit"),
+    Column("measure_class", "whom it is about: person, guess, group; else utility, cost, ..."),
+    Column("n", "rows or cells that a share is of", "number"),
+    Column("error", "standard error of the value, where some of the rows were scored", "number"),
+    Column("certain", "1 where the attack vouches for what it claims, else 0", "number"),
+    Column("blind", "score of the same adversary that sees nothing", "number"),
+    Column("advantage", "(value - blind) / (best - blind)", "number"),
+    Column("population", "score of who knows other rows of the population alone", "number"),
+    Column("beyond", "(value - population) / (best - population)", "number"),
+    Column("ceiling", "score that no attack can exceed", "number"),
+    Column("claimed", "guarantee that protocol and defense state", "guarantee"),
+    Column("spent", "guarantee by the noise that was drawn", "guarantee"),
+    Column("measured", "lower bound that an audit found, and the most it could have", "guarantee"),
+    Column("bytes_up", "bytes to the coordinator, of the training", "number"),
+    Column("bytes_down", "bytes from the coordinator, of the training", "number"),
+    Column("rounds", "rounds of communication", "number"),
+    Column("seconds", "wall-clock seconds of the cell", "number"),
+    Column("version", "of fedtrees"),
+)
 _BY_NAME = {column.name: column for column in COLUMNS}
 
 

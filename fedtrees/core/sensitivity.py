@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from fedtrees.core.defense import Defense, Site
 from fedtrees.core.messages import Reveal
+from fedtrees.core.reasons import Reason
 
 #: What is done to single rows goes into all that is made of their labels.
 _OF_ROWS = ("labels", "gradients", "example-gradients")
@@ -21,14 +22,10 @@ _RESTRICTIONS = ("candidates", "shown")
 
 def sites(part: Defense) -> frozenset[Site]:
     """Return where a part changes what rows bring: types of message, kinds of `Stage`, masks."""
-    kind = type(part)
-    found: set[Site] = {*part.guards} if kind.outgoing is not Defense.outgoing else set()
-    if kind.rows is not Defense.rows:
+    found: set[Site] = {*part.guards} if "outgoing" in part.acts_through else set()
+    if "rows" in part.acts_through:
         found |= part.acts_on
-    return frozenset(found | {m for m in _RESTRICTIONS if getattr(kind, m) is not _BASE[m]})
-
-
-_BASE = {name: getattr(Defense, name) for name in _RESTRICTIONS}
+    return frozenset(found | {*part.acts_through} & {*_RESTRICTIONS})
 
 
 def bounded(part: Defense) -> bool:
@@ -36,7 +33,7 @@ def bounded(part: Defense) -> bool:
     return part.claim().budget is not None
 
 
-def misplaced(parts: Sequence[Defense]) -> str | None:
+def misplaced(parts: Sequence[Defense]) -> Reason | None:
     """Return why a part may not stand where it does, None if all may."""
     for b, claiming in enumerate(parts):
         if not bounded(claiming):
@@ -45,14 +42,16 @@ def misplaced(parts: Sequence[Defense]) -> str | None:
             if a == b:
                 continue
             if part.reads_rows and not bounded(part):
-                return _read(part, claiming.name)
+                return Reason("reads-rows", subject=part.name, claiming=claiming.name)
             at = _before(part, sites(claiming))
             if at is None and a < b:
                 at = _same_place(part, claiming)
             if at is not None:
+                said = {"subject": part.name, "at": _name(at), "claiming": claiming.name}
                 right = _reordered(parts)
-                remedy = f"write {right}" if right else "leave one of them out"
-                return f"{_said(part, at, claiming.name)}; {remedy}"
+                if right:
+                    return Reason("noise-order", order=right, **said)
+                return Reason("before-noise", **said)
     return None
 
 
@@ -62,7 +61,7 @@ def misplaced_in(
     noised: Collection[Site],
     roles: Collection[str],
     shared: Collection[Site] = (),
-) -> str | None:
+) -> Reason | None:
     """Return why a part may not act where a protocol adds noise of its own, None if all may.
 
     Parameters
@@ -79,22 +78,20 @@ def misplaced_in(
     """
     for part in parts:
         if part.reads_rows and not bounded(part):
-            return _read(part, protocol)
+            return Reason("reads-rows", subject=part.name, claiming=protocol)
         opened = {*noised} & {*part.summed()} - {*shared}
         if part.opens_to and opened:
-            name, who = _name(min(opened, key=_name)), ", ".join(sorted(part.opens_to))
-            return (
-                f"{part.name!r} opens sums of {name} for a {who} before {protocol!r} adds noise to "
-                "them; use 'masking' or 'secure-sum', or noise=distributed"
-            )
+            told = {"type": _name(min(opened, key=_name)), "who": ", ".join(sorted(part.opens_to))}
+            return Reason("opens-sums", subject=part.name, protocol=protocol, **told)
         at = _before(part, noised)
         sent = _open(part) & {*noised}
-        if type(part).aggregation is not Defense.aggregation:
+        if "aggregation" in part.acts_through:
             sent |= opened - {*part.nonexpansive}
         if at is None and sent and part.at & {*roles}:
             at = min(sent, key=_name)
         if at is not None:
-            return f"{_said(part, at, protocol)}; leave it out"
+            named = {"subject": part.name, "protocol": protocol}
+            return Reason("before-protocols-noise", at=_name(at), **named)
     return None
 
 
@@ -135,17 +132,6 @@ def _wrong(parts: Sequence[Defense]) -> bool:
         for b, one in enumerate(parts)
         for a, part in enumerate(parts)
         if a != b and bounded(one)
-    )
-
-
-def _said(part: Defense, at: Site, claiming: str) -> str:
-    return f"{part.name!r} changes {_name(at)} before {claiming!r}, whose claim then does not hold"
-
-
-def _read(part: Defense, claiming: str) -> str:
-    return (
-        f"{part.name!r} reads the rows themselves (reads_rows), and the claim of {claiming!r} "
-        "covers nothing that is made of them; leave one of them out"
     )
 
 

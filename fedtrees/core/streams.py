@@ -22,7 +22,7 @@ class Streams:
     was drawn, so adding a party or a message never shifts another's draw. A child does not hold
     its parent's key, but seeds are few and can be tried out: what a released model shows of one
     draw tells the seed, and with it all others. What hides something is therefore drawn from
-    `noise`, whose root nobody can try out; of a seed it is another name under the same root.
+    `noise`, whose root nobody can try out; of a seed, its root is another hash of that seed.
 
     Parameters
     ----------
@@ -41,8 +41,9 @@ class Streams:
 
     def __init__(self, seed: int, noise_from: NoiseFrom = "system") -> None:
         check_known("noise_from", noise_from, get_args(NoiseFrom))
-        self._key = hashlib.blake2b(f"fedtrees:{seed}".encode(), digest_size=32).digest()
-        self._noise = secrets.token_bytes(32) if noise_from == "system" else self._key
+        self._key = _root(seed)
+        system = noise_from == "system"
+        self._noise = secrets.token_bytes(32) if system else _root(seed, b"noise")
 
     @classmethod
     def _of(cls, key: bytes, noise: bytes) -> Streams:
@@ -73,6 +74,11 @@ class Streams:
         digest = _derived(self._key, "rng", purpose, *map(str, index))
         words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 32, 4)]
         return np.random.default_rng(np.random.SeedSequence(words))
+
+
+def _root(seed: int, purpose: bytes = b"") -> bytes:
+    text = f"fedtrees:{seed}".encode()
+    return hashlib.blake2b(text, digest_size=32, person=purpose).digest()
 
 
 def _derived(key: bytes, *names: str) -> bytes:

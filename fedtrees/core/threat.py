@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fedtrees.core.errors import UsageError, check_known, did_you_mean
 from fedtrees.core.oracle import ANSWERS, RECORDS
 from fedtrees.core.specs import Spec, parse_grid, split_outside
+from fedtrees.core.transcript import PUBLIC
 
 _LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1, "entries": 1, "attributes": 1}
 _WORDS = {"answers": ANSWERS, "records": RECORDS}
@@ -130,6 +131,19 @@ class Threat:
     def attributes(self) -> int:
         """Attributes of all rows of others that the principals know besides."""
         return sum(n for p in self.parts if isinstance(n := p.params.get("attributes", 0), int))
+
+    @property
+    def adversary(self) -> str:
+        """The roles of the principals."""
+        return "+".join(dict.fromkeys(part.name for part in self.parts))
+
+    @property
+    def access(self) -> str:
+        """What the principals have: ``messages`` or the ``model``, and what is declared besides."""
+        told = ["model" if self.adversary == PUBLIC else "messages"]
+        told += [k for k in ("queries", "labels", "entries", "attributes") if getattr(self, k)]
+        several = len(self.parts) > 1 or self.parts[0].params.get("count", 1) != 1
+        return "+".join([*told, "collusion"] if several else told)
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
         """Return the names of the curious parties, given every party's role.

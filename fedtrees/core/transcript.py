@@ -61,9 +61,9 @@ class BudgetEvent:
     party : str
         Whose rows it speaks of.
     mechanism : str
-        ``laplace``, ``geometric`` and ``truncated-laplace`` (on whole numbers; the latter cut off
-        toward 0), ``exponential``, ``gaussian``, ``discrete-gaussian``; what no accountant knows
-        costs infinity.
+        ``laplace``, ``exponential``, ``gaussian``; on whole numbers ``geometric``,
+        ``discrete-gaussian`` and ``truncated-laplace``, which is cut off toward 0; what the
+        accountant does not know costs infinity.
     l1 : float
         L1 sensitivity of the release to one row, in the unit of `scale`.
     scale : float

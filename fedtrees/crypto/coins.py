@@ -6,22 +6,11 @@ key drawn from it.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import secrets
-
-from fedtrees.crypto.errors import InsecureCoinsError
-
-# Both must hold. The first is set by a test that means it; the second by pytest while a test runs,
-# so that the first, forgotten in a shell, does nothing.
-INSECURE_VARIABLE = "FEDTREES_INSECURE_TEST_COINS"
-_RUNNING_TEST = "PYTEST_CURRENT_TEST"
 
 
 class Coins:
     """The operating system's generator."""
-
-    foretold = False  # whether somebody else can draw the same
 
     def take(self, count: int) -> bytes:
         """Return so many random bytes."""
@@ -38,34 +27,3 @@ class Coins:
 
 
 SYSTEM = Coins()
-
-
-class SeededCoins(Coins):
-    """Coins that a test can repeat: SHAKE-256 of a seed and a counter.
-
-    Parameters
-    ----------
-    seed : int
-
-    Raises
-    ------
-    InsecureCoinsError
-        Unless ``FEDTREES_INSECURE_TEST_COINS=1`` is set and pytest runs a test.
-    """
-
-    foretold = True
-
-    def __init__(self, seed: int) -> None:
-        if os.environ.get(INSECURE_VARIABLE) != "1" or _RUNNING_TEST not in os.environ:
-            raise InsecureCoinsError(
-                "seeded coins make keys that anybody can make again; they are for tests alone "
-                f"({INSECURE_VARIABLE}=1 under pytest). Use the operating system's: leave them out"
-            )
-        self._seed = str(seed).encode()
-        self._draws = 0
-
-    def take(self, count: int) -> bytes:
-        """Return so many bytes, the next of this seed."""
-        self._draws += 1
-        text = b"fedtrees test coins %d %b" % (self._draws, self._seed)
-        return hashlib.shake_256(text).digest(count)

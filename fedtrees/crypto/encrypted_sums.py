@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,24 +160,36 @@ def _place(name: str, number: int) -> str:
     return f"{number} of {name}"
 
 
-class IdealSums(Unprintable):
-    """The ideal functionality in the same messages: nothing is computed, and nothing is in them.
+class Ideal(Unprintable):
+    """The ideal functionality of all sides: nothing is computed, and nothing is in the messages.
 
     Parameters
     ----------
-    holder : str
     bits : int
-    ledgers : mapping of str to Ledger
+        Of the key whose ciphertexts are counted.
+    ledger : Ledger
         Work that is not done is counted, and takes no time.
     """
 
-    def __init__(self, holder: str, bits: int, ledgers: Mapping[str, Ledger]) -> None:
-        self._holder, self._bits, self._ledgers = holder, bits, ledgers
-        self._sum: NDArray[np.int64] | None = None
+    def __init__(self, bits: int, ledger: Ledger) -> None:
+        self._bits, self.ledger = bits, ledger
+        self._inside: dict[str, NDArray[Any]] = {}
 
     def public_key(self) -> bytes:
         """Return nothing."""
         return b""
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Take in nothing."""
+
+
+class IdealSums(Ideal):
+    """The ideal functionality of `EncryptedSums`; ledgers are of every party."""
+
+    def __init__(self, holder: str, bits: int, ledgers: Mapping[str, Ledger]) -> None:
+        super().__init__(bits, ledgers[holder])
+        self._ledgers = ledgers
+        self._sum: NDArray[np.int64] | None = None
 
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
         """Add the array to those since the last sum; refuse what the slots would refuse."""
@@ -195,7 +207,7 @@ class IdealSums(Unprintable):
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
         """Return the sum."""
-        self._ledgers[self._holder].enter("decrypted", self._count(size, slots))
+        self.ledger.enter("decrypted", self._count(size, slots))
         found, self._sum = self._sum, None
         assert found is not None
         return found

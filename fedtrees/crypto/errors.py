@@ -9,10 +9,6 @@ class CryptoError(ProtocolError):
     """Base of what can go wrong with ciphertexts, masks and shares."""
 
 
-class InsecureCoinsError(CryptoError):
-    """Coins that can be foretold were asked for outside a test."""
-
-
 class ExposureError(CryptoError):
     """Something would be told that must not: a key, both shares, one party's part of a sum."""
 

@@ -1,4 +1,4 @@
-"""Paillier keys (Paillier 1999), the same as phe's, and how they are drawn."""
+"""Paillier keys (Paillier 1999), and how they are drawn."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gmpy2 import invert, is_prime, mpz, next_prime, powmod
-from phe import PaillierPrivateKey, PaillierPublicKey
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import sizes
-from fedtrees.crypto.coins import SYSTEM, Coins, SeededCoins
+from fedtrees.crypto.coins import SYSTEM, Coins
 from fedtrees.crypto.errors import MalformedError
 from fedtrees.crypto.secret import Secret, Unprintable
 
@@ -94,11 +93,6 @@ class PublicKey:
             raise MalformedError(f"what came is no public key of {bits} bits")
         return cls(n, djn or None)
 
-    @property
-    def phe(self) -> PaillierPublicKey:
-        """The key as phe has it."""
-        return PaillierPublicKey(self.n)
-
     def __repr__(self) -> str:
         return f"<PublicKey {self.bits} bit{', weak' * self.weak}, {self.fingerprint}>"
 
@@ -139,17 +133,12 @@ class KeyPair(Unprintable):
     Attributes
     ----------
     public : PublicKey
-    foretold : bool
-        Whether the key was drawn in test mode.
     """
 
-    __slots__ = ("_primes", "foretold", "public")
+    __slots__ = ("_primes", "public")
 
-    def __init__(
-        self, public: PublicKey, primes: tuple[Prime, Prime], *, foretold: bool = False
-    ) -> None:
-        self.public, self.foretold = public, foretold
-        self._primes = Secret(primes)
+    def __init__(self, public: PublicKey, primes: tuple[Prime, Prime]) -> None:
+        self.public, self._primes = public, Secret(primes)
 
     @classmethod
     def generate(cls, bits: int = DEFAULT_BITS) -> KeyPair:
@@ -178,30 +167,7 @@ class KeyPair(Unprintable):
                 "to protect",
                 stacklevel=2,
             )
-        return _draw(bits, SYSTEM)
-
-    @classmethod
-    def seeded(cls, bits: int, seed: int) -> KeyPair:
-        """Draw a key that a test can draw again; short ones are quick.
-
-        Raises
-        ------
-        InsecureCoinsError
-            Outside tests.
-        """
-        return _draw(bits, SeededCoins(seed))
-
-    @classmethod
-    def from_phe(cls, private: PaillierPrivateKey) -> KeyPair:
-        """Take over a key of phe's."""
-        n = mpz(private.public_key.n)
-        primes = Prime(mpz(private.p), n, None), Prime(mpz(private.q), n, None)
-        return cls(PublicKey(int(n)), primes)
-
-    def to_phe(self) -> PaillierPrivateKey:
-        """Return the key as phe has it; phe's keys can be pickled, and must not be."""
-        first, second = self.primes()
-        return PaillierPrivateKey(self.public.phe, int(first.p), int(second.p))
+        return drawn(bits, SYSTEM)
 
     def primes(self) -> tuple[Prime, Prime]:
         """Return the secret."""
@@ -211,7 +177,8 @@ class KeyPair(Unprintable):
         return f"<KeyPair of {self.public!r}>"
 
 
-def _draw(bits: int, coins: Coins) -> KeyPair:
+def drawn(bits: int, coins: Coins) -> KeyPair:
+    """Draw a key of any length by some coins; see `KeyPair.generate`."""
     while True:
         (p, of_p), (q, of_q) = _prime(bits // 2, coins), _prime(bits // 2, coins)
         n = p * q
@@ -221,7 +188,7 @@ def _draw(bits: int, coins: Coins) -> KeyPair:
     x = mpz(coins.below(int(n) - 2) + 2)
     public = PublicKey(int(n), int(powmod(-x * x, n, n * n)))
     primes = Prime(p, n, of_p), Prime(q, n, of_q)
-    return KeyPair(public, primes, foretold=coins.foretold)
+    return KeyPair(public, primes)
 
 
 def _prime(bits: int, coins: Coins) -> tuple[mpz, mpz]:

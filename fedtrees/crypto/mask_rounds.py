@@ -1,4 +1,8 @@
-"""All rounds of masking in bytes, of the clients and of whoever adds; and the same without work."""
+"""All rounds of masking in bytes, of the clients and of whoever adds; and the same without work.
+
+Messages are of the lengths that `fedtrees.crypto.sizes` states. Who is meant by which part is known
+from the plan and the rounds before; names are not in them.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.crypto import mask_bytes
+from fedtrees.crypto import sizes
+from fedtrees.crypto.agreement import KEY_BYTES
+from fedtrees.crypto.errors import MalformedError
 from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.mask_messages import Advertisement, MaskPlan
+from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskPlan, Unmasking
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty, check_numbers
 from fedtrees.crypto.secret import Unprintable
+from fedtrees.crypto.shamir import SHARE_BYTES
 from fedtrees.crypto.survivor_sets import SurvivorSets
 
 Opened = Mapping[str, SurvivorSets]
@@ -89,17 +96,17 @@ class RealMasks(Unprintable):
         if name == among[0]:
             self._server.roster()
         others = [other for other in among if other != name]
-        dealt = self._clients[name].deal(mask_bytes.read_roster(roster, among))
-        text = mask_bytes.deal_bytes(dealt, others)
-        self._server.take_deal(mask_bytes.read_deal(text, self.plan, name, others))
+        dealt = self._clients[name].deal(read_roster(roster, among))
+        text = deal_bytes(dealt, others)
+        self._server.take_deal(read_deal(text, self.plan, name, others))
         return text
 
     def boxes(self, name: str) -> bytes:
         """End of round 1."""
         self._boxes = self._boxes or self._server.boxes()
-        text = mask_bytes.boxes_bytes(self._boxes[name])
+        text = boxes_bytes(self._boxes[name])
         others = list(self._boxes[name])
-        self._clients[name].collect(mask_bytes.read_boxes(text, self.plan, others))
+        self._clients[name].collect(read_boxes(text, self.plan, others))
         return text
 
     def masked(self, name: str, index: int, array: NDArray[np.int64]) -> bytes:
@@ -119,8 +126,8 @@ class RealMasks(Unprintable):
     def opening(self, name: str, index: int, survivors: Sequence[str]) -> bytes:
         """Round 3."""
         dealt = [party for party in self.plan.parties if party in self._boxes]
-        text = mask_bytes.unmasking_bytes(self._clients[name].unmask(index, survivors), dealt)
-        self._server.take_shares(mask_bytes.read_unmasking(text, name, index, dealt, survivors))
+        text = unmasking_bytes(self._clients[name].unmask(index, survivors), dealt)
+        self._server.take_shares(read_unmasking(text, name, index, dealt, survivors))
         return text
 
     def opened(self, index: int) -> NDArray[np.int64]:
@@ -192,3 +199,69 @@ class IdealMasks(Unprintable):
         self._ledgers[self._server].enter("masks expanded", len(arrays) * (1 + gone))
         total: NDArray[np.int64] = np.sum(arrays, axis=0)
         return total
+
+
+def read_roster(text: bytes, names: Sequence[str]) -> list[Advertisement]:
+    """Read the keys of these parties, one after the other.
+
+    Raises
+    ------
+    MalformedError
+        Here and below: if the length is not as planned.
+    """
+    keys = _pieces(text, KEY_BYTES, len(names), "the keys of everybody")
+    return [Advertisement(party, key) for party, key in zip(names, keys, strict=True)]
+
+
+def deal_bytes(message: Deal, others: Sequence[str]) -> bytes:
+    """Return the boxes for the others, in that order, then the commitments and the locks."""
+    boxes = (message.boxes[name] for name in others)
+    return b"".join((*boxes, *message.commitments, *message.locks))
+
+
+def read_deal(text: bytes, plan: MaskPlan, party: str, others: Sequence[str]) -> Deal:
+    """Read what `deal_bytes` wrote."""
+    boxed = len(others) * sizes.box(plan)
+    locked = boxed + plan.sums * sizes.COMMITMENT_BYTES
+    commitments, locks = (
+        tuple(_pieces(part, size, plan.sums, f"the {what} of {party!r}"))
+        for part, size, what in (
+            (text[boxed:locked], sizes.COMMITMENT_BYTES, "commitments"),
+            (text[locked:], sizes.lock(len(others) + 1), "locks"),
+        )
+    )
+    return Deal(party, read_boxes(text[:boxed], plan, others), commitments, locks)
+
+
+def boxes_bytes(boxes: Mapping[str, bytes]) -> bytes:
+    """Return boxes one after the other."""
+    return b"".join(boxes.values())
+
+
+def read_boxes(text: bytes, plan: MaskPlan, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the boxes of these parties, by name."""
+    found = _pieces(text, sizes.box(plan), len(names), f"the boxes of {', '.join(names)}")
+    return dict(zip(names, found, strict=True))
+
+
+def unmasking_bytes(message: Unmasking, dealt: Sequence[str]) -> bytes:
+    """Return one share for each party that dealt, in that order."""
+    given = {**message.self_masks, **message.lock_keys}
+    return b"".join(given[name] for name in dealt)
+
+
+def read_unmasking(
+    text: bytes, party: str, index: int, dealt: Sequence[str], survivors: Sequence[str]
+) -> Unmasking:
+    """Read what `unmasking_bytes` wrote: self-masks of survivors, lock keys of the others."""
+    found = _pieces(text, SHARE_BYTES, len(dealt), f"the shares of {party!r}")
+    given = dict(zip(dealt, found, strict=True))
+    stayed = {name: share for name, share in given.items() if name in survivors}
+    gone = {name: share for name, share in given.items() if name not in survivors}
+    return Unmasking(party, index, stayed, gone)
+
+
+def _pieces(text: bytes, size: int, count: int, what: str) -> list[bytes]:
+    if len(text) != size * count:
+        raise MalformedError(f"{what} take {len(text)} bytes; planned are {count} of {size}")
+    return [text[size * i : size * (i + 1)] for i in range(count)]

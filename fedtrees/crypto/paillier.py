@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gmpy2 import invert, mpz, powmod
-from phe import EncryptedNumber
 
-from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
+from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import Obfuscators
@@ -92,15 +91,6 @@ def add(
         return [a * b % square for a, b in zip(first, second, strict=True)]
 
 
-def multiply(
-    ciphertexts: Sequence[mpz], factor: int, public: PublicKey, ledger: Ledger | None = None
-) -> list[mpz]:
-    """Multiply every plaintext by a plain number, negative ones as well."""
-    square, ledger = public.square, ledger or Ledger()
-    with ledger.timed("multiplied", len(ciphertexts)):
-        return [powmod(c, factor, square) for c in ciphertexts]
-
-
 def rerandomise(
     ciphertexts: Sequence[mpz], obfuscators: Obfuscators, ledger: Ledger | None = None
 ) -> list[mpz]:
@@ -137,27 +127,3 @@ def from_bytes(payload: bytes, count: int, public: PublicKey) -> list[mpz]:
     if not all(0 < c < public.square and c % public.modulus for c in found):
         raise MalformedError(f"a number that is no ciphertext of {public!r} came")
     return found
-
-
-def to_phe(ciphertexts: Iterable[mpz], public: PublicKey) -> list[EncryptedNumber]:
-    """Return ciphertexts as phe has them; they decrypt there to the same whole numbers."""
-    return [EncryptedNumber(public.phe, int(c), 0) for c in ciphertexts]
-
-
-def from_phe(numbers: Sequence[EncryptedNumber], public: PublicKey) -> list[mpz]:
-    """Take over whole numbers that phe encrypted.
-
-    Raises
-    ------
-    WrongKeyError
-        If one is of another key.
-    MalformedError
-        If one has an exponent: phe encrypted a float; encode it as whole units first.
-    """
-    if any(number.public_key.n != public.n for number in numbers):
-        raise WrongKeyError(
-            f"a ciphertext of phe's is not of {public!r}; encrypt it under that key"
-        )
-    if any(number.exponent != 0 for number in numbers):
-        raise MalformedError("a float of phe's has an exponent; encrypt whole units instead")
-    return [mpz(number.ciphertext()) for number in numbers]

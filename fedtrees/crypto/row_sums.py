@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtrees.crypto import sizes
 from fedtrees.crypto.coins import SYSTEM, Coins
-from fedtrees.crypto.encrypted_sums import public_key_bytes
+from fedtrees.crypto.encrypted_sums import Ideal, public_key_bytes
 from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
 from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
 from fedtrees.crypto.keys import KeyPair, PublicKey
@@ -161,27 +161,10 @@ class BlindRowSums(Unprintable):
         return b"".join(parts)
 
 
-class IdealRowSums(Unprintable):
-    """The ideal functionality of both sides: nothing is encrypted, and nothing in the messages.
+class IdealRowSums(Ideal):
+    """The ideal functionality of both sides; additions are not counted."""
 
-    Parameters
-    ----------
-    bits : int
-    ledger : Ledger
-        Work that is not done is counted, but for additions, and takes no time.
-    """
-
-    def __init__(self, bits: int, ledger: Ledger) -> None:
-        self._bits, self.ledger = bits, ledger
-        self._rows = np.zeros((0, 0), dtype=np.int64)
-        self._sums: dict[str, NDArray[np.int64]] = {}
-
-    def public_key(self) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def learn(self, key: bytes, bits: int) -> None:
-        """Take in nothing."""
+    _rows: NDArray[np.int64]
 
     def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
         """Keep the rows; refuse what the slots would refuse."""
@@ -202,14 +185,14 @@ class IdealRowSums(Unprintable):
             raise PlaintextOverflowError(
                 f"a node has more rows than the {sums.slots.terms} that its slots have room for"
             )
-        self._sums[name] = adding(self._rows)
+        self._inside[name] = adding(self._rows)
         self.ledger.enter("obfuscators", sum(t.ciphertexts for t in sums.traffic(self._bits)))
         return b""
 
     def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
         """Return the sums."""
         self.ledger.enter("decrypted", sum(t.ciphertexts for t in sums.traffic(self._bits)))
-        return self._sums.pop(name)
+        return self._inside.pop(name)
 
 
 def key_bytes(bits: int) -> int:

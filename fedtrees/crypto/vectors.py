@@ -14,7 +14,7 @@ from gmpy2 import mpz, powmod
 from numpy.typing import NDArray
 
 from fedtrees.crypto import paillier
-from fedtrees.crypto.encrypted_sums import public_key_bytes
+from fedtrees.crypto.encrypted_sums import Ideal, public_key_bytes
 from fedtrees.crypto.errors import PlaintextOverflowError
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.ledger import Ledger
@@ -122,27 +122,8 @@ class BlindVectors(Unprintable):
         return count * ciphertext_bytes(self._public.bits)
 
 
-class IdealVectors(Unprintable):
-    """The ideal functionality of both sides: numbers are kept by name, and no message has them.
-
-    Parameters
-    ----------
-    bits : int
-        Of the key whose ciphertexts are counted.
-    ledger : Ledger
-        Work that is not done is counted, and takes no time.
-    """
-
-    def __init__(self, bits: int, ledger: Ledger) -> None:
-        self._bits, self.ledger = bits, ledger
-        self._inside: dict[str, Integers] = {}
-
-    def public_key(self) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def learn(self, key: bytes, bits: int) -> None:
-        """Take in nothing."""
+class IdealVectors(Ideal):
+    """The ideal functionality of both sides: numbers are kept by name, and no message has them."""
 
     def encrypted(self, name: str, values: Integers) -> bytes:
         """Keep the vector; refuse what a plaintext has no room for."""

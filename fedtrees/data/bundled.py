@@ -20,7 +20,7 @@ def _build(
     features: list[Feature] | None = None,
 ) -> Dataset:
     """Name the columns without spaces; no public ranges are declared unless `features` says so."""
-    plain = [str(n).removesuffix(" (cm)") for n in bunch.feature_names]
+    plain = [str(n).replace(" (cm)", "") for n in bunch.feature_names]
     made = features or [Feature(n.replace(" ", "_").replace("/", "_per_")) for n in plain]
     schema = Schema(tuple(made), "target", tuple(map(str, classes)))
     return prepare(name, schema, bunch.data, y, notes=notes)

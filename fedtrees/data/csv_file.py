@@ -154,16 +154,16 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
     if not head:
         raise DataError(f"{path}: the file is empty; it needs a header line and rows")
     width = max(records.values(), key=lambda r: len(r.lines)).width if records else len(head[0][1])
-    names, first = _names(head, width, named, notes)
+    names, first = header([row for _, row in head], width, named, notes)
     try:
         return _in_step(path, separator, names, head[:1] if not first else [], records, notes)
-    except DataError as error:
+    except Problems as error:
         better = _sniffed(sample)
         if not given or better == given:
             raise
-        said = str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
-        fix = Problem(said, "sep", {"\t": "tab", " ": "space"}.get(better, better))
-        raise Problems(str(path), [fix]) from None
+        named_so = {"\t": "tab", " ": "space"}.get(better, better)
+        fixes = [replace(found, option="sep", value=named_so) for found in error.found]
+        raise Problems(str(path), fixes) from None
 
 
 def _read(
@@ -240,17 +240,21 @@ def _sniffed(text: str) -> str:
     return found
 
 
-def _names(
-    found: Sequence[tuple[int, list[str]]], width: int, named: Sequence[str], notes: list[str]
+def header(
+    found: Sequence[list[str]], width: int, named: Sequence[str], notes: list[str]
 ) -> tuple[list[str], int]:
-    """Return a name per column, and the record that the rows begin with."""
-    first = found[0][1]
-    if not set(named) & set(first) and _is_data([row for _, row in found[:200]]):
+    """Return a name per column, and the record that the rows begin with.
+
+    `found`: The first records. `width`: How many columns there are. `named`: Columns known to
+    exist. `notes`: Is added to.
+    """
+    first = found[0]
+    if not set(named) & set(first) and _is_data(found[:200]):
         notes.append("no header line: columns are called column1, column2, ...")
         return [f"column{k + 1}" for k in range(width)], 0
     rest = found[1:201]
     if rest and len(first) == width - 1:
-        if all(not row[-1] for _, row in rest if len(row) == width):
+        if all(not row[-1] for row in rest if len(row) == width):
             first = [*first, ""]  # every line ends with a separator, the header does not
         else:
             first = ["", *first]  # names of rows, as R writes them
@@ -317,13 +321,14 @@ def _in_step(
     if len(ragged) > MOST_RAGGED * total:
         line, cells = ragged[0]
         by = _NAMES.get(separator, repr(separator))
-        raise DataError(
-            f"{path}, line {line}: {cells} cells, the header has {width} ({len(ragged)} such "
-            f"lines of {total}); the file may be truncated, have cells with separators that "
-            f"are not quoted, or be separated by something else than {by}"
+        text = (
+            f"line {line}: {cells} cells, the header has {width} ({len(ragged)} such lines of "
+            f"{total}); the file may be truncated, have cells with separators that are not "
+            f"quoted, or be separated by something else than {by}"
         )
+        raise Problems(str(path), [Problem(text)])
     if len(ragged) == total:
-        raise DataError(f"{path}: a header but no rows")
+        raise Problems(str(path), [Problem("a header but no rows")])
     if ragged:
         shown = ", ".join(str(line) for line, _ in ragged[:5]) + (
             ", ..." if len(ragged) > 5 else ""

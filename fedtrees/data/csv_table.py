@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.errors import (
+    DataError,
+    Problem,
+    Problems,
+    UsageError,
+    closest,
+    did_you_mean,
+)
 from fedtrees.core.schema import Feature
 from fedtrees.data.cells import decimal_of, missing, numbers
 from fedtrees.data.csv_file import TextTable
@@ -87,17 +94,19 @@ def binary_target(
     in numerical or alphabetical order.
     """
     codes, names = class_target(table, name)
-    where = f"{table.path}: target {name!r}"
     if positive is None:
         if len(names) > 2:
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise DataError(
-                f"{where} has {len(names)} classes ({shown}); name the positive class (the rest "
-                "becomes class 0), or say that the task is all of its classes, or a number"
+            text = (
+                f"target {name!r} has {len(names)} classes ({shown}); name the positive class (the "
+                "rest becomes class 0), or say that the task is all of its classes, or a number"
             )
+            raise Problems(str(table.path), [Problem(text, "positive", "CLASS")])
         positive = names[1]
     if positive not in names:
-        raise DataError(f"{where} has no class {positive!r}{did_you_mean(positive, names)}")
+        text = f"target {name!r} has no class {positive!r}{did_you_mean(positive, names)}"
+        fix = Problem(text, "positive", closest(positive, names) or "CLASS")
+        raise Problems(str(table.path), [fix])
     others = [n for n in names if n != positive]
     negative = others[0] if len(others) == 1 else f"not {positive}"
     return (codes == names.index(positive)).astype(np.int64), (negative, positive)
@@ -113,18 +122,19 @@ def class_target(
     codes, names = coded(table, name, order)
     _all_there(table, name, codes)
     if len(names) < 2:
-        where = f"{table.path}: target {name!r}"
-        raise DataError(f"{where} has one class only ({names[0]!r}); both classes must occur")
+        text = f"target {name!r} has one class only ({names[0]!r}); both classes must occur"
+        raise Problems(str(table.path), [Problem(text)])
     return codes.astype(np.int64), names
 
 
 def _all_there(table: TextTable, name: str, values: NDArray[np.float64]) -> None:
     absent = np.flatnonzero(np.isnan(values))
     if len(absent):
-        raise DataError(
-            f"{table.path}: target {name!r} is missing at line {table.lines[int(absent[0])]} "
-            f"({len(absent)} such rows); remove them"
+        text = (
+            f"target {name!r} is missing at line {table.lines[int(absent[0])]} ({len(absent)} such "
+            "rows); remove them"
         )
+        raise Problems(str(table.path), [Problem(text)])
 
 
 def read_target(

@@ -40,8 +40,13 @@ class Dataset:
         What a reader of results should know: constant columns, how labels were made binary.
     files : tuple of tuple of int
         Columns of each party's file, the one with the labels first; () for a table of one file.
+    owners : int array, shape (n,), or None
+        Client of every row, where the table says whose it is.
+    owner_names : tuple of str
+        What the table calls those clients, by number.
     digest : str
-        sha256 (hex) of schema, arrays, test rows and files: datasets with one digest are the same.
+        sha256 (hex) of schema, arrays, test rows, files and owners: datasets with one digest are
+        the same.
     """
 
     name: str
@@ -51,6 +56,8 @@ class Dataset:
     test_rows: NDArray[np.intp] | None = None
     notes: tuple[str, ...] = ()
     files: tuple[tuple[int, ...], ...] = ()
+    owners: NDArray[np.intp] | None = None
+    owner_names: tuple[str, ...] = ()
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +70,8 @@ class Dataset:
                 raise DataError(f"{self.name}: unknown top feature {feature!r}{hint}")
         if self.test_rows is not None:
             object.__setattr__(self, "test_rows", _checked_rows(self.test_rows, len(self.table)))
+        if self.owners is not None and len(self.owners) != len(self.table):
+            raise DataError(f"{self.name}: {len(self.owners)} owners of {len(self.table)} rows")
         lacking = np.isnan(self.table.X).any(axis=0)
         told = zip(self.schema.features, lacking.tolist(), strict=True)
         features = tuple(replace(f, complete=not missing) for f, missing in told)
@@ -88,6 +97,8 @@ class Dataset:
             h.update(np.ascontiguousarray(self.test_rows, dtype="<i8").tobytes())
         if self.files:
             h.update(json.dumps(self.files).encode())
+        if self.owners is not None:
+            h.update(np.ascontiguousarray(self.owners, dtype="<i8").tobytes())
         return h.hexdigest()
 
 

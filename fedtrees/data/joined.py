@@ -10,9 +10,10 @@ from typing import Any
 from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data.cells import missing, number
-from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
+from fedtrees.data.csv_file import TextTable, cells_as_text
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.own_table import Declared, dataset_of
+from fedtrees.data.spreadsheets import read_table
 
 
 def load_joined(
@@ -51,7 +52,7 @@ def load_joined(
     said = Declared(**declared)
     if target == id:
         raise UsageError(f"target and id are both {id!r}; name the column of the labels as target")
-    tables = [read_csv(path, separator, [id, target]) for path in paths]
+    tables = [read_table(path, separator, (id, target)) for path in paths]
     rows = [_rows(table, id) for table in tables]
     _check_ids(tables, rows)
     _check_columns(tables, target, id)

@@ -88,6 +88,11 @@ class Column:
     merges: int = 0
 
     @property
+    def decimal_comma(self) -> bool:
+        """Whether it is of numbers with a decimal comma."""
+        return self.reads == ","
+
+    @property
     def categorical(self) -> bool:
         """Whether the column is coded."""
         return self.kind in ("category", "yes/no")
@@ -186,13 +191,11 @@ def _numeric(
     if whole and few and column.present >= OFTEN * len(cells):
         order, note = (*_by_value(values), *odd), f"codes, and {told}" if odd else ""
         return replace(column, kind="category", order=order, note=note)
-    said = ["decimal comma"] * (decimal == ",")
     lost = sum(cells[cell] for cell in odd)
-    if odd:
-        said.append(f"{told} {'is' if lost == 1 else 'are'} read as missing")
+    said = f"{told} {'is' if lost == 1 else 'are'} read as missing" if odd else ""
     present = column.present - lost
     column = replace(column, kind="number", present=present, distinct=len(values), reads=decimal)
-    column = replace(column, note="; ".join(said))
+    column = replace(column, note=said)
     if not whole:
         return column
     why = _id(column, values, present)

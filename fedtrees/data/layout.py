@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.holding import Holding
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.columns import spread_columns
-from fedtrees.data.partition import Partition, split
+from fedtrees.data.partition import BY_CLIENT, Partition, split
 
 Layout = Callable[..., dict[str, Holding]]
 
@@ -21,6 +21,26 @@ def by_rows(
 ) -> dict[str, Holding]:
     """Give every party whole rows with their labels, spread as the partition says."""
     parts = split(how, table, schema, len(names), rng)
+    return {n: Holding.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
+
+
+def by_owner(
+    table: Table, names: Sequence[str], owners: NDArray[np.intp] | None
+) -> dict[str, Holding]:
+    """Give every party the rows that are its own."""
+    if owners is None:
+        raise UsageError(
+            f"partition {BY_CLIENT!r}: the table does not say whose rows are whose; give a "
+            "file per client, or --client-column"
+        )
+    count = int(owners.max()) + 1
+    if len(names) != count:
+        raise UsageError(f"the table has rows of {count} clients, not of {len(names)}; leave out "
+                         "--clients, or give another --partition")  # fmt: skip
+    parts = [np.flatnonzero(owners == k) for k in range(count)]
+    empty = next((k for k, rows in enumerate(parts) if not len(rows)), None)
+    if empty is not None:
+        raise DataError(f"all rows of client {empty} are held out for testing; it needs more rows")
     return {n: Holding.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
 
 
@@ -63,14 +83,18 @@ def lay_out(
     how: Partition,
     rng: np.random.Generator,
     files: Sequence[Sequence[int]] = (),
+    owners: NDArray[np.intp] | None = None,
 ) -> dict[str, Holding]:
     """Spread a table over parties.
 
     `layout` is one of `LAYOUTS`; `names` are those of the parties that hold data, in order; `files`
-    is `Dataset.files`. Raises `UsageError` or `DataError` as `fedtrees.data.partition.split` and
-    `fedtrees.data.columns.spread_columns`, or where the layout is unknown.
+    is `Dataset.files`; `owners` are those of the rows of the table. Raises `UsageError` or
+    `DataError` as `fedtrees.data.partition.split` and `fedtrees.data.columns.spread_columns`, or
+    where the layout is unknown.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"unknown layout {layout!r}{did_you_mean(layout, LAYOUTS)}")
+    if how.name == BY_CLIENT and layout == "rows":
+        return by_owner(table, names, owners)
     more = (files,) if layout == "columns" else ()
     return LAYOUTS[layout](table, schema, names, how, rng, *more)

@@ -16,13 +16,16 @@ from fedtrees.core.errors import (
     Problem,
     Problems,
     UsageError,
+    closest,
     did_you_mean,
 )
 from fedtrees.core.schema import Feature, OneHot, Schema
-from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
+from fedtrees.data.csv_file import TextTable, cells_as_text
 from fedtrees.data.csv_table import TASKS, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.kinds import FEW, LEAST, Column, columns_of, reading, values_of
+from fedtrees.data.personal import LOOKED_AT, kind_of
+from fedtrees.data.spreadsheets import read_table
 
 # Names listed in one note; `fedtrees inspect` lists all.
 _LISTED = 8
@@ -100,7 +103,7 @@ def load_csv(
         As `Declared`.
     """
     said = Declared(**declared)
-    table = read_csv(path, separator, [target])
+    table = read_table(path, separator, (target,))
     return dataset_of(table, target, said, name or Path(path).stem, top)
 
 
@@ -128,8 +131,10 @@ def dataset_of(
     if target in known:
         try:
             rows, y, classes = _target(table, known[target], said)
+        except Problems as error:
+            problems += error.found
         except FedtreesError as error:
-            problems.append(_of_target(error, known[target], table.column(target), said))
+            problems.append(Problem(str(error)))
     out = {c.name: c for c in known.values() if c.out and c.name != target} | {
         n: known[n] for n in said.drop if n in known
     }
@@ -231,9 +236,9 @@ def _unknown_names(
     }
     for option, names in options.items():
         for name in (n for n in names if n not in table.names):
-            hint = did_you_mean(name, table.names)
-            close = hint.rpartition("did you mean ")[2].strip("'\"?") if "did you" in hint else ""
+            close = closest(name, table.names)
             right = [close if n == name else n for n in names if n in table.names or n == name]
+            hint = did_you_mean(name, table.names)
             text = f"{'' if option == 'target' else f'{option}: '}no column {name!r}{hint}"
             fix = ",".join(n for n in right if n) or ("COLUMN" if option == "target" else "")
             found.append(Problem(text, option, fix))
@@ -249,7 +254,7 @@ def _target(
     table: TextTable, column: Column, said: Declared
 ) -> tuple[NDArray[np.intp], NDArray[Any], tuple[str, ...]]:
     """Return the rows that have a target, the target, and the names of its classes."""
-    task = said.task or _task(column, said)
+    task = said.task or _task(table, column, said)
     if task == "number" and column.reads:
         if column.merges:
             column = replace(column, merges=0)  # the target is float64
@@ -277,7 +282,7 @@ def _target(
     return rows, y, classes
 
 
-def _task(column: Column, said: Declared) -> str:
+def _task(table: TextTable, column: Column, said: Declared) -> str:
     """Return what a target is: of two values binary, numbers where there are many of them."""
     if said.positive is not None or column.distinct <= 2:
         return "binary"
@@ -285,24 +290,12 @@ def _task(column: Column, said: Declared) -> str:
     if column.reads and many:
         return "number"
     if column.kind == "text" or (column.kind == "id" and not column.reads):
-        raise DataError(
+        text = (
             f"target {column.name!r} has {column.distinct} different texts in {column.present} "
             "rows; name the class that counts as positive, or another column"
         )
+        raise Problems(str(table.path), [Problem(text, "positive", "CLASS")])
     return "classes"
-
-
-def _of_target(
-    error: FedtreesError, column: Column, cells: Sequence[str], said: Declared
-) -> Problem:
-    text = str(error)
-    text = text[text.find("target ") :] if "target " in text else text
-    if said.positive is not None and said.positive not in (column.order or cells):
-        close = text.rpartition("did you mean ")[2].strip("'?") if "did you mean" in text else ""
-        return Problem(text, "positive", close or "CLASS")
-    if "name the class that counts" in text or "name the positive class" in text:
-        return Problem(text, "positive", "CLASS")
-    return Problem(text)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -330,8 +323,7 @@ def _notes(
 ) -> list[str]:
     """Return what was inferred, a line for each kind of thing."""
     n, d = made.table.X.shape
-    lines = [f"table: {n:,} rows, {d} columns used; " + "; ".join(table.notes)]
-    lines[0] = lines[0].removesuffix("; ")
+    lines = ["; ".join([f"table: {n:,} rows, {d} columns used", *table.notes])]
     classes = made.schema.classes
     what = "a number to predict" if not classes else f"{len(classes)} classes, {_listed(classes)}"
     if len(classes) == 2:
@@ -350,13 +342,19 @@ def _notes(
         lines.append(f"categories: {_listed(coded)}")
     for group in made.schema.groups:
         lines.append(f"one category in several columns: {_listed(group.columns)}")
-    commas = [c.name for c in used if c.note.startswith("decimal comma")]
+    commas = [c.name for c in used if c.decimal_comma]
     if commas:
         lines.append(f"decimal comma: {_listed(commas)}")
     for column in (target, *used):
-        note = column.note.removeprefix("decimal comma").removeprefix("; ")
-        if note:
-            lines.append(f"{column.name}: {note}")
+        if column.note:
+            lines.append(f"{column.name}: {column.note}")
+    personal = [(c.name, kind_of(c.name, table.column(c.name)[:LOOKED_AT])) for c in used]
+    looks = [f"{name} ({kind})" for name, kind in personal if kind]
+    if looks:
+        lines.append(
+            f"looks personal: {_listed(looks)}; they are used as features and attackers are after "
+            f"them: --drop {','.join(name for name, kind in personal if kind)} to leave them out"
+        )
     holes = [f"{c.name} ({1 - c.present / c.rows:.0%})" for c in used if c.present < c.rows]
     if holes:
         lines.append(f"missing: {_listed(holes)}")

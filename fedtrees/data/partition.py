@@ -123,6 +123,9 @@ PARTITIONS: dict[str, Callable[..., list[Rows]]] = {
 }
 
 
+#: How rows lie where the table says whose they are.
+BY_CLIENT = "by-client"
+
 _OF_COLUMNS = ({*COLUMN_PARTITIONS} - {*PARTITIONS}) | {BY_FILE}
 
 
@@ -147,10 +150,12 @@ class Partition:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.name == BY_CLIENT and not self.params:
+            return
         if self.name in _OF_COLUMNS:
             return  # what stands in the brackets is by party: read where parties are known
         if self.name not in PARTITIONS:
-            every = [*PARTITIONS, *_OF_COLUMNS]
+            every = [*PARTITIONS, *_OF_COLUMNS, BY_CLIENT]
             raise UsageError(f"unknown partition {self.name!r}{did_you_mean(self.name, every)}")
         known = parameters(self.name)
         for key in self.params:

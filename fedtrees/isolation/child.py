@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import FedtreesError, ProtocolError
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
@@ -158,9 +159,9 @@ def _shut_in(order: Mapping[str, Any], compiled: Callable[[bytes], bool]) -> Non
 def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     (spec,) = order["attacks"]
     attack: Attack = register.make("attack", Spec(*spec))
-    reason = None if order["anyway"] else attack.inapplicable(view)
+    reason = None if order["anyway"] else _told(attack.inapplicable(view))
     if reason:
-        return {"inapplicable": str(reason)}
+        return {"inapplicable": reason}
     touched: list[str] | None = [] if order["watch"] else None
     wall, cpu = time.perf_counter(), time.process_time()
     with watching(touched):
@@ -171,12 +172,15 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
 
 
 def _reasons(order: Mapping[str, Any], view: View) -> dict[str, Any]:
-    reasons: list[Any] = []
-    for spec in order["attacks"]:
-        attack: Attack = register.make("attack", Spec(*spec))
-        reason = attack.inapplicable(view)
-        reasons.append(str(reason) if reason else None)
-    return {"reasons": tuple(reasons)}
+    asked: list[Attack] = [register.make("attack", Spec(*spec)) for spec in order["attacks"]]
+    return {"reasons": tuple(_told(attack.inapplicable(view)) for attack in asked)}
+
+
+def _told(reason: Any) -> tuple[str, dict[str, Any]] | None:
+    """Return a reason as a value; a text is one that has no code."""
+    if isinstance(reason, Reason):
+        return reason.code, dict(reason.args)
+    return ("other", {"text": str(reason)}) if reason else None
 
 
 def _failure(err: BaseException) -> dict[str, Any]:

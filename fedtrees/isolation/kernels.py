@@ -137,7 +137,7 @@ def compiled(order: bytes) -> bool:
 
 
 def _order(function: Any, signature: Any) -> bytes | None:
-    """Put into text what is to be compiled; None where a type is no number or array of some."""
+    """Put into text what is to be compiled; None where a type is not one of `_told`."""
     try:
         arguments = [_told(kind) for kind in getattr(signature, "args", signature)]
         text = json.dumps([function.__module__, function.__qualname__, arguments])
@@ -147,12 +147,17 @@ def _order(function: Any, signature: Any) -> bytes | None:
 
 
 def _told(kind: Any) -> Any:
+    """Tell a type of numbers, arrays of them, and tuples of both, named or not."""
     from numba.core import types
 
     if isinstance(kind, types.Array):
         return [str(kind.dtype), kind.ndim, kind.layout, kind.mutable, kind.aligned]
     if isinstance(kind, types.Number | types.Boolean) and not isinstance(kind, types.Literal):
         return str(kind)
+    if isinstance(kind, types.BaseTuple):
+        named = getattr(kind, "instance_class", None)
+        of = [named.__module__, named.__qualname__] if named else []
+        return {"tuple": of, "of": [_told(each) for each in kind.types]}
     raise TypeError(kind)
 
 
@@ -164,5 +169,18 @@ def _type_of(told: Any) -> Any:
         if not isinstance(kind, types.Number | types.Boolean):
             raise TypeError(told)
         return kind
+    if isinstance(told, dict):
+        kinds = tuple(map(_type_of, told["of"]))
+        return types.BaseTuple.from_types(kinds, _tuple_of(*told["tuple"]))
     dtype, ndim, layout, mutable, aligned = told
     return types.Array(_type_of(dtype), ndim, layout, readonly=not mutable, aligned=aligned)
+
+
+def _tuple_of(module: str = "", name: str = "") -> Any:
+    """Return a named tuple of modules with kernels; nothing else is imported."""
+    if not module:
+        return None
+    found = getattr(import_module(module), name) if module.startswith(_ASKED) else None
+    if not (isinstance(found, type) and issubclass(found, tuple)):
+        raise TypeError(module, name)
+    return found

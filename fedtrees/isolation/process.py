@@ -22,6 +22,7 @@ import numpy as np
 from fedtrees.core import errors
 from fedtrees.core.errors import FedtreesError, ProtocolError
 from fedtrees.core.guess import Guess
+from fedtrees.core.reasons import FITS, Reason
 from fedtrees.core.registry import loaded_plugins
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
@@ -59,7 +60,7 @@ class Answer:
     ----------
     guess : Guess or None
         None: it does not apply.
-    reason : str
+    reason : Reason
         Why it does not apply.
     wall, cpu : float
         Seconds its `run` took, by its own clock.
@@ -68,7 +69,7 @@ class Answer:
     """
 
     guess: Guess | None = None
-    reason: str = ""
+    reason: Reason = FITS
     wall: float = 0.0
     cpu: float = 0.0
     touched: tuple[str, ...] = ()
@@ -122,15 +123,15 @@ class AttackProcess:
         reply = self._ask([attack], view, more)
         try:
             if "inapplicable" in reply:
-                return Answer(reason=str(reply["inapplicable"]))
+                return Answer(reason=_reason(reply["inapplicable"]))
             touched = tuple(map(str, reply["touched"]))
             guess = guesses.guess_of(reply["guess"])
-            return Answer(guess, "", float(reply["wall"]), float(reply["cpu"]), touched)
+            return Answer(guess, FITS, float(reply["wall"]), float(reply["cpu"]), touched)
         except (KeyError, TypeError, ValueError) as err:
             raise ProtocolError(f"attack {attack.name!r} answered with {err!r} amiss") from err
 
-    def reasons(self, attacks: Sequence[Spec], view: View) -> list[str | None]:
-        """Return, for each attack, why it does not apply to a view; None if it does.
+    def reasons(self, attacks: Sequence[Spec], view: View) -> list[Reason]:
+        """Return, for each attack, whether it applies to a view, and why not.
 
         Raises
         ------
@@ -143,7 +144,7 @@ class AttackProcess:
             raise ProtocolError(
                 "the attacks gave no reasons; one returned no text from inapplicable"
             )
-        return [None if reason is None else str(reason) for reason in said]
+        return [FITS if reason is None else _reason(reason) for reason in said]
 
     def make(self, attack: Spec) -> None:
         """Construct an attack there, and keep nothing; raises `FedtreesError` as `run`."""
@@ -238,10 +239,7 @@ class AttackProcess:
                     break
                 except Closed as err:
                     if attempt == 2:
-                        raise ProtocolError(
-                            f"its process was killed twice ({err}): out of memory, or a crash in "
-                            "compiled code; try fewer --jobs"
-                        ) from None
+                        raise ProtocolError(str(Reason("killed", code=str(err)))) from None
                     if view.oracle is not None:
                         del view.oracle.log[asked:]
         if "failed" in reply:
@@ -359,6 +357,18 @@ def _answers(view: View, X: Any, ids: Any) -> dict[str, Any]:
         return {"answers": np.asarray(view.oracle.query(X, ids))}
     except Exception as err:
         return {"error": str(err)}
+
+
+def _reason(told: Any) -> Reason:
+    """Return the reason that was told; raises `ProtocolError` if it is none."""
+    try:
+        code, args = told
+        plain = all(isinstance(value, (str, int, float)) for value in args.values())
+        if plain:
+            return Reason(str(code), **args)
+    except (AttributeError, TypeError, ValueError):
+        pass
+    raise ProtocolError(f"an attack gave {str(told)[:200]!r} for a reason")
 
 
 def _error(reply: dict[str, Any]) -> FedtreesError:

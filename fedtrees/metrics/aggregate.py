@@ -77,26 +77,6 @@ def mean_interval(
     return Interval(mean, float(min(low, mean)), float(max(high, mean)), len(known), missing)
 
 
-def paired_interval(
-    first: Sequence[float | None],
-    second: Sequence[float | None],
-    *,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-) -> Interval:
-    """Return the mean of ``first - second`` paired by seed, with its interval.
-
-    Raises
-    ------
-    DataError
-        The sequences differ in length.
-    """
-    if len(first) != len(second):
-        raise DataError(f"cannot pair {len(first)} values with {len(second)}")
-    gaps = [None if a is None or b is None else a - b for a, b in zip(first, second, strict=True)]
-    return mean_interval(gaps, level=level, resamples=resamples)
-
-
 def t_upper(values: Sequence[float], *, level: float = 0.95) -> float:
     """Return the upper end of Student's t interval of the mean over seeds.
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import BatchRows, Claim
 from fedtrees.core.registry import register
 from fedtrees.metrics.batches import Batches
@@ -20,12 +21,17 @@ class BatchLeavesMetric(Metric[Batches]):
     """Share of leaves that guessed rows of a batch share with the true ones, over all trees.
 
     Where a network is trained on the outputs of trees: it sees no more of a row than its leaves.
-    Rows are matched for the most that agree. ``row_leaves`` are rows right in all trees. The blind
-    line as in `batch-rows`, its guessed rows sent through the trees.
+    Rows are matched for the most that agree. The blind line as in `batch-rows`, its guessed rows
+    sent through the trees.
     """
 
     of: ClassVar[type[Claim]] = BatchRows
-    headline: ClassVar[tuple[str, ...]] = ("batch_leaves",)
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("batch_leaves", "leaves of a batch", "share of leaves", slot="guess",
+                head="leaves of a batch guessed", severity=110,
+                phrase="tell {} of the leaves that a batch reaches"),
+        Measure("row_leaves", "rows of a batch right in every leaf", "share of rows"),
+    )  # fmt: skip
 
     def truth(self, case: Case) -> Batches | None:
         """Return the holdings; None where the model has no trees."""

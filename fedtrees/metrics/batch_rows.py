@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import BatchRows, Claim
 from fedtrees.core.registry import register
 from fedtrees.metrics.batches import Batches
@@ -26,7 +27,19 @@ class BatchRowsMetric(Metric[Batches]):
 
     of: ClassVar[type[Claim]] = BatchRows
     main: ClassVar[tuple[str, ...]] = ("batch_ra", "batch_exact")
-    headline: ClassVar[tuple[str, ...]] = ("batch_ra", "batch_exact")
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("batch_ra", "reconstruction accuracy of a batch", "share of cells", slot="guess",
+                short="RA of a batch", head="cells of a batch guessed", severity=100,
+                phrase="guess {} of the values of a batch right"),
+        Measure("batch_exact", "exact rows of a batch", "share of rows", klass="person",
+                slot="rows", head="rows of a batch rebuilt", severity=90,
+                phrase="rebuild {} of the rows of a batch"),
+        Measure("batch_ra_of", "reconstruction accuracy of a batch, one kind of columns",
+                "share of cells", part="kind"),
+        Measure("batch_ra_sure", "reconstruction accuracy of the surer half of cells",
+                "share of cells"),
+        Measure("batches", "batches that were scored", "batches", None, "meta"),
+    )  # fmt: skip
     prominence: ClassVar[int] = 1
 
     def truth(self, case: Case) -> Batches | None:
@@ -75,11 +88,11 @@ class BatchRowsMetric(Metric[Batches]):
         scores = [
             Score("batch_ra", _share(agree, every), blind=line(every)),
             Score("batch_exact", _share(agree, every, True), blind=line(every, True)),
-            Score("batches", float(len(claims)), unit="batches"),
+            Score("batches", float(len(claims))),
         ]
         for name, of in (("categorical", coded), ("continuous", ~coded)):
             if of.any():
-                scores.append(Score(f"batch_ra:{name}", _share(agree, of), blind=line(of)))
+                scores.append(Score("batch_ra_of", _share(agree, of), line(of), name))
         if sure:
             scores.append(Score("batch_ra_sure", float(np.concatenate(sure).mean())))
         return scores

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, ColumnBins
 from fedtrees.core.registry import register
 from fedtrees.metrics.metric import Case, Metric, Score
@@ -24,7 +25,7 @@ class VictimsBins:
 
 @register.metric("column-bins")
 class ColumnBinsMetric(Metric[VictimsBins]):
-    """``bins_read``: share of the cells of the victims' columns whose bin is named exactly.
+    """Share of the cells of the victims' columns whose bin is named exactly.
 
     A cell without a value counts: naming it so is right. Columns that are not claimed are filled
     from the best blind guess. That one is told more than it can know: how many rows of each column
@@ -32,6 +33,11 @@ class ColumnBinsMetric(Metric[VictimsBins]):
     """
 
     of: ClassVar[type[Claim]] = ColumnBins
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("bins_read", "bins of others' values named", "share of cells", slot="guess",
+                short="bins named", head="bins named", severity=60,
+                phrase="name the bin of {} of the others' values"),
+    )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("bins_read",)
     prominence: ClassVar[int] = 1
 

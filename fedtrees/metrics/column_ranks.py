@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, ColumnRanks
 from fedtrees.core.registry import register
 from fedtrees.metrics.metric import Case, Metric, Score
@@ -33,6 +34,14 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
     """
 
     of: ClassVar[type[Claim]] = ColumnRanks
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("rank_correlation", "rank correlation of others' columns", "correlation",
+                slot="guess", short="rank correlation", head="order recovered", decimals=2,
+                severity=70, phrase="order the others' values with a rank correlation of {}",
+                beside=("bins_read",)),
+        Measure("rank_width", "width of ranks", "share of ranks", 0.0, severity=190,
+                phrase="narrow ranks down to {} of a column", beside=("rank_correlation",)),
+    )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("rank_correlation", "rank_width")
 
     def truth(self, case: Case) -> VictimsOrders | None:
@@ -82,5 +91,5 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
             width.append(float(np.where(inside, np.minimum(high - low, 1.0), 1.0).mean()))
         return [
             Score("rank_correlation", float(np.mean(correlation))),
-            Score("rank_width", float(np.mean(width)), best=0.0),
+            Score("rank_width", float(np.mean(width))),
         ]

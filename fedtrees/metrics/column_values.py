@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, ColumnValues
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -37,6 +38,17 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
     """
 
     of: ClassVar[type[Claim]] = ColumnValues
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("column_values", "values of columns", "share of cells", klass="group",
+                slot="certain", head="columns listed", severity=140,
+                phrase="read {} of the values of every column, though not whose they are"),
+        Measure("column_extremes", "smallest and largest values", "share of ends", klass="group",
+                short="extreme values", severity=210,
+                phrase="read {} of the smallest and largest values", beside=("column_values",)),
+        Measure("column_singles", "values that one row alone has", "share of values", klass="group",
+                short="values of one row", severity=220, beside=("column_values",),
+                phrase="read {} of the values that one row alone has"),
+    )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")
 
     def truth(self, case: Case) -> VictimsColumns | None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Entries
 from fedtrees.core.holding import Holding, KnownEntries
 from fedtrees.core.registry import register
@@ -53,8 +54,15 @@ class EntriesMetric(Metric[VictimsEntries]):
     """
 
     of: ClassVar[type[Claim]] = Entries
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("entries", "values found", "share of cells", slot="guess", head="missing cells",
+                severity=120, phrase="tell {} of the others' values"),
+        Measure("entries_close", "values nearly found", "share of cells", severity=130,
+                phrase="come close to {} of the others' values", beside=("entries",)),
+        Measure("exact_entry_rows", "rows with every value found", "share of rows", klass="person"),
+        Measure("relative_error", "relative error of values", "ratio", 0.0, decimals=2),
+    )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("entries", "exact_entry_rows", "relative_error")
-    headline: ClassVar[tuple[str, ...]] = ("entries", "entries_close")
 
     def truth(self, case: Case) -> VictimsEntries | None:
         """Return the victims' cells, None where they hold no value that is not known."""
@@ -127,7 +135,7 @@ class EntriesMetric(Metric[VictimsEntries]):
             Score("entries", float(found.mean())),
             Score("entries_close", float(close.mean())),
             Score("exact_entry_rows", float(np.mean(list(rows.values())))),
-            Score("relative_error", float(error.mean()) / size if size else None, 0.0, "ratio"),
+            Score("relative_error", float(error.mean()) / size if size else None),
         ]
 
 

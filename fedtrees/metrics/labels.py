@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Labels
 from fedtrees.core.registry import register
 from fedtrees.guessing.clusters import clusterings, own_columns_of
@@ -43,6 +44,16 @@ class LabelScores(Metric[TrueLabels]):
 
     of: ClassVar[type[Claim]] = Labels
     before_training: ClassVar[bool] = True
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("v_measure", "V-measure", "score, 0 to 1", slot="guess", head="class grouping",
+                decimals=2, severity=180, phrase="sort rows into classes with a V-measure of {}",
+                beside=("label_accuracy",)),
+        Measure("label_accuracy", "label accuracy under the best matching", "share of rows",
+                klass="person", slot="rows", short="label accuracy", head="labels told",
+                counted_by="rows", severity=30, phrase="put {} into the right class"),
+        Measure("ami", "adjusted mutual information", "score, at most 1", short="AMI", decimals=2),
+        Measure("label_auc", "AUC of labels", "AUC", decimals=3),
+    )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("v_measure", "label_accuracy")
     prominence: ClassVar[int] = 1
 
@@ -111,7 +122,7 @@ class LabelScores(Metric[TrueLabels]):
         cluster[told] = claim.cluster[order][at[told]]
         table = contingency_matrix(truth.y, cluster)
         matched = table[linear_sum_assignment(-table)].sum()
-        auc = None
+        auc, clusters = None, "guess" if claim.probability is None else ""
         if (
             claim.probability is not None
             and told.all()
@@ -121,6 +132,6 @@ class LabelScores(Metric[TrueLabels]):
         return [
             Score("v_measure", float(v_measure_score(truth.y, cluster))),
             Score("ami", float(adjusted_mutual_info_score(truth.y, cluster))),
-            Score("label_accuracy", float(matched / len(truth.y))),
+            Score("label_accuracy", float(matched / len(truth.y)), klass=clusters),
             Score("label_auc", auc),
         ]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Claim, LeafCounts
 from fedtrees.core.registry import register
@@ -209,7 +210,20 @@ class LeafCountMetric(Metric[GrownTrees]):
     """
 
     of: ClassVar[type[Claim]] = LeafCounts
-    headline: ClassVar[tuple[str, ...]] = ("leaf_mass_exact", "leaf_counts_exact")
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("leaf_mass_exact", "rows in leaves with exact counts", "share of rows",
+                klass="group", slot="certain", short="rows in exact leaves",
+                head="leaf class counts", severity=150,
+                phrase="tell how many rows of each class lie in a leaf, for {} of the rows",
+                required=True),
+        Measure("leaf_counts_exact", "leaves with exact counts", "share of leaves", klass="group",
+                severity=160, phrase="tell how many rows of each class lie in {} of the leaves",
+                beside=("leaf_mass_exact",), required=True),
+        Measure("leaf_counts_right", "returned leaf counts that are exact", "share of returned",
+                klass="group"),
+        Measure("count_error", "error of rows per leaf", "rows", 0.0, "group"),
+        Measure("count1_error", "error of rows of the last class per leaf", "rows", 0.0, "group"),
+    )  # fmt: skip
 
     def truth(self, case: Case) -> GrownTrees | None:
         """Return the true counts of all trees scored; None where no tree covers victims' rows."""
@@ -265,8 +279,8 @@ class LeafCountMetric(Metric[GrownTrees]):
         scores = [
             Score("leaf_counts_exact", first.leaf_counts_exact),
             Score("leaf_mass_exact", first.leaf_mass_exact),
-            Score("count_error", first.count_error, 0.0, "distance"),
-            Score("count1_error", first.count1_error, 0.0, "distance"),
+            Score("count_error", first.count_error),
+            Score("count1_error", first.count1_error),
         ]
         if truth.everywhere:
             right = share_right(claims, [truth.everywhere[c.tree] for c in claims])

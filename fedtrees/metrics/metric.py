@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.composition import Composition
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Claim
 from fedtrees.core.holding import Holding, KnownEntries, rows_of, stacked
 from fedtrees.core.registry import register
@@ -27,33 +29,38 @@ from fedtrees.metrics.known_entries import dealt, of_every_row
 
 T = TypeVar("T")
 
-#: ``sampling_error:ra`` is the standard error of ``ra`` where some of the rows were scored.
-SAMPLING_ERROR = "sampling_error"
-#: ``counted:records`` is how many rows the shares of the metric ``records`` are of.
-COUNTED = "counted"
-
 
 @dataclass(frozen=True)
 class Score:
-    """One measured value, under its key in ``rows.csv``.
+    """One measured value.
 
     Attributes
     ----------
-    name : str
+    key : str
+        One of the `Metric.measures`.
     value : float or None
         None where it is not defined.
-    best : float
-        Of a perfect guess: 1 for a share, 0 for an error.
-    unit : str
     blind : float or None
-        Its blind line, where that depends on the claim; else it is in `Metric.line`.
+        Its blind baseline, where that depends on the claim; else it is in `Metric.line`.
+    part : str
+        What it is of, where its measure has parts.
+    error : float or None
+        Standard error, where a sample was scored.
+    klass : str
+        Where the claim makes it of another class than its measure.
     """
 
-    name: str
+    key: str
     value: float | None
-    best: float = 1.0
-    unit: str = "share"
     blind: float | None = None
+    part: str = ""
+    error: float | None = None
+    klass: str = ""
+
+    @property
+    def name(self) -> str:
+        """Key and part."""
+        return f"{self.key} {self.part}".strip()
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,10 +239,10 @@ class Metric(ABC, Generic[T]):
     before_training : bool
         Whether truth and blind line need no training: then they are measured once per federation
         and threat, in a cell of their own.
+    measures : tuple of Measure
+        What it scores. Those with a phrase reports show first, in this order.
     main : tuple of str
-        Scores that such a cell tells of every blind guess, the deciding one first.
-    headline : tuple of str
-        Scores that reports show first; empty: `main`.
+        Keys that such a cell tells of every blind guess, the deciding one first.
     prominence : int
         Where several metrics could speak for a panel, the greatest does.
     """
@@ -243,9 +250,18 @@ class Metric(ABC, Generic[T]):
     name: ClassVar[str] = "metric"
     of: ClassVar[type[Claim]]
     before_training: ClassVar[bool] = False
+    measures: ClassVar[tuple[Measure, ...]] = ()
     main: ClassVar[tuple[str, ...]] = ()
-    headline: ClassVar[tuple[str, ...]] = ()
     prominence: ClassVar[int] = 0
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        unknown = {*cls.main} - {m.key for m in cls.measures}
+        if unknown:
+            raise UsageError(
+                f"metric {cls.__name__}: `main` names {sorted(unknown)}, of which there is no "
+                "Measure in its `measures`; declare one"
+            )
 
     @abstractmethod
     def truth(self, case: Case) -> T | None:
@@ -270,6 +286,29 @@ class Metric(ABC, Generic[T]):
     def counted(self, truth: T) -> int | None:
         """Return how many rows the shares are of, None where they are of something else."""
         return None
+
+    def measure(self, score: Score) -> Measure:
+        """Return what a score measures.
+
+        Raises `UsageError` if it is not declared so.
+        """
+        for found in self.measures:
+            if found.key == score.key and bool(found.part) == bool(score.part):
+                return found
+        part = f" with the part {score.part!r}" if score.part else ""
+        raise UsageError(
+            f"metric {self.name!r} scores {score.key!r}{part}; declare a Measure in its `measures`"
+        )
+
+    def best_of(self, scored: Mapping[str, Sequence[Score]]) -> dict[str, Best]:
+        """Return the best defined value per score, and whose it is (the first one's on a tie)."""
+        found: dict[str, Best] = {}
+        for guess, scores in scored.items():
+            for s in scores:
+                sign, old = self.measure(s).sign, found.get(s.name)
+                if s.value is not None and (old is None or sign * s.value > sign * old.value):
+                    found[s.name] = Best(s.value, guess, s)
+        return found
 
     def blind(self, case: Case, truth: T) -> dict[str, Sequence[Claim]]:
         """Return what adversaries claim who never looked, by name.
@@ -298,7 +337,7 @@ class Metric(ABC, Generic[T]):
         scored = {
             name: self.score(claims, truth) for name, claims in self.blind(case, truth).items()
         }
-        return {name: best.value for name, best in best_of(scored).items()}
+        return {name: best.value for name, best in self.best_of(scored).items()}
 
     def completed(
         self, claims: Sequence[Any], truth: T, blind: Callable[[], Sequence[Any]]
@@ -317,33 +356,11 @@ class Metric(ABC, Generic[T]):
 
 @dataclass(frozen=True)
 class Best:
-    """The best blind value of one score.
-
-    Attributes
-    ----------
-    value : float
-    guess : str
-        Name of the guess that reached it.
-    best : float
-        Of a perfect guess.
-    """
+    """The best blind value of one score, and the name of the guess that reached it."""
 
     value: float
     guess: str
-    best: float = 1.0
-
-
-def best_of(scored: Mapping[str, Sequence[Score]]) -> dict[str, Best]:
-    """Return the best defined value per score, and whose it is (the first one's on a tie)."""
-    found: dict[str, Best] = {}
-    for name, scores in scored.items():
-        for s in scores:
-            if s.value is None:
-                continue
-            sign = 1.0 if s.best else -1.0
-            if s.name not in found or sign * s.value > sign * found[s.name].value:
-                found[s.name] = Best(s.value, name, s.best)
-    return found
+    score: Score
 
 
 def blind_attacks(kind: type[Claim]) -> Iterator[str]:
@@ -362,7 +379,7 @@ def metrics_of(kind: type[Claim]) -> list[Metric[Any]]:
 def headlines() -> list[str]:
     """Return the scores that reports show first, most prominent metrics before others."""
     ranked = sorted(all_metrics(), key=lambda m: -m.prominence)
-    return list(dict.fromkeys(name for m in ranked for name in m.headline or m.main))
+    return [m.key for metric in ranked for m in metric.measures if m.phrase]
 
 
 def all_metrics() -> list[Metric[Any]]:

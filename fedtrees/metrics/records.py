@@ -43,7 +43,7 @@ class RecordScores:
     rows, guessed : int
         True rows n and guessed rows m.
     errors : mapping of str to float
-        Standard errors of ``ra``, ``exact_rows``, ``close_rows`` and, as ``ra:COLUMN``, of every
+        Standard errors of ``ra``, ``exact_rows``, ``close_rows`` and, as ``ra_of COLUMN``, of every
         column, as estimates from a sample of `most` true rows; 0 where they are all.
     """
 
@@ -134,7 +134,7 @@ def score_records(
                 "ra": share,
                 "exact_rows": share == 1,
                 "close_rows": close,
-                **{f"ra:{name}": right for name, right in zip(names, agree.T, strict=True)},
+                **{f"ra_of {name}": right for name, right in zip(names, agree.T, strict=True)},
             },
             n,
             most or n,

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, RoutedLabels
 from fedtrees.core.registry import register
 from fedtrees.metrics.metric import Case, Metric, Score
@@ -42,8 +43,14 @@ class RoutedLabelScores(Metric[AskedRows]):
     """
 
     of: ClassVar[type[Claim]] = RoutedLabels
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("routed_accuracy", "label accuracy on rows to predict", "share of rows",
+                klass="person", slot="rows", short="accuracy on new rows",
+                head="labels of new rows told", severity=40,
+                phrase="put {} of the rows to predict into the right class"),
+        Measure("routed_auc", "AUC on rows to predict", "AUC", decimals=3),
+    )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("routed_auc", "routed_accuracy")
-    headline: ClassVar[tuple[str, ...]] = ("routed_accuracy",)
 
     def truth(self, case: Case) -> AskedRows | None:
         """Return the rows; None where principals hold labels, or no columns, or none was asked."""

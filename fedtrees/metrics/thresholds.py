@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Thresholds
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -49,6 +50,15 @@ class ThresholdsMetric(Metric[VictimsSplits]):
     """
 
     of: ClassVar[type[Claim]] = Thresholds
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("thresholds", "thresholds of others found", "share of thresholds", klass="group",
+                slot="certain", head="split points", severity=50,
+                phrase="find {} of the others' thresholds"),
+        Measure("ranges_covered", "training ranges known", "share of ranges", klass="group",
+                severity=200, phrase="give {} of the ranges of somebody's values",
+                beside=("thresholds",)),
+        Measure("threshold_width", "width of thresholds", "share of a range", 0.0, "group"),
+    )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("thresholds", "ranges_covered")
 
     def truth(self, case: Case) -> VictimsSplits | None:
@@ -127,6 +137,6 @@ class ThresholdsMetric(Metric[VictimsSplits]):
             passed, covered = passed + split.rows, covered + split.rows * close
         return [
             Score("thresholds", float(np.mean(list(right.values())))),
-            Score("threshold_width", float(np.mean(list(width.values()))), best=0.0),
+            Score("threshold_width", float(np.mean(list(width.values())))),
             Score("ranges_covered", covered / passed if passed else None),
         ]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, EveryRecord, Records
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
@@ -20,7 +22,7 @@ from fedtrees.guessing.told import fitted, nearest_guesses
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.guessing.wanted import MOST_ROWS, spaced, wanted
 from fedtrees.messages.cuts import CutPoints
-from fedtrees.metrics.metric import SAMPLING_ERROR, Case, Metric, Score
+from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.returned_rows import score_returned_rows
 from fedtrees.metrics.row_errors import inliers, row_errors
@@ -113,7 +115,11 @@ def _told(made: Mapping[str, Table], case: Case, n: int) -> dict[str, Table]:
 
 @register.metric("records")
 class RecordMetric(Metric[VictimsRows]):
-    """Reconstruction accuracy and its company: see `fedtrees.metrics.records.score_records`.
+    """Guessed rows, matched with the true ones: see `fedtrees.metrics.records.score_records`.
+
+    A cell agrees within 0.319 standard deviations, if its column is categorical where it is equal;
+    an exact row agrees in every column. Gower distance has no such cliff. Where all columns are
+    codes, ``right_rows`` and errors are of features alone, rows matched by them.
 
     An attack that returns only what it is sure of is completed by the best blind guess before it
     is compared with all victims' rows: nobody has to submit less.
@@ -122,8 +128,7 @@ class RecordMetric(Metric[VictimsRows]):
     that were guessed: as many as `fedtrees.guessing.wanted` says, the blind adversary no fewer, and
     all that an attack is sure of. Exact rows that it does not tell from others count as far as they
     are among those. With fewer rivals for a guess, RA and close rows come out higher, and so does
-    the blind line. ``sampling_error:ra`` and so on are standard errors, by which reports widen
-    intervals.
+    the blind line. Reports widen intervals by the standard errors.
 
     What the threat declares known is right in every blind guess; ``row_error`` and its company
     leave it out, as Gorgé et al. (2025) do.
@@ -131,8 +136,31 @@ class RecordMetric(Metric[VictimsRows]):
 
     of: ClassVar[type[Claim]] = Records
     before_training: ClassVar[bool] = True
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("ra", "reconstruction accuracy", "share of cells", slot="guess", short="RA",
+                head="cells guessed", severity=80, phrase="guess {} of the values right",
+                required=True),
+        Measure("exact_rows", "exact rows", "share of rows", klass="person", slot="rows",
+                head="rows rebuilt", counted_by="rows", severity=10, required=True,
+                phrase="rebuild {} in every column",
+                explained="A row is rebuilt where every category is right and every number within "
+                          "0.319 standard deviations."),
+        Measure("close_rows", "rows right in 90% of columns", "share of rows", klass="person",
+                short="close rows", counted_by="rows", severity=170,
+                phrase="rebuild {} in 90% of the columns", beside=("exact_rows", "ra")),
+        Measure("bit_exact_rows", "rows right in every bit", "share of rows", klass="person"),
+        Measure("right_rows", "rows right in every feature", "share of rows", klass="person"),
+        Measure("ra_top", "reconstruction accuracy, named columns", "share of cells"),
+        Measure("ra_of", "reconstruction accuracy of a column", "share of rows", part="column"),
+        Measure("gower", "Gower distance", "distance", 0.0),
+        Measure("hamming", "Hamming distance", "distance", 0.0),
+        Measure("row_error", "wrong features", "share of cells", 0.0),
+        Measure("worst_row", "wrong features of the worst row", "share of cells", 0.0),
+        Measure("inlier_error", "wrong features of ordinary rows", "share of cells", 0.0),
+        Measure("outlier_error", "wrong features of odd rows", "share of cells", 0.0),
+        Measure("scored_rows", "rows that were scored", "rows", None, "meta"),
+    )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("ra", "ra_top", "exact_rows")
-    headline: ClassVar[tuple[str, ...]] = ("ra", "exact_rows", "close_rows")
     prominence: ClassVar[int] = 2
 
     def truth(self, case: Case) -> VictimsRows | None:
@@ -184,33 +212,24 @@ class RecordMetric(Metric[VictimsRows]):
 
     def score(self, claims: Sequence[Records], truth: VictimsRows) -> list[Score]:
         """Score guessed rows against all victims' rows."""
-        most = truth.whole
-        got = score_records(claims[0].table, truth.rows, truth.schema, truth.top, most=most)
-        about = [
-            Score("scored_rows", float(len(truth.rows)), unit="rows"),
-            *(Score(f"{SAMPLING_ERROR}:{k}", e, 0.0, "error") for k, e in got.errors.items()),
-        ]
-        errors: list[Score] = []
+        got = score_records(claims[0].table, truth.rows, truth.schema, truth.top, most=truth.whole)
+        found: dict[str, float | None] = {
+            "ra": got.ra, "ra_top": got.ra_top, "exact_rows": got.exact_rows,
+            "close_rows": got.close_rows, "bit_exact_rows": got.bit_exact_rows,
+            "gower": got.gower, "hamming": got.hamming,
+        }  # fmt: skip
         if truth.inlier is not None:
             row = row_errors(claims[0].table, truth.rows, truth.inlier, truth.told)
-            told = {
-                "row_error": row.mean, "worst_row": row.worst,
-                "inlier_error": row.inliers, "outlier_error": row.outliers,
+            found |= {
+                "row_error": row.mean, "worst_row": row.worst, "inlier_error": row.inliers,
+                "outlier_error": row.outliers, "right_rows": row.right,
             }  # fmt: skip
-            errors = [Score(name, value, 0.0, "distance") for name, value in told.items()]
-            errors.append(Score("right_rows", row.right))
-        return [
-            *(about if truth.sampled else ()),
-            Score("ra", got.ra),
-            Score("ra_top", got.ra_top),
-            Score("exact_rows", got.exact_rows),
-            Score("close_rows", got.close_rows),
-            Score("bit_exact_rows", got.bit_exact_rows),
-            Score("gower", got.gower, 0.0, "distance"),
-            Score("hamming", got.hamming, 0.0, "distance"),
-            *errors,
-            *(Score(f"ra:{column}", share) for column, share in got.per_feature.items()),
-        ]
+        scores = [Score(key, value) for key, value in found.items()]
+        scores += [Score("ra_of", share, part=name) for name, share in got.per_feature.items()]
+        if not truth.sampled:
+            return scores
+        about = Score("scored_rows", float(len(truth.rows)))
+        return [about, *(replace(s, error=got.errors.get(s.name)) for s in scores)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,9 +244,19 @@ class Strangers:
 
 @register.metric("specificity")
 class SpecificityMetric(Metric[Strangers]):
-    """Is a guess closer to the victims' rows than to others of the same distribution?"""
+    """Is a guess closer to the victims' rows than to others of the same distribution?
+
+    ``specificity_z`` and ``nearest_row`` as Gorgé et al. (2026, App. D); ``leak_cdf``: chance that
+    a fresh sample would be as close to the guess as the training rows are, by a normal fit: 0.5 is
+    none of their own. They need a reserve of rows, kept for tables of 5,000 rows or more.
+    """
 
     of: ClassVar[type[Claim]] = Records
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("specificity_z", "specificity", "z", inf, "person", decimals=2),
+        Measure("leak_cdf", "chance of fresh rows as close", "share", 0.0, "person"),
+        Measure("nearest_row", "guesses nearer to victims than to fresh rows", klass="person"),
+    )  # fmt: skip
 
     def truth(self, case: Case) -> Strangers | None:
         """Return victims' and reserve rows, None without either."""
@@ -245,8 +274,8 @@ class SpecificityMetric(Metric[Strangers]):
         test = specificity(guess, truth.rows, truth.reserve, truth.schema, rng)
         near = nearest_row(guess, truth.rows, truth.reserve, truth.schema, rng)
         return [
-            Score("specificity_z", test.z, unit=""),
-            Score("leak_cdf", test.tail, 0.0),
+            Score("specificity_z", test.z),
+            Score("leak_cdf", test.tail),
             Score("nearest_row", near),
         ]
 
@@ -268,7 +297,17 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     """How many rows that were returned as certain are right in every bin, and how many are not."""
 
     of: ClassVar[type[Claim]] = Records
-    headline: ClassVar[tuple[str, ...]] = ("returned_right",)
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("returned_right", "rows returned, right in every bin", "share of rows",
+                klass="person", slot="certain", short="returned rows right",
+                head="rows vouched for", counted_by="rows", severity=20,
+                phrase="be sure of {}, right in every bin", beside=("exact_rows",)),
+        Measure("returned_owned", "rows returned with their owner", "share of rows",
+                klass="person"),
+        Measure("returned_wrong", "returned rows that are wrong", "share of returned", 0.0,
+                "person"),
+        Measure("returned_rows", "rows returned", "rows", None, "meta"),
+    )  # fmt: skip
 
     def truth(self, case: Case) -> BinnedVictims | None:
         """Return the victims' rows and the cut points, None where none were settled."""
@@ -278,6 +317,10 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
             return None
         return BinnedVictims(held, Cuts(sent[0].values, sent[0].offsets, sent[0].minimum))
 
+    def counted(self, truth: BinnedVictims) -> int:
+        """Return the number of the victims' rows."""
+        return sum(map(len, truth.held.values()))
+
     def score(self, claims: Sequence[Records], truth: BinnedVictims) -> list[Score]:
         """Score rows that come with a confidence; others claim nothing for certain."""
         claim = claims[0]
@@ -285,9 +328,9 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
             return []
         got = score_returned_rows(claim.table, truth.held, truth.cuts, claim.owner)
         return [
-            Score("returned_rows", float(got.returned), unit="rows"),
+            Score("returned_rows", float(got.returned)),
             Score("returned_right", got.right),
-            Score("returned_wrong", got.wrong, 0.0, "distance"),
+            Score("returned_wrong", got.wrong),
             Score("returned_owned", got.owned),
         ]
 
@@ -295,9 +338,8 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
         self, case: Case, truth: BinnedVictims, measured: Mapping[str, float]
     ) -> dict[str, float]:
         """Return what the best single draw of the blind adversary gets right."""
-        n = sum(map(len, truth.held.values()))
         rng = case.streams.child("blind").rng("returned-rows")
-        drawn = case.blind_rows(wanted(n), rng, draws=1)
+        drawn = case.blind_rows(wanted(self.counted(truth)), rng, draws=1)
         scored = [score_returned_rows(g, truth.held, truth.cuts) for g in drawn.values()]
         best = max(scored, key=lambda s: s.right)
         line = {"returned_right": best.right, "returned_wrong": best.wrong}
@@ -327,6 +369,10 @@ class EveryRecordMetric(Metric[Everybody]):
     """
 
     of: ClassVar[type[Claim]] = EveryRecord
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("ra_union", "reconstruction accuracy over all rows", "share of cells"),
+        Measure("ra_owner", "reconstruction accuracy of the largest owner", "share of cells"),
+    )  # fmt: skip
 
     def truth(self, case: Case) -> Everybody | None:
         """Return everybody's rows, None where nobody but the principals holds whole ones."""

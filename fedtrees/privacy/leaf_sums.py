@@ -3,36 +3,78 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from fedtrees.privacy.renyi import noise_multiplier
+from fedtrees.privacy.gaussian_dp import mu_of
+
+_SHARE = 0.2  # of the budget, for hessians that are not bounded by gradients
 
 
-def leaf_scales(
-    norms: tuple[float, float],
-    *,
-    epsilon: float,
-    delta: float,
-    rounds: int,
-    hessian_share: float,
-) -> tuple[float, float]:
-    """Return the scales of noise on sums of gradients and of hessians in the leaves, or zeros.
+@dataclass(frozen=True)
+class RowBound:
+    """What a row may bring to the sums of one round: ``|g|^2 + |h / ratio|^2 <= norm^2``.
 
-    A row is in one leaf of each tree of a round, so that neither the leaves nor the splits count,
-    if these ignore data. Rényi divergences add up: the hessians of all rounds have their share.
+    Attributes
+    ----------
+    norm : float
+        In units of the gradient; infinite: no bound.
+    ratio : float
+        Scale of the noise on hessians over that on gradients.
+    """
+
+    norm: float
+    ratio: float
+
+
+def row_bound(
+    norms: tuple[float, float], *, largest: float, free: float, share: float | None
+) -> RowBound:
+    """Return what rows may bring together to sums of gradients and of hessians.
+
+    A row whose gradient is largest has hardly a hessian: ``|h|^2 <= free^2 (largest^2 - |g|^2)``.
+    So noise on hessians that is `free` times that on gradients costs nothing beside it.
 
     Parameters
     ----------
     norms : pair of float
-        Bounds on the Euclidean norm of a row's gradients, and of its hessians, over the trees of a
-        round: the L2 sensitivities.
+        Bounds on the Euclidean norm of a row's gradients, clipped or not, and of its hessians,
+        over the trees of a round.
+    largest : float
+        Bound on the norm of gradients that are not clipped.
+    free : float
+        `Objective.free`; infinite: hessians and gradients are not bound together.
+    share : float or None
+        Of the budget, spent on hessians. None: as much as they get for nothing, or a fifth.
+    """
+    g, h = norms
+    if share is None and math.isfinite(free):
+        ratio = free
+    else:
+        share = _SHARE if share is None else share
+        ratio = h / g * math.sqrt((1 - share) / share)
+    apart = math.hypot(g, h / ratio)
+    if math.isinf(free):
+        return RowBound(apart, ratio)
+    more = max(1 / ratio**2 - 1 / free**2, 0.0)
+    return RowBound(min(math.hypot(largest, h * math.sqrt(more)), apart), ratio)
+
+
+def leaf_scales(
+    bound: RowBound, *, epsilon: float, delta: float, rounds: int
+) -> tuple[float, float]:
+    """Return the scales of noise on sums of gradients and of hessians in the leaves, or zeros.
+
+    A row is in one leaf of each tree of a round, so that neither the leaves nor the splits count,
+    if these ignore data. Gaussian noise composes exactly: rounds have equal parts of mu squared.
+
+    Parameters
+    ----------
+    bound : RowBound
     epsilon, delta : float
         Of all releases together; epsilon in nats, infinite for no noise.
     rounds : int
-    hessian_share : float
-        Between 0 and 1.
     """
     if math.isinf(epsilon):
         return 0.0, 0.0
-    multiplier = noise_multiplier(epsilon, delta, rounds)
-    g, h = norms
-    return g * multiplier / math.sqrt(1 - hessian_share), h * multiplier / math.sqrt(hessian_share)
+    scale = bound.norm * math.sqrt(rounds) / mu_of(epsilon, delta)
+    return scale, bound.ratio * scale

@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon that an audit finds, from many runs or from one.
+"""Lower bounds on epsilon that an audit finds from guesses of which rows took part.
 
 A bound holds with the stated confidence whatever the scores are made of: bad scores lower it.
 """
@@ -12,76 +12,22 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import check_share
 
-#: Shares of the canaries that are guessed, the surest first; the confidence is split over them.
-_GUESSED = (1.0, 0.5, 0.25, 0.1)
+#: Shares of the rows that are guessed, the surest first; the confidence is split over them.
+_GUESSED = (1.0, 0.4, 0.15, 0.05)
 
 
-def bound_of_runs(
-    present: NDArray[np.float64],
-    absent: NDArray[np.float64],
-    *,
-    confidence: float = 0.95,
-    delta: float = 0.0,
-) -> float:
-    """Return a lower bound on epsilon from scores of many runs with a row and as many without.
-
-    Half of the runs choose a threshold; on the other half the chances of a score beyond it are
-    bounded exactly (Clopper and Pearson 1934), and ``epsilon >= ln((p - delta) / q)`` (Jagielski,
-    Ullman and Oprea 2020).
-
-    Parameters
-    ----------
-    present, absent : float array, shape (n,), (m,)
-        A score for each run, in the order in which they were made; larger where the row seems
-        present.
-    confidence : float
-        Between 0 and 1.
-    delta : float
-
-    Returns
-    -------
-    float
-        In nats, 0 or more.
-    """
-    check_share("confidence", confidence)
-    (p_try, p_rest), (q_try, q_rest) = (np.array_split(s, 2) for s in (present, absent))
-    best, bound = -math.inf, 0.0
-    for sign in (1, -1):  # more where it is present, or where it is absent
-        one, other = (p_try, q_try) if sign > 0 else (-q_try, -p_try)
-        for level in np.unique(np.concatenate([one, other])):
-            expected = _ratio(one >= level, other >= level, confidence, delta)
-            if expected > best:
-                best = expected
-                first, second = (p_rest, q_rest) if sign > 0 else (-q_rest, -p_rest)
-                bound = _ratio(first >= level, second >= level, confidence, delta)
-    return max(bound, 0.0)
-
-
-def _ratio(
-    often: NDArray[np.bool_], seldom: NDArray[np.bool_], confidence: float, delta: float
-) -> float:
-    """Bound the log of the ratio of two chances, each at half of what is left to go wrong."""
-    from scipy.special import betaincinv
-
-    k, n = int(often.sum()), len(often)
-    j, m = int(seldom.sum()), len(seldom)
-    risk = (1 - confidence) / 2
-    low = float(betaincinv(k, n - k + 1, risk)) if k else 0.0
-    high = float(betaincinv(j + 1, m - j, 1 - risk)) if j < m else 1.0
-    return math.log((low - delta) / high) if low > delta else -math.inf
-
-
-def bound_of_one_run(
+def bound_of_guesses(
     scores: NDArray[np.float64],
     present: NDArray[np.bool_],
     *,
     confidence: float = 0.95,
     delta: float = 0.0,
 ) -> float:
-    """Return a lower bound on epsilon from one run with many rows that are there by a coin flip.
+    """Return a lower bound on epsilon from rows of one run or several, there by a coin flip each.
 
     Steinke, Nasr and Jagielski (2023), theorem 5.2: of r guesses, more are right than of a
-    binomial of r and ``e^epsilon / (1 + e^epsilon)`` only by chance, and delta. Several r are
+    binomial of r and ``e^epsilon / (1 + e^epsilon)`` only by chance, and delta. Runs that share no
+    coin are together as private of a row as its own, so that their guesses add up. Several r are
     tried, each at its share of the risk.
 
     Parameters
@@ -107,6 +53,11 @@ def bound_of_one_run(
         if guesses:
             found.append(_largest(guesses, int(right[:guesses].sum()), m, risk, delta))
     return max(found)
+
+
+def most_of_guesses(m: int, *, delta: float = 0.0) -> float:
+    """Return the largest bound that so many rows can show: that of right guesses throughout."""
+    return bound_of_guesses(np.ones(m), np.ones(m, dtype=bool), delta=delta)
 
 
 def _largest(guesses: int, right: int, m: int, risk: float, delta: float) -> float:

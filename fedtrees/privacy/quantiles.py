@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
+
+#: What chooses one quantile: its place among all, values in order, its share q, and the ends.
+Choice = Callable[[int, NDArray[np.int64], float, int, int], int]
 
 
 def private_quantiles(
@@ -38,16 +43,44 @@ def private_quantiles(
     -------
     int64 array, shape (count,), not decreasing
     """
-    found = np.empty(count, dtype=np.int64)
     each = epsilon / count.bit_length()
+
+    def drawn(_: int, inside: NDArray[np.int64], q: float, a: int, b: int) -> int:
+        ends, score = _scores(inside, q, a, b, each)
+        k = int(np.argmax(score + rng.gumbel(size=len(score))))
+        return int(rng.integers(ends[k] + 1, ends[k + 1] + 1))
+
+    return _chosen(values, count, low, high, drawn)
+
+
+def log_chance(
+    found: NDArray[np.int64], values: NDArray[np.int64], low: int, high: int, epsilon: float
+) -> float:
+    """Return the log probability that `private_quantiles` chooses these numbers, in nats."""
+    each, told = epsilon / len(found).bit_length(), []
+
+    def given(middle: int, inside: NDArray[np.int64], q: float, a: int, b: int) -> int:
+        ends, score = _scores(inside, q, a, b, each)
+        k = int(np.searchsorted(inside, found[middle]))
+        told.append(score[k] - np.logaddexp.reduce(score) - np.log(ends[k + 1] - ends[k]))
+        return int(found[middle])
+
+    _chosen(values, len(found), low, high, given)
+    return float(sum(told))
+
+
+def _chosen(
+    values: NDArray[np.int64], count: int, low: int, high: int, choose: Choice
+) -> NDArray[np.int64]:
+    """Choose the middle quantile, then those on either side of it."""
+    found = np.empty(count, dtype=np.int64)
     open_ranges = [(np.sort(np.clip(values, low, high)), 0, count, low, high)]
     while open_ranges:
         inside, first, last, a, b = open_ranges.pop()
         if first == last:
             continue
         middle = (first + last) // 2
-        q = (middle + 1 - first) / (last + 1 - first)
-        chosen = _choose(inside, q, a, b, each, rng)
+        chosen = choose(middle, inside, (middle + 1 - first) / (last + 1 - first), a, b)
         found[middle] = chosen
         at = int(np.searchsorted(inside, chosen))
         open_ranges += [
@@ -67,20 +100,13 @@ def rank_error(count: int, epsilon: float) -> float:
     return 2.0 * count.bit_length() / epsilon
 
 
-def _choose(
-    ascending: NDArray[np.int64],
-    q: float,
-    low: int,
-    high: int,
-    epsilon: float,
-    rng: np.random.Generator,
-) -> int:
-    """Choose a number of [low, high] by how far its rank is from quantile q."""
+def _scores(
+    ascending: NDArray[np.int64], q: float, low: int, high: int, epsilon: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return where numbers with 0, 1, ..., n values below them end, and the log weight of each."""
     n = len(ascending)
     ends = np.concatenate([[low - 1], ascending, [high]])
-    width = np.diff(ends)  # numbers with 0, 1, ..., n values below them
-    distance = np.abs(np.arange(n + 1) - q * n)
+    distance = np.abs(np.arange(n + 1) - q * n)  # of the rank from quantile q
     with np.errstate(divide="ignore"):
-        score = np.log(width) - epsilon * distance / (2.0 * max(q, 1.0 - q))
-    k = int(np.argmax(score + rng.gumbel(size=n + 1)))
-    return int(ends[k] + rng.integers(1, width[k] + 1))
+        score = np.log(np.diff(ends)) - epsilon * distance / (2.0 * max(q, 1.0 - q))
+    return ends, score

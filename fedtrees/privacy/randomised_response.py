@@ -158,18 +158,3 @@ def matrix(
             for answer in outside:
                 found[true][answer] = Fraction(1, len(outside))
     return found
-
-
-def greatest_ratio(found: Sequence[Sequence[Fraction]]) -> Fraction | None:
-    """Return by how much one true label makes an answer likelier than another; None: infinitely.
-
-    Label-DP with epsilon is that it is at most ``e^epsilon``.
-    """
-    worst = Fraction(1)
-    for answers in zip(*found, strict=True):
-        if not any(answers):
-            continue
-        if not all(answers):
-            return None
-        worst = max(worst, max(answers) / min(answers))
-    return worst

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Context, Defense, Place, Stage
+from fedtrees.core.defense import Context, Place, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, without_noise
 from fedtrees.core.holding import Holding, check_holdings, client_names, rows_of
@@ -21,14 +21,15 @@ from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
 from fedtrees.core.network import LocalNetwork, Network
 from fedtrees.core.party import Party, acting
+from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.rows import LOCAL_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealing
-from fedtrees.core.sensitivity import misplaced_in
 from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen
 from fedtrees.messages.models import as_message
+from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.limits import check_channels
 
 
@@ -77,7 +78,9 @@ class Protocol(ABC):
     sometimes : mapping of Message type to str
         Of `says`, what crosses only under some parameters or defenses, each with when.
     serves : frozenset of str
-        Hooks and limits of defenses that its parties keep to (`Composition.mismatch`).
+        Hooks and limits of defenses that its parties keep to (`fedtrees.protocols.fit`): of
+        ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows`` and
+        ``poisson_sampling``.
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
     noised : tuple of Message types
@@ -142,6 +145,10 @@ class Protocol(ABC):
         """State what the protocol guarantees by itself; most protocols guarantee nothing."""
         return NoGuarantee()
 
+    def claimed(self, defense: Composition) -> Guarantee:
+        """State what it guarantees where a defense settles cut points; by default `claim`."""
+        return self.claim()
+
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose what a run of the protocol by itself spent; by default the claim."""
         return self.claim()
@@ -156,6 +163,14 @@ class Protocol(ABC):
 
     def canaries(self) -> Any:
         """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""
+        return None
+
+    def worst_case(self, defense: Composition) -> tuple[Protocol, Any] | None:
+        """Return the parameters, and the rows, by which an audit sees most of a row; None: as is.
+
+        A claim of epsilon holds whatever the table and the public parameters are, so that an
+        auditor chooses both: one tree, few columns, gradients near their bound.
+        """
         return None
 
     @property
@@ -200,26 +215,9 @@ class Protocol(ABC):
         """
         return []
 
-    def mismatch(self, defense: Composition, schema: Schema | None = None) -> str | None:
-        """Return why a defense makes no sense here, on such a table if one is given; else None."""
-        roles = set(self.roles(2).values())
-        for part in defense.parts:
-            if self.released and type(part).endpoint is not Defense.endpoint:
-                return (
-                    f"{part.name!r} acts on an endpoint; {self.name!r} releases its model, which "
-                    "answers whoever has it"
-                )
-            if part.guards and part.at and not part.at & roles:
-                return (
-                    f"{part.name!r} acts at {', '.join(sorted(part.at))}; the roles of "
-                    f"{self.name!r} are {', '.join(sorted(roles))}"
-                )
-        reason = defense.mismatch(self.name, self.says, self.serves)
-        if reason is None and self.claim().budget:
-            noised = self.noised or self.says
-            shares = self.summed
-            reason = misplaced_in(defense.parts, self.name, noised, self.holders, shares)
-        return reason
+    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+        """Return what such a table lacks for this protocol under a defense, None if nothing."""
+        return None
 
     def predict(
         self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]
@@ -329,7 +327,7 @@ class Training:
     @property
     def claims(self) -> list[Guarantee]:
         """What the protocol and each part of the defense claim, in that order."""
-        return [self.protocol.claim(), *self.defense.claims()]
+        return [self.protocol.claimed(self.defense), *self.defense.claims()]
 
     @property
     def spent(self) -> list[Guarantee]:
@@ -402,14 +400,14 @@ def train(
     DataError
         If nobody holds a row.
     UsageError
-        If the names are not the protocol's, or the defense makes no sense with it.
+        If the names are not the protocol's; `Unfit`, if the defense makes no sense with it.
     UnguardedMessageError
         If a defense meets a message it does not handle.
     """
     defense = defense or Composition()
-    reason = protocol.mismatch(defense, schema)
-    if reason:
-        raise UsageError(reason)
+    reason = fit(protocol, defense, data=Data(schema))
+    if not reason.ok:
+        raise Unfit(reason)
     if not holdings or not sum(map(len, holdings.values())):
         raise DataError("a federation needs at least one party that holds at least one row")
     roles = protocol.roles(len(holdings))
@@ -438,7 +436,7 @@ def train(
     limits = (
         i
         for i, part in enumerate(defense.parts)
-        if part.least_leaf_rows > 0 or type(part).endpoint is not Defense.endpoint
+        if part.least_leaf_rows > 0 or "endpoint" in part.acts_through
     )
     net.transcript.acted.update(limits)
     coordinator = _join_all(net, protocol, roles, holdings, schema)

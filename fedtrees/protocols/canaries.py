@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Channel, chained
 from fedtrees.core.errors import ProtocolError
+from fedtrees.core.holding import Holding, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.boosting import Histogram
@@ -20,6 +22,8 @@ from fedtrees.trees.binning import Cuts, bin_rows
 
 _BITS, _WIDEST, _NUMBERS = 24, 1 << 14, 64
 _CROWD = 8192
+#: Canaries that mostly have a leaf of their own in a tree of 4096, and how many such trees.
+ALONE_DEPTH, _ALONE, _ALONE_RUNS = 12, 2048, 8
 _EXACT = 1e-3  # the scale that noise is taken to have where there is none
 
 
@@ -31,10 +35,25 @@ class Canaries(ABC):
     schema : Schema
     most : int
         As many as one run can hold without hiding one another.
+    runs : int
+        How many runs a thorough audit takes.
     """
 
     schema: Schema
     most: int
+    runs: int = 1
+
+    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, Holding]:
+        """Return what each party holds: one client the canaries that are there, another the rest.
+
+        Parameters
+        ----------
+        rows, others : Table
+            As `rows` returned them.
+        there : bool array, shape (n,)
+            Which canaries take part.
+        """
+        return over_clients([rows.take(there), others])
 
     @abstractmethod
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
@@ -62,12 +81,16 @@ class ForestCanaries(Canaries):
     mechanism : str
     epsilon : float
         Of one tree.
+    alone : bool
+        Whether to bring no more of them than mostly find a leaf for themselves.
     """
 
     depth: int
     mechanism: str
     epsilon: float
+    alone: bool = False
 
+    runs = _ALONE_RUNS
     schema = Schema(
         tuple(Feature(f"b{i}", "categorical", categories=("0", "1")) for i in range(_BITS)), "y"
     )
@@ -75,6 +98,8 @@ class ForestCanaries(Canaries):
     @property
     def most(self) -> int:  # type: ignore[override]
         """As many for each leaf and class as hide in its noise, 2048 at most."""
+        if self.alone:
+            return _ALONE
         hidden = 1 + int(min(0.5 / self.epsilon**2, 2048))
         return min((2 << self.depth) * hidden, 2048)
 
@@ -92,8 +117,10 @@ class ForestCanaries(Canaries):
         tables: dict[int, NDArray[np.float64]] = {}
         for tree, leaf in enumerate(leaves.T):
             seen = counts[tree][leaf, rows.y] - base[tree][leaf, rows.y]
-            if self.mechanism == "majority":
-                found += 2 * seen - 1
+            if self.mechanism == "majority":  # of a leaf with no other row
+                other = math.exp(-self.epsilon)
+                told = np.where(seen > 0, math.log(2 - other), -self.epsilon)
+                found += told * (_only(leaf) if self.alone else 1)
                 continue
             cell = leaf * 2 + rows.y
             beside = np.bincount(cell, minlength=counts[tree].size)[cell] - 1
@@ -127,21 +154,28 @@ class LeafSumCanaries(Canaries):
         Bounds on a row's gradient and hessian.
     scales : pair of float
         Of the Gaussian noise on their sums in a leaf.
+    alone : bool
+        Whether to bring few enough to find leaves for themselves, and no crowd.
     """
 
     norms: tuple[float, float]
     scales: tuple[float, float]
+    alone: bool = False
 
+    runs = _ALONE_RUNS
     schema = Schema(tuple(Feature(f"x{i}", low=0.0, high=1.0) for i in range(_NUMBERS)), "y")
 
     @property
     def most(self) -> int:  # type: ignore[override]
         """As many as hide in the noise of some leaves, 64 to 2048."""
+        if self.alone:
+            return _ALONE
         return int(np.clip(8 * (self.scales[0] / self.norms[0]) ** 2, 64, 2048))
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
         """Return rows of class 1, and the crowd of class 0."""
-        X = rng.random((count + _CROWD, _NUMBERS), dtype=np.float32)
+        crowd = 1 if self.alone else _CROWD
+        X = rng.random((count + crowd, _NUMBERS), dtype=np.float32)
         y = (np.arange(len(X)) < count).astype(np.int64)
         return Table(X[:count], y[:count]), Table(X[count:], y[count:])
 
@@ -164,7 +198,7 @@ class LeafSumCanaries(Canaries):
                 # log odds of a normal whose mean is `mine` or 0, and half of it was taken off
                 found += rest[at] * mine / variance
             margin[0] += tree.value[leaf]
-        return found
+        return found * _only(leaves[:n, 0]) if self.alone else found
 
 
 @dataclass(frozen=True)
@@ -198,7 +232,7 @@ class HistogramCanaries(Canaries):
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
         """Compare a row's bins of all features in every root with what it would bring there."""
         found, places = np.zeros(len(rows)), None
-        alone, together, row = _laws(training)
+        alone, together, row = laws_of_sums(training)
         for d in training.transcript:
             message = d.message
             if isinstance(message, CutPoints):
@@ -214,7 +248,7 @@ class HistogramCanaries(Canaries):
             units, _ = message.unit_of("sums")
             law = together if d.receivers == (d.sender,) else alone
             sums, noise = _read(law, message.sums[root], units)
-            brought = self._brought(training, message.tree, rows)
+            brought = brings(training, message.tree, rows)
             for which in (0, 1):  # gradients, hessians
                 mine_only = np.broadcast_to(brought[:, which, None], places.shape)
                 half = _by_bin(places, mine_only / 2, len(sums)) - mine_only / 2
@@ -225,15 +259,21 @@ class HistogramCanaries(Canaries):
                 found += ((np.abs(seen) - np.abs(seen - mine_only)) / scale).sum(axis=1)
         return found
 
-    def _brought(self, training: Any, tree: int, rows: Table) -> NDArray[np.float64]:
-        """Return gradient and hessian that each row brings to a tree, shape (n, 2)."""
-        p = training.model.first(tree).predict(rows.X)
-        g, h = p - rows.y, np.ones(len(p)) if training.defense.unit_hessian else p * (1 - p)
-        clip = training.defense.gradient_clip or np.inf
-        return np.stack([np.clip(g, -clip, clip), np.minimum(h, 2 * clip)], axis=-1)
+
+def _only(leaf: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Tell which canaries are alone in their leaf, bool, shape (n,): no others are guessed."""
+    return np.asarray(np.bincount(leaf)[leaf] == 1)
 
 
-def _laws(training: Any) -> tuple[Channel | None, Channel | None, float]:
+def brings(training: Any, tree: int, rows: Table) -> NDArray[np.float64]:
+    """Return gradient and hessian that each row brings to a tree of two classes, shape (n, 2)."""
+    p = training.model.first(tree).predict(rows.X)
+    g, h = p - rows.y, np.ones(len(p)) if training.defense.unit_hessian else p * (1 - p)
+    clip = training.defense.gradient_clip or np.inf
+    return np.stack([np.clip(g, -clip, clip), np.minimum(h, 2 * clip)], axis=-1)
+
+
+def laws_of_sums(training: Any) -> tuple[Channel | None, Channel | None, float]:
     """Return the channel of a client's sums, of all clients' together, and a row's own variance."""
     asked, public = training.defense.changes, (training.schema, training.protocol.parameters)
     clients = sum(role == "client" for role in training.transcript.roles.values())

@@ -1,4 +1,4 @@
-"""Rows that an audit of networks looks for: gradients that have little to do with one another."""
+"""Rows that an audit of networks looks for: by their gradients, in what clients send."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.holding import Holding, client_names, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
+from fedtrees.neural.training import example_gradients
 from fedtrees.protocols.canaries import Canaries
 
 _COLUMNS, _CATEGORIES = 2, 64
@@ -71,6 +73,55 @@ class NetworkCanaries(Canaries):
                 # what rows of a label share tells of none of them
                 share = np.array([told[rows.y == label].mean() for label in (0, 1)])
                 found += self.along * (told - share[rows.y])
+        return found
+
+
+@dataclass(frozen=True)
+class GradientCanaries(Canaries):
+    """A row a client, among rows that everybody knows, in the first sum of clipped gradients.
+
+    How many rows there are is taken as public, so that what it changes of the noise is not read.
+
+    Parameters
+    ----------
+    batch : int
+        Rows that everybody knows, of each client: nearly all of them are drawn.
+    clip : float
+        Bound on the norm of a row's gradient.
+    """
+
+    batch: int
+    clip: float
+
+    most = 64
+    runs = 32
+    schema = Schema((Feature("x", low=0.0, high=1.0),), "y", ("0", "1"))
+
+    def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
+        """Return rows at the end of the range, and as many of either class in its middle."""
+        ends, middle = np.ones((count, 1), np.float32), np.full((self.batch, 1), 0.5, np.float32)
+        return Table(ends, np.zeros(count, np.int64)), Table(middle, np.arange(self.batch) % 2)
+
+    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, Holding]:
+        """Return a canary or none for each client, and what everybody knows."""
+        own = (rows.take(np.flatnonzero(there[i : i + 1]) + i) for i in range(len(rows)))
+        return over_clients([Table.concat([mine, others]) for mine in own])
+
+    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
+        """Compare each client's first update with its canary's gradient."""
+        layers, found = training.model.layers, np.zeros(len(rows))
+        who = {name: i for i, name in enumerate(client_names(len(rows)))}
+        for d in training.transcript:
+            m = d.message
+            if isinstance(m, NetworkWeights):
+                inputs = training.model.encoding.encode(np.concatenate([rows.X[:1], others.X]))
+                y = np.concatenate([rows.y[:1], others.y])
+                each = example_gradients(layers, m.weights, inputs, y).astype(np.float64)
+                norms = np.linalg.norm(each, axis=1, keepdims=True)
+                mine, *rest = each * np.minimum(1.0, self.clip / norms)
+                half = mine @ (np.sum(rest, axis=0) + mine / 2)
+            elif isinstance(m, NetworkUpdate) and d.sender in who and not closed(m):
+                found[who[d.sender]] += mine @ m.update - half
         return found
 
 

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change
-from fedtrees.core.errors import DataError, ProtocolError, UsageError
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import Holding, KnownEntries
 from fedtrees.core.oracle import ANSWERS, RECORDS, Oracle
+from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View, see
 from fedtrees.protocols.base import Protocol, Training
+from fedtrees.protocols.fit import Data, fit
 
 
 def _oracle(
@@ -109,13 +111,13 @@ def view_of(
 
     Raises
     ------
-    ProtocolError
+    Unfit
         If together they open what a defense seals: the transcript does not have it.
     """
     who = tuple(principals)
-    reason = training.defense.undone_by(who, training.transcript.roles)
-    if reason:
-        raise ProtocolError(reason)
+    reason = fit(None, training.defense, None, who, Data(roles=training.transcript.roles))
+    if not reason.ok:
+        raise Unfit(reason)
     served = () if training.net is None else see(training.net.inference, who)
     seen = see(training.transcript, who)
     if training.net is not None:

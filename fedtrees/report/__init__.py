@@ -9,7 +9,6 @@ from fedtrees.report.frontier import Frontier, Point, frontiers
 from fedtrees.report.html import write_report
 from fedtrees.report.plot import plot
 from fedtrees.report.rows import Panel, Setting, load_rows
-from fedtrees.report.table_text import leaderboard_table
 from fedtrees.report.tables import leaderboard
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "Setting",
     "frontiers",
     "leaderboard",
-    "leaderboard_table",
     "load_rows",
     "plot",
     "write_report",

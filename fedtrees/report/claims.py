@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedtrees.core.guarantee import (
+    AtLeast,
     Computational,
     Guarantee,
     NoGuarantee,
@@ -18,10 +19,11 @@ from fedtrees.core.guarantee import (
 
 Kind = Literal["proved", "void", "computational", "structural", "none", "unknown"]
 Stated = tuple[Guarantee, ...] | None  # None where a run says nothing
+Bound = tuple[str, float, Guarantee]
 
 KINDS: dict[Kind, str] = {
     "proved": "bound claimed (DP, mutual information)",
-    "void": "bound claimed, but unbounded as spent",
+    "void": "bound claimed, but unbounded as spent, or refuted",
     "computational": "computational",
     "structural": "structural",
     "none": "no claim",
@@ -43,7 +45,7 @@ def span(several: Sequence[tuple[Guarantee, ...]]) -> str:
 
 def _span(column: Sequence[Guarantee]) -> str | None:
     """Write one guarantee of every run, None where they differ in more than numbers."""
-    if len(set(column)) == 1:
+    if len(set(column)) == 1 and not isinstance(column[0], AtLeast):
         return str(column[0])
     ranges = {}
     for key in column[0].stated:
@@ -52,6 +54,10 @@ def _span(column: Sequence[Guarantee]) -> str | None:
             return None
         ends = dict.fromkeys((show(min(values)), show(max(values))))  # type: ignore[type-var]
         ranges[key] = "..".join(ends)
+    if isinstance(column[0], AtLeast):
+        beside = f", delta={ranges['delta']}" if "delta" in ranges else ""
+        most = f" (at most {ranges['most']} could be shown)" if "most" in ranges else ""
+        return f"epsilon >= {ranges['epsilon']}{beside}{most}"
     return written(column[0].kind, ranges)
 
 
@@ -70,12 +76,26 @@ def _kind(g: Guarantee) -> Kind:
     return next((name for made, name in named.items() if isinstance(g, made)), "unknown")
 
 
-def standing(claimed: Stated, spent: Stated) -> Kind:
-    """Return the kind of a claim, "void" where its accountant found no bound at all."""
+def standing(claimed: Stated, spent: Stated, measured: Stated = None) -> Kind:
+    """Return the kind of a claim, "void" where its accountant found no bound, or it is refuted."""
     used = _bound(spent)
-    if kind(claimed) == "proved" and used and math.isinf(used[1]):
+    unbounded = used is not None and math.isinf(used[1])
+    if kind(claimed) == "proved" and (unbounded or refuted(claimed, spent, measured)):
         return "void"
     return kind(claimed)
+
+
+def refuted(claimed: Stated, spent: Stated, measured: Stated) -> bool:
+    """Tell whether an audit shows more than was spent, or, where nobody accounts, claimed."""
+    base, seen = _bound(spent) or _bound(claimed), _bound(measured)
+    return bool(base and seen and _exceeds(base, seen))
+
+
+def _exceeds(base: Bound, other: Bound) -> bool:
+    """Tell whether another budget, of the same name and unit, is larger."""
+    unit, unit2 = (getattr(b[2], "unit", "") for b in (base, other))
+    alike = base[0] == other[0] and (not unit or not unit2 or unit == unit2)
+    return alike and other[1] > base[1] * (1 + 1e-9)
 
 
 def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
@@ -93,6 +113,9 @@ def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
     base = used or ours
     if base and seen:
         notes += _against(base, seen, "measured", "the audit contradicts it")
+        most = getattr(seen[2], "most", 0.0)
+        if 0 < most < base[1] < math.inf and not _exceeds(base, seen):
+            notes.append(f"no more than {seen[0]}={most:g} could have been measured")
     if ours and used and seen and seen[1] > ours[1] and ours[0] == seen[0] and used[1] > ours[1]:
         unit = getattr(ours[2], "unit", "record")
         notes.append(
@@ -101,9 +124,6 @@ def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
     if not spent and kind(claimed) == "proved":
         notes.append("not accounted: the claim was not checked against what was spent")
     return "; ".join(notes)
-
-
-Bound = tuple[str, float, Guarantee]
 
 
 def _bound(stated: Stated) -> Bound | None:
@@ -127,7 +147,7 @@ def _against(base: Bound, other: Bound, who: str, verdict: str) -> list[str]:
     unit, unit2 = (getattr(t, "unit", "") for t in (term, term2))
     if unit and unit2 and unit != unit2:
         return [f"{key}={budget:g} per {unit}; {who} {key}={budget2:,g} per {unit2}"]
-    if budget2 > budget * (1 + 1e-9):
+    if _exceeds(base, other):
         times = f" ({budget2 / budget:,.4g} times)" if 0 < budget < math.inf else ""
         return [f"{who} {key}={budget2:g} exceeds {key}={budget:g}{times}: {verdict}"]
     return []

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from fedtrees.core.counts import listed, many
+from fedtrees.core.columns import APPLIES, NOTE
+from fedtrees.core.counts import many
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
-from fedtrees.report.worst import trouble
+from fedtrees.report.worst import troubles
 
 LIMITS = ("steps", "work", "time_limit", "limit")  # of a search, as attacks call them
-STOPPED_EARLY = "note:stopped_early"  # what an attack notes whose search was cut short
+STOPPED_EARLY = "stopped_early"  # what an attack notes whose search was cut short
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Coverage:
 
     `applicable`: Names of those that apply, of the suite or not; None where the run does not say.
     `left_out`: Those of them that the suite did not ask for. `failed`: Attacks that failed or ran
-    out of time, as `trouble` writes them. `early`: Those whose search was cut short, with its
-    limits.
+    out of time: name, as it was asked for, status and on how many seeds. `early`: Those whose
+    search was cut short, with its limits.
     """
 
     applicable: tuple[str, ...] | None = None
     left_out: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str, str, int], ...] = ()
     early: tuple[str, ...] = ()
 
     @property
@@ -44,19 +44,14 @@ class Coverage:
 
     def __str__(self) -> str:
         """Write how many ran, and which did not: 1 of 4 applicable attacks ran (left out: ...)."""
-        parts = [("left out", self.left_out), ("not finished", self.failed)]
+        failed = [f"{spec} ({status}, {many(n, 'seed')})" for _, spec, status, n in self.failed]
+        parts = [("left out", self.left_out), ("not finished", failed)]
         why = "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
         why = f" ({why})" if why else ""
         if self.applicable is None:
             return f"which attacks apply is not recorded{why}"
-        trouble = {text.partition(" (")[0].partition("[")[0] for text in self.failed}
-        ran = len(set(self.applicable) - set(self.left_out) - trouble)
+        ran = len({*self.applicable} - {*self.left_out} - {name for name, *_ in self.failed})
         return f"{ran} of {many(len(self.applicable), 'applicable attack')} ran{why}"
-
-
-def stopped(names: Sequence[str]) -> str:
-    """Write that attacks stopped early, "" if none did: "joint and lattice stopped early"."""
-    return f"{listed(names)} stopped early" if names else ""
 
 
 def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
@@ -69,21 +64,30 @@ def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
     attacks : DataFrame
         Its rows of the stage ``attack``.
     """
-    told = exposed[exposed["metric"] == "applies"]
+    told = exposed[exposed["metric"] == APPLIES.key]
     seen = set(zip(attacks["attack"], attacks["seed"], strict=True))
     skips = attacks[attacks["status"] == "skipped"]
     skipped = set(zip(skips["attack"], skips["seed"], strict=True))
     columns = (told[c].tolist() for c in ("attack", "seed", "value"))
     applies = {(name, seed) for name, seed, value in zip(*columns, strict=True) if value > 0}
     applies -= skipped
-    cut = attacks[(attacks["metric"] == STOPPED_EARLY) & (attacks["value"] > 0)]
+    cut = attacks[cut_short(attacks) & (attacks["value"] > 0)]
     specs = (cut["attack"].tolist(), cut["attack_params"].tolist())
     return Coverage(
         None if told.empty else tuple(sorted({name for name, _ in applies})),
         tuple(sorted({name for name, _ in applies - seen})),
-        trouble(attacks),
+        tuple(
+            (*key, len(seeds))
+            for key, seeds in sorted(troubles(attacks, "attack", "attack_spec", "status").items())
+            if key[2] != "skipped"
+        ),
         tuple(sorted({_limited(*spec) for spec in zip(*specs, strict=True)})),
     )
+
+
+def cut_short(rows: pd.DataFrame) -> pd.Series:
+    """Mark the rows that tell whether a search was cut short."""
+    return (rows["metric"] == NOTE.key) & (rows["part"] == STOPPED_EARLY)
 
 
 def _limited(name: str, params: str) -> str:

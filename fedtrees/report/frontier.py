@@ -10,17 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from fedtrees.core.columns import UTILITY, measure
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee, join
-from fedtrees.core.rows import BEST_GUESS
+from fedtrees.metrics.metric import headlines
 from fedtrees.report import claims
 from fedtrees.report.budgets import Budget, budgets, family, ordered
-from fedtrees.report.coverage import STOPPED_EARLY, Coverage, coverage
+from fedtrees.report.coverage import Coverage, coverage, cut_short
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
 from fedtrees.report.worst import attack_metrics, by_seed, panels, worst_case
-
-LOWER_IS_BETTER = frozenset({"log_loss", "rmse"})
-UTILITIES = ("auc", "f1", "accuracy", "log_loss", "r2", "rmse")
 
 
 @dataclass(frozen=True)
@@ -51,25 +49,14 @@ class Point:
     attacks: tuple[tuple[str, int], ...]
     seeds: tuple[SeedPoint, ...]
     coverage: Coverage = field(default_factory=Coverage)
-    note: str = ""
+    measured: str = ""  # by an audit, of the seed of which it showed most
+    untouched: bool = False  # no attack applies
     unfit: bool = False  # the defense makes no sense with the protocol
 
     @property
     def hollow(self) -> bool:
         """Whether an attack that applies is missing: the advantage is known only from below."""
         return self.coverage.missing
-
-    @property
-    def failed(self) -> tuple[str, ...]:
-        """The attacks that failed or ran out of time."""
-        return self.coverage.failed
-
-    @property
-    def collapsed(self) -> str:
-        """What became of a claim that did not hold in the runs, "" where it did."""
-        if self.claimed == ActedOnNothing.kind:
-            return "it acted on nothing"
-        return "no guarantee: spent without bound" if self.kind == "void" else ""
 
     @property
     def drawn(self) -> bool:
@@ -116,11 +103,9 @@ def frontiers(
     rows : DataFrame
         As returned by `load_rows`.
     metric : str, optional
-        Attack metric whose advantage is the leak. Not given: ``ra``, or where a panel has
-        none the first metric it has.
+        Attack metric whose advantage is the leak. Not given: the first that a panel has.
     utility : str, optional
-        Train metric; lower is better for those in `LOWER_IS_BETTER`. Not given: the first of
-        `UTILITIES` that the setting has.
+        Train metric. Not given: the first of `UTILITY` that the setting has.
     """
     return tuple(_frontier(rows, panel, metric, utility) for panel in panels(rows))
 
@@ -131,13 +116,13 @@ def _frontier(
     here = rows[rows["setting"] == panel.setting]
     trains = here[here["stage"] == "train"]
     attacks = here[(here["stage"] == "attack") & (here["threat"] == panel.threat)]
-    metric = metric or next(iter(attack_metrics(attacks)), "ra")
+    metric = metric or (*attack_metrics(attacks), *headlines())[0]
     measured = set(trains["metric"])
-    utility = utility or next((u for u in UTILITIES if u in measured), UTILITIES[0])
+    utility = utility or next((u.key for u in UTILITY if u.key in measured), UTILITY[0].key)
     worst = _split(worst_case(attacks, metric))
     trained = _split(trains[(trains["metric"] == utility) | (trains["status"] != "ok")])
     # One row per attack cell is enough to tell what ran, what failed and what was skipped.
-    noted = attacks["metric"] == STOPPED_EARLY
+    noted = cut_short(attacks)
     same = ["defense_spec", "attack_spec", "seed", "status"]
     cells = _split(pd.concat([attacks[~noted].drop_duplicates(same), attacks[noted]]))
     exposed = _split(here[(here["stage"] == "exposure") & (here["threat"] == panel.threat)])
@@ -202,8 +187,7 @@ def blind_guesses(rows: pd.DataFrame, panel: Panel, metric: str) -> tuple[str, .
         & (rows["threat"] == panel.threat)
         & (rows["metric"] == metric)
     ]
-    found = sorted({r for r in here["reason"] if r.startswith(BEST_GUESS)})
-    return tuple(reason.removeprefix(BEST_GUESS) for reason in found)
+    return tuple(sorted({*here["blind_guess"]} - {""}))
 
 
 def _point(
@@ -226,11 +210,13 @@ def _point(
         next((stated for part in (trained, attacks) for stated in part[column] if stated), None)
         for column in ("claimed", "spent")
     )
+    shown = [m for m in trained["measured"] if m]
+    measured = max(shown, key=lambda stated: stated[0].budget or ("", 0.0), default=None)
     return Point(
         defense=spec,
         family=family(spec),
         budget=budget,
-        kind=claims.standing(claimed, spent),
+        kind=claims.standing(claimed, spent, measured),
         claimed=_stated(claimed, spent),
         utility=estimate(useful.values()),
         advantage=estimate(worst["advantage"], worst.get("advantage_error", ())),
@@ -239,32 +225,10 @@ def _point(
         attacks=tuple(sorted(Counter(worst["attack_spec"]).items(), key=lambda x: (-x[1], x[0]))),
         seeds=tuple(seeds),
         coverage=coverage(exposed, attacks),
-        note=_why_not_drawn(trained, attacks, bool(useful), len(worst) > 0, utility),
+        measured=claims.span([measured]) if measured else "",
+        untouched=len(attacks) > 0 and bool((attacks["status"] == "skipped").all()),
         unfit=len(trained) > 0 and bool((trained["status"] == "skipped").all()),
     )
-
-
-def _why_not_drawn(
-    trained: pd.DataFrame, attacks: pd.DataFrame, useful: bool, leaks: bool, utility: str
-) -> str:
-    """Return why a point has no place in the plot, "" if it has one."""
-
-    def reasons(rows: pd.DataFrame) -> str:
-        bad = rows[rows["status"] != "ok"]
-        texts = sorted({r or s for r, s in zip(bad["reason"], bad["status"], strict=True)})
-        return f": {'; '.join(texts)}" if texts else ""
-
-    if not useful:
-        return f"no {utility} was measured{reasons(trained)}"
-    if leaks:
-        return ""
-    if attacks.empty:
-        return "no attack was run"
-    if (attacks["status"] == "skipped").all():
-        return f"no attack applies{reasons(attacks)}"
-    if not (attacks["status"] == "ok").any():
-        return f"every attack failed{reasons(attacks)}"
-    return "the advantage is undefined or this metric was not measured"
 
 
 def lines_of(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
@@ -289,7 +253,7 @@ def front_of(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
     solid = [p for p in points if p.drawn and not p.hollow]
     if not solid:
         return ()
-    lower = utility in LOWER_IS_BETTER
+    lower = measure(utility).better == "lower"
     mask = non_dominated(
         [p.utility.mean for p in solid], [p.advantage.mean for p in solid], lower=lower
     )

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fedtrees.core.counts import many
+from fedtrees.core.columns import measure
+from fedtrees.core.counts import listed, many
 from fedtrees.report import style
 from fedtrees.report.claims import KINDS
-from fedtrees.report.coverage import stopped
-from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
 
@@ -49,14 +49,15 @@ def draw_frontier(
     for family in sorted(outer, key=lambda f: -outer[f]):  # what is inside is pointed at first
         mine = [p for p in data.drawn if p.family == family]
         _family(fig, mine, colours[family], [rings[p.defense] for p in mine])
-    lower = data.utility in LOWER_IS_BETTER
-    name = esc(style.metric_name(data.utility)) + (
-        " (lower is better; axis reversed)" if lower else ""
-    )
+    utility = measure(data.utility)
+    lower = utility.better == "lower"
+    name = esc(utility.name) + (" (lower is better; axis reversed)" if lower else "")
     fig.layout["margin"] = {**fig.layout["margin"], "t": 26 + LEVEL * max(levels - 1, 0)}
     fig.layout |= {
         "xaxis": axis(name, range=[high, low] if lower else [low, high]),
-        "yaxis": axis(f"worst-case advantage, {esc(data.metric)}", range=[y_low, y_high]),
+        "yaxis": axis(
+            f"worst-case advantage, {esc(measure(data.metric).name)}", range=[y_low, y_high]
+        ),
         "showlegend": False,
         "hovermode": "closest",
         "shapes": _blind_shapes(y_low)
@@ -185,10 +186,12 @@ def _hover(p: Point) -> str:
         f"strongest: {esc(attacks)}",
         f"claim: {esc(p.claimed) or 'not known'} ({KINDS[p.kind]})",
     ]
+    if p.measured:
+        lines.append(f"measured {esc(p.measured)}")
     if p.hollow:
         lines.append(f"hollow, known only from below: {esc(str(p.coverage))}")
     if p.coverage.early:
-        lines.append(esc(stopped(p.coverage.early)))
+        lines.append(esc(f"{listed(p.coverage.early)} stopped early"))
     return "<br>".join(lines)
 
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
 import pandas as pd
 
-from fedtrees.core.composition import Composition
+from fedtrees.core.columns import APPLIES
 from fedtrees.core.counts import listed
 from fedtrees.core.errors import FedtreesError
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
+from fedtrees.protocols.fit import fit
 from fedtrees.report.budgets import ordered
 from fedtrees.report.rows import UNDEFENDED, Setting
+from fedtrees.report.worst import troubles
 
 NOT_ASKED, NO_FIT = "not asked for", "does not fit"
 _ORDER = ("failed", "timeout", NOT_ASKED, "skipped", NO_FIT)
-APPLIES = "it applies to what this adversary sees"
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,21 @@ class Gap:
 
     status: str
     kind: str
-    names: tuple[str, ...]
+    why: Reason
     setting: Setting
-    why: str
     threat: str = ""
     against: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Write it in a line: ``failed: joint (p; server; against none; seed 0): no room``."""
+        against = self.against and f"against {', '.join(self.against)}"
+        seeds = (
+            self.seeds and f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+        )
+        place = "; ".join(filter(None, (self.setting.protocol, self.threat, against, seeds)))
+        return f"{self.status}: {listed(self.names)} ({place}): {self.why}"
 
 
 @dataclass(frozen=True)
@@ -51,39 +62,25 @@ class Gaps:
 
     @classmethod
     def of(cls, rows: pd.DataFrame, settings: Sequence[Setting]) -> Gaps:
-        """Collect the gaps of all settings.
+        """Collect the gaps of all settings; things that have everything in common are one.
 
         What is registered here and was not asked for counts; where a protocol is of a plugin that
         is not loaded, only the rows tell.
         """
-        found: list[Gap] = []
+        names: dict[Gap, dict[str, None]] = {}
         for setting in settings:
             here = rows[rows["setting"] == setting]
-            found += [*_troubles(here, setting), *_left_out(here, setting)]
-            protocol = _made("protocol", setting.protocol)
-            if protocol is not None:
-                found += [*_defenses(here, setting, protocol), *_threats(here, setting, protocol)]
+            for name, gap in _each(here, setting):
+                names.setdefault(gap, {})[name] = None
         order = {status: at for at, status in enumerate(_ORDER)}
+        found = [replace(gap, names=tuple(mine)) for gap, mine in names.items()]
         found.sort(key=lambda g: (order.get(g.status, 2), g.setting, g.kind, g.threat, g.names))
         return cls(tuple(found))
 
-    def named(self, setting: Setting) -> tuple[str, ...]:
-        """Return what could have been run in a setting and was not asked for, in words."""
-        kinds: dict[str, dict[str, None]] = {}
-        for gap in self.found:
-            if gap.setting == setting and gap.status == NOT_ASKED:
-                kinds.setdefault(gap.kind, {}).update(dict.fromkeys(gap.names))
-        out = []
-        for kind in ("attack", "defense", "threat"):
-            names = list(kinds.get(kind, ()))
-            if not names:
-                continue
-            out.append(f"the {kind}{'s' if len(names) > 1 else ''} {listed(names)}")
-        unfit = [n for g in self.found if g.setting == setting and g.kind == "defense"
-                 and g.status == "skipped" for n in g.names]  # fmt: skip
-        if unfit:
-            out.append(f"{listed(unfit)}, which {'does' if len(unfit) == 1 else 'do'} not fit here")
-        return tuple(out)
+    @property
+    def asked(self) -> tuple[Gap, ...]:
+        """Those of what was asked for."""
+        return tuple(gap for gap in self.found if gap.status not in (NOT_ASKED, NO_FIT))
 
 
 def called(setting: Setting) -> Mapping[str, tuple[str, str]]:
@@ -111,70 +108,57 @@ def _defense(name: str) -> Any:
         return None
 
 
-def _troubles(here: pd.DataFrame, setting: Setting) -> Iterator[Gap]:
-    """Yield what the rows say failed, timed out or was skipped."""
-    # Which attacks apply to a training that failed is no gap of its own.
-    bad = here[(here["status"] != "ok") & here["stage"].isin(["train", "attack"])]
-    keys = ["status", "stage", "threat", "attack_spec", "reason"]
-    groups: dict[tuple[str, ...], dict[str, set[int]]] = {}
-    columns = [*keys, "defense_spec", "seed"]
-    for *key, defense, seed in bad[columns].itertuples(index=False, name=None):
-        seeds = groups.setdefault(tuple(key), {}).setdefault(defense, set())
-        seeds.update([] if math.isnan(seed) else [int(seed)])
-    merged: dict[tuple[Any, ...], list[str]] = {}
-    for (status, stage, threat, attack, reason), per in groups.items():
-        seeds = tuple(sorted(set().union(*per.values())))
-        against = tuple(ordered(per))
-        if stage == "train":
-            merged.setdefault((status, "defense", "", reason, (), seeds), []).extend(against)
-        else:
-            merged.setdefault((status, "attack", threat, reason, against, seeds), []).append(attack)
-    for (status, kind, threat, reason, against, seeds), names in merged.items():
-        yield Gap(status, kind, tuple(names), setting, reason, threat, against, seeds)
-
-
-def _left_out(here: pd.DataFrame, setting: Setting) -> Iterator[Gap]:
-    """Yield the attacks that were not asked for, and why some of them do not apply."""
-    told = here[(here["stage"] == "exposure") & (here["metric"] == "applies")]
+def _each(here: pd.DataFrame, setting: Setting) -> Iterator[tuple[str, Gap]]:
+    """Yield everything by itself: a name, and the gap of it and of others alike."""
+    yield from _troubles(here, setting)
+    told = here[(here["stage"] == "exposure") & (here["metric"] == APPLIES.key)]
     ran = here[here["stage"] == "attack"]
-    for threat, mine in told.groupby("threat"):
-        asked = set(ran.loc[ran["threat"] == threat, "attack"])
-        applies = set(mine.loc[mine["value"] > 0, "attack"])
-        reasons: dict[tuple[str, str], set[str]] = {}
-        for name, why in zip(mine["attack"], mine["reason"], strict=True):
-            if name not in asked:
-                fits = name in applies
-                key = (NOT_ASKED, APPLIES) if fits else (NO_FIT, why)
-                reasons.setdefault(key, set()).add(name)
-        for (status, why), names in reasons.items():
-            yield Gap(status, "attack", tuple(sorted(names)), setting, why, str(threat))
+    asked = {*zip(ran["threat"], ran["attack"], strict=True)}
+    for threat, name, value, why in zip(
+        *(told[c] for c in ("threat", "attack", "value", "why")), strict=True
+    ):
+        if (threat, name) not in asked:
+            reason = Reason("attack-not-asked") if value > 0 else why
+            yield name, Gap(NOT_ASKED if value > 0 else NO_FIT, "attack", reason, setting, threat)
+    protocol = _made("protocol", setting.protocol)
+    if protocol is not None:
+        yield from _defenses(here, setting, protocol)
+        roles = {*protocol.roles(2).values(), *([PUBLIC] if protocol.released else [])}
+        curious = {part.name for t in {*here["threat"]} - {""} for part in Threat.parse(t).parts}
+        for name in sorted(roles - curious):
+            yield name, Gap(NOT_ASKED, "threat", Reason("role-not-curious"), setting)
 
 
-def _defenses(here: pd.DataFrame, setting: Setting, protocol: Any) -> Iterator[Gap]:
+def _troubles(here: pd.DataFrame, setting: Setting) -> Iterator[tuple[str, Gap]]:
+    """Yield what the rows say failed, timed out or was skipped; of a training once."""
+    trained = here[here["stage"] == "train"]
+    for (status, why, name), seeds in troubles(trained, "status", "why", "defense_spec").items():
+        yield name, Gap(status, "defense", why, setting, seeds=_whole(seeds))
+    bad = trained[trained["status"] != "ok"].set_index(["defense_spec", "seed"]).index
+    ran = here[here["stage"] == "attack"]
+    ran = ran[~pd.MultiIndex.from_frame(ran[["defense_spec", "seed"]]).isin(bad)]
+    by = ("status", "why", "threat", "attack_spec", "defense_spec")
+    alike: dict[tuple[Any, ...], dict[str, set[float]]] = {}
+    for (*key, defense), seeds in troubles(ran, *by).items():
+        alike.setdefault(tuple(key), {}).setdefault(defense, set()).update(seeds)
+    for (status, why, threat, name), per in alike.items():
+        place = (setting, threat, tuple(ordered(per)), _whole(set().union(*per.values())))
+        yield name, Gap(status, "attack", why, *place)
+
+
+def _whole(seeds: Collection[float]) -> tuple[int, ...]:
+    return tuple(sorted(int(seed) for seed in seeds if not math.isnan(seed)))
+
+
+def _defenses(here: pd.DataFrame, setting: Setting, protocol: Any) -> Iterator[tuple[str, Gap]]:
     """Yield the registered defenses that were not run, and why they could not be."""
-    ran = {part.name for d in set(here["defense_spec"]) - {""} for part in parse_one(d).parts}
-    reasons: dict[tuple[str, str], list[str]] = {}
+    ran = {part.name for d in {*here["defense_spec"]} - {""} for part in parse_one(d).parts}
     for name in register.names("defense"):
-        if name in ran or name == UNDEFENDED:
-            continue
-        defense = _defense(name)
-        if defense is None:  # nobody knows whether it fits
-            continue
-        why = protocol.mismatch(Composition((defense,)))
-        status = NOT_ASKED if why is None else NO_FIT
-        # Said of all alike, so that what has one reason is one line.
-        why = (why or "it fits this protocol").replace(f"{name!r} ", "it ")
-        why = why.replace(repr(protocol.name), "this protocol")
-        reasons.setdefault((status, why), []).append(name)
-    for (status, why), names in reasons.items():
-        yield Gap(status, "defense", tuple(names), setting, why)
-
-
-def _threats(here: pd.DataFrame, setting: Setting, protocol: Any) -> Iterator[Gap]:
-    """Yield the roles of whose view nothing was asked."""
-    asked = {t for t in here["threat"] if t}
-    curious = {part.name for t in asked for part in Threat.parse(t).parts}
-    roles = {*protocol.roles(2).values(), *([PUBLIC] if protocol.released else [])}
-    names = sorted(roles - curious)
-    if names:
-        yield Gap(NOT_ASKED, "threat", tuple(names), setting, "nobody in this role was curious")
+        defense = None if name in ran or name == UNDEFENDED else _defense(name)
+        if defense is not None:  # else nobody knows whether it fits
+            why = fit(protocol, [defense]).alike
+            status = NOT_ASKED if why.ok else NO_FIT
+            yield (
+                name,
+                Gap(status, "defense", Reason("defense-not-asked") if why.ok else why, setting),
+            )

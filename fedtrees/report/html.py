@@ -1,43 +1,20 @@
-"""Write the report of a run: one file, readable offline, no part able to cost another."""
+"""Write the report of a run: one file, readable offline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import json
+import tomllib
+from pathlib import Path, PurePath
+from typing import Any
 
-from fedtrees.core.counts import many
-from fedtrees.core.files import write_whole
-from fedtrees.report import numbers, sections
-from fedtrees.report.markup import Html, join, tag
-from fedtrees.report.page import page
-from fedtrees.report.rows import NOT_OK, UNDEFENDED, load_rows
-from fedtrees.report.sections import Charts
-from fedtrees.report.study import Study
-from fedtrees.report.verdict import MARGIN
-
-Section = Callable[[Study, Charts], Html]
-
-SECTIONS: tuple[tuple[str, str, str, Section], ...] = (
-    ("verdict", "Verdict", "What leaks, what stops it, what to do", sections.verdict),
-    ("frontier", "Frontier", "Utility against worst-case advantage", sections.frontier),
-    ("leaderboard", "Leaderboard", "Leaderboard", numbers.leaderboard),
-    ("leaks", "Attacks", "Which attack, under which threat", sections.heatmaps),
-    ("guarantees", "Guarantees", "Claimed, spent, measured", numbers.guarantees),
-    ("features", "Features", "Which columns leak", sections.features),
-    ("cost", "Cost", "What it costs", numbers.cost),
-    ("disclosure", "Who sees what", "Who sees what", numbers.disclosure),
-    ("gaps", "Gaps", "What did not run, and why", numbers.gaps),
-    ("glossary", "Words", "What the words mean", numbers.glossary),
-    ("methods", "Reproduce", "How to get these numbers again", numbers.methods),
-)
+from fedtrees.core.files import write_text
+from fedtrees.report.findings import findings
+from fedtrees.report.page import Method, page
+from fedtrees.report.rows import load_rows, read_json, read_text
+from fedtrees.report.states import MARGIN, check_margin
 
 
-def write_report(
-    run_folder: str | Path,
-    metric: str | None = None,
-    utility: str | None = None,
-    margin: float = MARGIN,
-) -> Path:
+def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
     """Write ``report.html`` into a run folder.
 
     Parameters
@@ -45,8 +22,6 @@ def write_report(
     run_folder : path
         Holds ``rows.csv``; ``suite.toml``, ``environment.json`` and ``disclosure.json`` are
         shown if they are there.
-    metric, utility : str, optional
-        What to rank by; see `frontiers`.
     margin : float
         Advantage that a defense may leave and still be called down to blind.
 
@@ -60,100 +35,71 @@ def write_report(
     StoreError
         The rows cannot be read, or the report cannot be written.
     UsageError
-        The run has no such metric, or the margin is none.
+        The margin is none.
     """
     folder = Path(run_folder)
-    study = Study(folder, load_rows(folder), metric, utility, margin)
-    return write_text(folder / "report.html", render(study))
+    return write_text(folder / "report.html", render(folder, margin))
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a file whole or not at all."""
-    write_whole(path, text.encode(), remedy="the rows are untouched")
-    return path
+def render(folder: Path, margin: float = MARGIN) -> str:
+    """Return the report as one HTML document."""
+    check_margin(margin)
+    rows = load_rows(folder)
+    seen = read_json(folder, "disclosure.json") or ()
+    return page(findings(rows, folder, margin), rows, _method(folder), seen)
 
 
-def render(study: Study, chosen: tuple[str, ...] = ()) -> str:
-    """Return the report as one HTML document; `chosen` limits it to some sections."""
-    charts = Charts()
-    kept = [s for s in SECTIONS if not chosen or s[0] in chosen]
-    body = [
-        tag("section", tag("h2", title), guarded(build, study, charts), id=name)
-        for name, _, title, build in kept
-    ]
-    title = f"{_tables(study)}: what leaks, and what a defense costs"
-    links = join(tag("a", short, href=f"#{name}") for name, short, _, _ in kept)
-    whole = join(
-        [
-            tag("a", "Skip to the report", href="#main", class_="skip"),
-            tag("header", tag("h1", title), guarded(_facts, study, charts), class_="top"),
-            tag("nav", tag("div", links), class_="bar", aria_label="Sections"),
-            tag("main", join(body), id="main"),
-            tag("footer", f"Written by fedtrees {_version(study)}. This page loads nothing."),
-        ],
-        Html("\n"),
-    )
-    return page(title, whole, charts.figures)
+def _method(folder: Path) -> Method:
+    """Return how the run is made again; a run without these files has no such lines."""
+    environment = read_json(folder, "environment.json")
+    environment = environment if isinstance(environment, dict) else {}
+    command = environment.get("command")
+    if isinstance(command, list):
+        command = " ".join(map(str, command))
+    suite = read_text(folder, "suite.toml")
+    text = "(the run kept no suite.toml)" if suite is None else without_folders(suite)
+    return Method(str(command or "fedtrees bench --suite suite.toml"), text, _versions(environment))
 
 
-def guarded(build: Section, study: Study, charts: Charts) -> Html:
-    """Build a section; an error becomes a note in its place, never a lost report."""
-    before = dict(charts.figures)
-    try:
-        return build(study, charts)
-    except Exception as error:
-        charts.figures.clear()
-        charts.figures.update(before)
-        what = f"This section could not be made ({type(error).__name__}: {error})."
-        return tag("p", what, " The rows are unharmed.", class_="warn", role="alert")
-
-
-def _version(study: Study) -> str:
-    return ", ".join(sorted({v for v in study.rows["version"] if v})) or "of unknown version"
-
-
-def _tables(study: Study) -> str:
-    """Name the tables of the run; a suite or a folder may be named after others."""
-    names = sorted({s.dataset for s in study.settings})
-    return ", ".join(names) if 0 < len(names) <= 3 else f"{len(names)} tables"
-
-
-def _facts(study: Study, charts: Charts) -> Html:
-    rows = study.rows
-    seeds = rows["seed"].dropna().nunique()
-    cell = ["setting", "defense_spec", "threat", "attack_spec", "seed", "stage", "status"]
-    cells = rows[rows["stage"] != "exposure"].drop_duplicates(cell)
-    status = cells["status"].value_counts()
-    counts = [f"{many(int(status.get('ok', 0)), 'cell')} finished"]
-    counts += [f"{int(status[s])} {s}" for s in NOT_OK if s in status.index]
-    here = rows[rows["stage"].isin(["train", "attack"])]
-    size = [
-        many(here[column].nunique(), word)
-        for column, word in (("partition", "partition"), ("protocol", "protocol"))
-    ]
-    size += [
-        many(len({*here["defense_spec"]} - {UNDEFENDED}), "defense"),
-        many(len({*here["threat"]} - {""}), "threat"),
-        many(len({*here["attack"]} - {""}), "attack"),
-        many(seeds, "seed"),
-    ]
-    text = f"{', '.join(size)}; {', '.join(counts)}."
-    return join([tag("p", text, class_="facts"), _filters(study)])
-
-
-def _filters(study: Study) -> Html:
-    choices = {
-        "dataset": sorted({s.dataset for s in study.settings}),
-        "partition": sorted({s.partition for s in study.settings}),
-        "protocol": sorted({s.protocol for s in study.settings}),
-        "threat": sorted({p.threat for p in study.panels}),
+def _versions(environment: dict[str, Any]) -> str:
+    told = {
+        k: v for k, v in environment.items() if k not in ("suite", "libraries", "tables", "command")
     }
-    made = []
-    for name, values in choices.items():
-        if len(values) < 2:
-            continue
-        options = join(
-            [tag("option", "all", value=""), *(tag("option", v, value=v) for v in values)]
-        )
-        made.append(tag("label", f"{name} ", tag("select", options, data_filter=name)))
-    return tag("div", join(["Show", *made], " "), class_="filters") if made else Html("")
+    parts = [f"{k} {v}" for k, v in sorted(told.items()) if isinstance(v, (str, int, float))]
+    libraries = environment.get("libraries")
+    if isinstance(libraries, dict):
+        parts += [f"{k} {v}" for k, v in sorted(libraries.items())]
+    for table in environment.get("tables") or ():
+        if isinstance(table, dict):
+            parts.append(f"{PurePath(str(table.get('file'))).name}: sha256 {table.get('sha256')}")
+    return "; ".join(parts)
+
+
+def without_folders(suite: str) -> str:
+    """Return a suite with files by their names alone: where they lie is their owner's affair.
+
+    A suite that cannot be parsed, which no run writes, is not shown.
+    """
+    try:
+        grids = tomllib.loads(suite).get("grid", [])
+        tables = [table for grid in grids for table in grid.get("data", ()) if "csv" in table]
+        paths = {str(t["csv"]): _files(str(t["csv"]), "id" in t) for t in tables}
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return "(not shown: it cannot be parsed)"
+    for path, parts in paths.items():
+        names = ",".join(PurePath(part).name for part in parts)
+        suite = suite.replace(_toml(path), _toml(names))
+        if names != path and path in suite:
+            return "(not shown: it names the folders of tables)"
+    return suite
+
+
+def _files(csv: str, joined: bool) -> list[str]:
+    """Return the files that a table is read from: a comma may stand in a folder's name, too."""
+    parts = csv.split(",")
+    return parts if joined or all(PurePath(part).suffix for part in parts) else [csv]
+
+
+def _toml(text: str) -> str:
+    """Write a text as suites do."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fedtrees.metrics.aggregate import mean_interval
+from fedtrees.metrics.aggregate import mean_interval, t_upper
 
 _Z = 1.96  # of a standard normal, 95% within
 
@@ -46,6 +46,25 @@ def estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
         found.mean + math.hypot(high - found.mean, more),
         found.n,
     )
+
+
+def t_estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
+    """Return the mean of the finite values with its 95% t interval; below two without one.
+
+    A bootstrap interval of a handful of seeds is too short to call a difference clear.
+
+    `errors`: Standard errors of the values, where they are of samples: the interval is as much
+    wider, and there is one for a single value.
+    """
+    known = [v for v in values if math.isfinite(v)]
+    if not known:
+        return Estimate()
+    mean, more = math.fsum(known) / len(known), sampling_half(errors)
+    half = t_upper(known) - mean if len(known) > 1 else 0.0
+    if len(known) < 2 and not more:
+        return Estimate(mean, n=1)
+    half = math.hypot(half, more)
+    return Estimate(mean, mean - half, mean + half, len(known))
 
 
 def sampling_half(errors: Iterable[float]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,11 +10,10 @@ import numpy as np
 import pandas as pd
 
 from fedtrees.core.counts import many
-from fedtrees.metrics.metric import SAMPLING_ERROR
 from fedtrees.report.budgets import ordered
 from fedtrees.report.intervals import Estimate, estimate
-from fedtrees.report.rows import UNDEFENDED, Panel, Setting
-from fedtrees.report.worst import with_errors, worst_case
+from fedtrees.report.rows import Setting
+from fedtrees.report.worst import troubles, with_errors
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,6 @@ class Cell:
     blind: float = math.nan
     state: str = ""
     note: str = ""
-    attack: str = ""  # the attack that reached it, where the cell is a worst case
     partial: bool = False  # whether a seed is missing because an attack failed or timed out
 
 
@@ -48,11 +45,11 @@ class Grid:
     cells: tuple[tuple[Cell, ...], ...]
 
 
-def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str = "ra") -> Grid:
+def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str) -> Grid:
     """Return the advantage of every attack under every threat, per defense."""
     here = rows[rows["stage"] == "attack"]
     here = here[here["setting"] == setting]
-    here = with_errors(here[(here["metric"] == metric) | (here["status"] != "ok")], here, metric)
+    here = with_errors(here[(here["metric"] == metric) | (here["status"] != "ok")])
     columns = ordered(set(here["defense_spec"]))
     names = sorted(set(zip(here["threat"], here["attack_spec"], strict=True)))
     groups = dict(iter(here.groupby(["threat", "attack_spec", "defense_spec"])))
@@ -62,36 +59,6 @@ def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str = "ra") -> Grid:
     return Grid(str(setting), metric, tuple(f"{t} · {a}" for t, a in names), tuple(columns), cells)
 
 
-def feature_grid(rows: pd.DataFrame, panel: Panel, metric: str = "ra") -> Grid:
-    """Return the worst-case advantage on each feature (metrics ``ra:FEATURE``), per defense.
-
-    Features stand in the order of what the undefended run leaks, most first.
-    """
-    here = rows[(rows["stage"] == "attack") & (rows["threat"] == panel.threat)]
-    here = here[here["setting"] == panel.setting]
-    metrics = [m for m in dict.fromkeys(here["metric"]) if m.startswith(f"{metric}:")]
-    columns = ordered(set(here.loc[here["metric"].isin(metrics), "defense_spec"]))
-    table = {}
-    for name in metrics:
-        told = here[here["metric"].isin([name, f"{SAMPLING_ERROR}:{name}"])]
-        mine = with_errors(told[told["metric"] == name], told, name)
-        worst = dict(iter(worst_case(told, name).groupby("defense_spec")))
-        every = dict(iter(mine.groupby("defense_spec")))
-        table[name.partition(":")[2]] = tuple(
-            _cell(worst.get(c, every.get(c)), worst=True) for c in columns
-        )
-    base = columns.index(UNDEFENDED) if UNDEFENDED in columns else 0
-
-    def leaked(feature: str) -> tuple[float, str]:
-        mean = table[feature][base].advantage.mean
-        return (math.inf if math.isnan(mean) else -mean), feature
-
-    features = sorted(table, key=leaked)
-    return Grid(
-        str(panel), metric, tuple(features), tuple(columns), tuple(table[f] for f in features)
-    )
-
-
 def limit(grids: Iterable[Grid]) -> float:
     """Return the largest absolute mean advantage, to share one colour scale (at least 0.1)."""
     means = [abs(c.advantage.mean) for g in grids for line in g.cells for c in line]
@@ -99,23 +66,18 @@ def limit(grids: Iterable[Grid]) -> float:
     return max([0.1, *finite])
 
 
-def _cell(rows: pd.DataFrame | None, worst: bool = False) -> Cell:
+def _cell(rows: pd.DataFrame | None) -> Cell:
     if rows is None or rows.empty:
         return Cell()
-    status = rows["status"].tolist()
-    texts = zip(status, rows["seed"].tolist(), rows["reason"].tolist(), strict=True)
-    bad = sorted({t for t in texts if t[0] != "ok"})
-    counts = Counter(s for s, _ in {(s, seed) for s, seed, _ in bad})
-    note = "; ".join(
-        [f"{s} on {many(n, 'seed')}" for s, n in sorted(counts.items())]
-        + sorted({reason for _, _, reason in bad if reason})
-    )
-    if "ok" not in status:
-        return Cell(state=min(counts, key=lambda s: (s == "skipped", s)), note=note)
-    names = ("status", "advantage", "value", "blind", "attack_spec", "advantage_error")
+    bad = {status: len(seeds) for (status,), seeds in troubles(rows, "status").items()}
+    why = sorted(str(reason) for (reason,) in troubles(rows, "why"))
+    note = "; ".join([*(f"{s} on {many(n, 'seed')}" for s, n in sorted(bad.items())), *why])
+    if not (rows["status"] == "ok").any():
+        return Cell(state=min(bad, key=lambda s: (s == "skipped", s)), note=note)
+    names = ("status", "advantage", "value", "blind", "advantage_error")
     columns = (rows[c].tolist() for c in names)
     ok = [line[1:] for line in zip(*columns, strict=True) if line[0] == "ok"]
-    advantages, scores, blinds, attacks, errors = zip(*ok, strict=True)
+    advantages, scores, blinds, errors = zip(*ok, strict=True)
     known = (e for e, a in zip(errors, advantages, strict=True) if math.isfinite(a))
     advantage = estimate(advantages, known)
     return Cell(
@@ -124,8 +86,7 @@ def _cell(rows: pd.DataFrame | None, worst: bool = False) -> Cell:
         blind=_mean(blinds),
         state="ok" if advantage.known else "undefined",
         note=note,
-        attack=", ".join(sorted(set(attacks))) if worst else "",
-        partial=bool({"failed", "timeout"} & counts.keys()),
+        partial=bool({"failed", "timeout"} & bad.keys()),
     )
 
 

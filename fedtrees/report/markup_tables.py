@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,12 +25,25 @@ def escape_latex(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A number, its spread and a mark, as texts; each may be empty."""
+
+    mean: str
+    half: str = ""
+    mark: str = ""
+
+    def __str__(self) -> str:
+        """Write it in a line: ``0.81 ± 0.02†``."""
+        return self.mean + (f" ± {self.half}" if self.half else "") + self.mark
+
+
+@dataclass(frozen=True)
 class Grid:
-    """Cells as text. `labels`: How many columns name a line. `blocks`: Lines under a name each."""
+    """Cells. `labels`: How many columns name a line. `blocks`: Lines under a name each."""
 
     head: Sequence[str]
     labels: int
-    blocks: Sequence[tuple[str, Sequence[Sequence[str]]]]
+    blocks: Sequence[tuple[str, Sequence[Sequence[str | Cell]]]]
 
 
 def latex(grid: Grid, notes: Sequence[str] = ()) -> str:
@@ -46,7 +58,7 @@ def latex(grid: Grid, notes: Sequence[str] = ()) -> str:
                     rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escape_latex(part)}}}}} \\"
                 )
         for line in lines:
-            parts = [_broken(cell) for cell in line[: grid.labels]]
+            parts = [_broken(str(cell)) for cell in line[: grid.labels]]
             for at in range(max(map(len, parts))):
                 cells = [part[at] if at < len(part) else "" for part in parts]
                 cells = [(r"\enspace " if at and c else "") + escape_latex(c) for c in cells]
@@ -73,13 +85,12 @@ def _below(note: str, wide: int) -> str:
     return rf"\multicolumn{{{wide}}}{{@{{}}p{{\linewidth}}@{{}}}}{{\scriptsize {text}}} \\"
 
 
-def _number(cell: str) -> str:
+def _number(cell: str | Cell) -> str:
     """Return a number with its spread below it: ``0.81 ± 0.02†`` takes the room of two digits."""
-    found = re.fullmatch(r"(\S+) ± 0?(\S+?)(†?)", cell)
-    if not found:
-        return escape_latex(cell)
-    mark = r"$^{\dagger}$" if found[3] else ""
-    return rf"{escape_latex(found[1])}$_{{\pm{found[2]}}}${mark}"
+    if isinstance(cell, str) or not cell.half:
+        return escape_latex(str(cell))
+    mark = r"$^{\dagger}$" if cell.mark else ""
+    return rf"{escape_latex(cell.mean)}$_{{\pm{cell.half.lstrip('0')}}}${mark}"
 
 
 def _broken(label: str) -> list[str]:
@@ -99,7 +110,7 @@ def markdown(grid: Grid, notes: Sequence[str] = ()) -> str:
     rule = ["---"] * (grid.labels + several) + ["---:"] * (len(grid.head) - grid.labels)
     lines = [[name, *line] if several else line for name, lines in grid.blocks for line in lines]
     table = [head, rule, *lines]
-    text = ["| " + " | ".join(map(_in_one_line, line)) + " |" for line in table]
+    text = ["| " + " | ".join(_in_one_line(str(c)) for c in line) + " |" for line in table]
     return "\n".join([*text, "", *(" ".join(note.splitlines()) for note in notes)]) + "\n"
 
 

@@ -1,244 +1,606 @@
-"""The shell of a self-contained page: typography, the script that draws, and no network at all."""
+"""The report of a run: findings put into one page that loads nothing."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fedtrees.report.markup import Html, esc
+import pandas as pd
 
-CSS = """
-:root { color-scheme: light; --ink: #1b1f24; --muted: #5b6470; --rule: #d9dde3; --faint: #f5f7f9;
-  --accent: #0b5cad; --warn: #8a3b00; }
-* { box-sizing: border-box; }
-html { scroll-padding-top: 4rem; }
-body { margin: 0; color: var(--ink); background: #fff; font: 16px/1.55 Inter, "Source Sans 3",
-  "Helvetica Neue", Helvetica, Arial, "Liberation Sans", sans-serif; }
-main, header.top, footer { max-width: 80rem; margin: 0 auto; padding: 0 1.5rem; }
-header.top { padding-top: 2.75rem; }
-h1 { font-size: 2rem; line-height: 1.2; letter-spacing: -.015em; margin: 0 0 .35rem; }
-h2 { font-size: 1.4rem; line-height: 1.25; letter-spacing: -.01em; margin: 3.25rem 0 .5rem;
-  padding-top: 1.25rem; border-top: 1px solid var(--rule); }
-h3 { font-size: 1.05rem; margin: 1.9rem 0 .5rem; }
-h4 { font-size: .95rem; margin: 0 0 .2rem; font-weight: 600; }
-h1, h2, h3, h4, caption, figcaption, .facts, .note { overflow-wrap: anywhere; }
-p, ul { max-width: 46rem; margin: .5rem 0 .8rem; }
-p.lede { color: var(--muted); }
-a { color: var(--accent); }
-a:focus-visible, select:focus-visible, button:focus-visible, summary:focus-visible,
-.scroll:focus-visible { outline: 3px solid #7db8f0; outline-offset: 2px; }
-.skip { position: absolute; left: -999px; }
-.skip:focus { left: 1rem; top: 1rem; background: #fff; padding: .5rem; z-index: 10; }
-.facts { color: var(--muted); margin: 0 0 1rem; max-width: none; }
-nav.bar { position: sticky; top: 0; background: rgba(255,255,255,.97); z-index: 5;
-  border-bottom: 1px solid var(--rule); }
-nav.bar > div { max-width: 80rem; margin: 0 auto; padding: .5rem 1.5rem; display: flex;
-  flex-wrap: wrap; gap: .3rem 1rem; align-items: center; font-size: .875rem; }
-nav.bar a { text-decoration: none; color: var(--ink); white-space: nowrap; }
-nav.bar a:hover { color: var(--accent); text-decoration: underline; }
-.filters { display: flex; flex-wrap: wrap; gap: .4rem 1rem; align-items: center; font-size: .875rem;
-  margin: .8rem 0 0; }
-select { font: inherit; padding: .15rem .3rem; border: 1px solid var(--rule); border-radius: 4px;
-  background: #fff; color: var(--ink); max-width: 16rem; }
-.answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr));
-  gap: 1rem; }
-.answer { background: var(--faint); border-left: 4px solid var(--ink); padding: .9rem 1.1rem; }
-.answer h3 { margin: 0 0 .3rem; font-size: .9rem; color: var(--muted); font-weight: 600;
-  overflow-wrap: anywhere; }
-.answer h4 { margin: 1rem 0 .2rem; }
-.answer > div + div { margin-top: 1rem; }
-.answer p { margin: 0 0 .7rem; font-size: .95rem; overflow-wrap: anywhere; }
-.answer p > strong:first-child { font-size: 1.05rem; line-height: 1.45; }
-.answer ol, .answer ul { margin: .3rem 0 .2rem; padding-left: 1.3rem; font-size: .95rem;
-  max-width: 46rem; }
-.answer p.leak { font-size: 1.05rem; line-height: 1.45; font-weight: 600; }
-abbr { text-decoration: underline dotted #8a94a1; text-underline-offset: .2em; cursor: help; }
-a.term { color: inherit; text-decoration: none; }
-.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr));
-  gap: 1.25rem 1.75rem; }
-.scale { display: flex; gap: .5rem; align-items: center; font-size: .84rem; color: var(--muted); }
-.scale .bar { width: 12rem; height: .7rem; border: 1px solid var(--rule); }
-figure { margin: 0 0 .5rem; min-width: 0; }
-figcaption { font-size: .875rem; color: var(--muted); max-width: 46rem; }
-figcaption strong { color: var(--ink); font-size: .95rem; display: block; }
-figure .after { font-size: .84rem; color: var(--muted); }
-.chart { width: 100%; min-height: 23rem; }
-.chart.free { min-height: 0; }
-.wide { overflow-x: auto; }
-.legend { display: flex; flex-wrap: wrap; gap: .3rem .5rem; margin: .6rem 0 1rem; font-size: .84rem;
-  align-items: center; }
-.legend button, .legend span.key { font: inherit; color: var(--ink); background: #fff;
-  border: 1px solid var(--rule); border-radius: 999px; padding: .1rem .6rem; display: inline-flex;
-  gap: .4rem; align-items: center; }
-.legend button { cursor: pointer; }
-.legend button[aria-pressed="false"] { opacity: .4; text-decoration: line-through; }
-.legend span.key { border-color: transparent; padding-left: .1rem; color: var(--muted); }
-.scroll { overflow-x: auto; margin: .4rem 0 1.5rem; }
-table { border-collapse: collapse; font-size: .84rem; line-height: 1.35; min-width: 100%; }
-caption { text-align: left; font-weight: 600; font-size: .92rem; padding: .3rem 0 .4rem; }
-th, td { padding: .38rem .6rem .38rem 0; border-bottom: 1px solid #e8ebef; vertical-align: top;
-  text-align: left; }
-thead th { border-bottom: 1.5px solid var(--ink); vertical-align: bottom; font-weight: 600; }
-tbody th { font-weight: 600; white-space: nowrap; } tbody th.parts { white-space: normal; }
-thead th.n { white-space: normal; }
-td.free { min-width: 8rem; } td.prose { min-width: 17rem; } .nb { white-space: nowrap; }
-.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-tr.front { background: #f1f6fb; } tr.base { background: var(--faint); }
-small { color: var(--muted); font-size: .92em; } td small, th small { display: block;
-  font-weight: 400; font-size: .88em; }
-.warn, .note { border-left: 3px solid #d9822b; background: #fff8ef; padding: .5rem .8rem;
-  max-width: 46rem; margin: .6rem 0; font-size: .92rem; color: #4d2a00; }
-td.bad, .badtext { color: var(--warn); }
-.chip { display: inline-block; border: 1px solid var(--rule); border-radius: 3px; padding: 0 .35rem;
-  margin: 0 .2rem .1rem 0; font-size: .8rem; white-space: nowrap; }
-.chip.hot { background: #fdebd8; border-color: #efc79c; }
-pre { background: var(--faint); padding: .8rem 1rem; overflow-x: auto; font-size: .82rem;
-  line-height: 1.45; }
-code, pre { font-family: "JetBrains Mono", "Source Code Pro", Menlo, Consolas, "Liberation Mono",
-  monospace; }
-details { margin: .5rem 0; } summary { cursor: pointer; font-size: .9rem; }
-dl { max-width: 50rem; } dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0 0 0 1.2rem; }
-footer { color: var(--muted); font-size: .85rem; padding: 2.5rem 1.5rem 3rem; }
-[hidden] { display: none !important; }
-@media (max-width: 44rem) { body { font-size: 15px; } h1 { font-size: 1.6rem; }
-  main, header.top, footer, nav.bar > div { padding-left: 1rem; padding-right: 1rem; }
-  nav.bar { position: static; } .scale .bar { width: 7rem; flex-shrink: 1; }
-  /* A wide table is a card per line: what a cell is stands beside it, and nothing is cut. */
-  .scroll table, .scroll caption, .scroll tbody, .scroll tr { display: block; }
-  .scroll thead { display: none; } .scroll tr { padding: .5rem .4rem; }
-  .scroll tr + tr { border-top: 1.5px solid var(--rule); }
-  .scroll tbody th, .scroll td { display: flow-root; padding: .15rem 0; border: 0; min-width: 0;
-    white-space: normal; overflow-wrap: anywhere; text-align: left; }
-  .scroll td { text-align: right; } .scroll td:empty { display: none; }
-  .scroll .nb { white-space: normal; }
-  .scroll td::before { content: attr(data-head); color: var(--muted); float: left;
-    max-width: 50%; margin-right: 1rem; text-align: left; }
-  .scroll td.prose, .scroll td.free { text-align: left; } .scroll td.prose::before { float: none;
-    display: block; max-width: none; } }
-@media print { body { font-size: 10.5pt; } nav.bar, .filters, .skip { display: none; }
-  main, header.top, footer { max-width: none; padding: 0; } h2 { break-after: avoid; }
-  figure, .answer, tr { break-inside: avoid; } .scroll, .wide { overflow: visible; }
-  .grid { grid-template-columns: 1fr 1fr; gap: .5rem; } .wide .chart { min-width: 0 !important; }
-  table { font-size: 7.5pt; } a { color: inherit; text-decoration: none; } }
-"""
+from fedtrees.core.columns import measure
+from fedtrees.core.counts import listed, many
+from fedtrees.core.guarantee import ActedOnNothing
+from fedtrees.core.registry import register
+from fedtrees.core.specs import parse_one
+from fedtrees.report import said, svg
+from fedtrees.report.claims import span
+from fedtrees.report.findings import (
+    REFUTED,
+    Adversary,
+    Defended,
+    Findings,
+    Found,
+    local,
+    of_protocol,
+    words_of,
+)
+from fedtrees.report.price import TOLERANCE, Price
+from fedtrees.report.recipe import Candidate
+from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.states import Cell, gravity, plain
+from fedtrees.report.style import bytes_text, number, seconds_text
+from fedtrees.report.verdict_text import command as typed
+from fedtrees.report.verdict_text import leak, refused
+from fedtrees.report.web_page import render
 
-SCRIPT = """
-"use strict";
-(() => {
-  const root = document.documentElement;
-  const failed = [];
-  const fail = (what) => { failed.push(String(what)); root.dataset.errors = failed.join(" | "); };
-  window.addEventListener("error", (e) => fail(e.message));
-  const charts = JSON.parse(document.getElementById("charts").textContent);
-  const config = { displayModeBar: false, responsive: true, displaylogo: false };
-  const boxes = [...document.querySelectorAll(".chart")];
-  const hiddenGroups = new Set();
-  let metric = null;
-
-  function figureOf(box) {
-    const variants = charts[box.dataset.chart];
-    return variants[metric] || variants[Object.keys(variants)[0]];
-  }
-  function draw(box) {
-    try {
-      const figure = structuredClone(figureOf(box));
-      for (const trace of figure.data)
-        if (hiddenGroups.has(trace.legendgroup)) trace.visible = false;
-      return Plotly.react(box, figure.data, figure.layout, config);
-    } catch (error) {
-      fail(error);
-      box.className = "note";
-      box.textContent = "This figure could not be drawn (" + error + "); see the tables.";
-    }
-  }
-  const waiting = boxes.slice();
-  function next() {
-    const box = waiting.shift();
-    if (!box) { root.dataset.drawn = "yes"; return; }
-    draw(box);
-    setTimeout(next, 0);
-  }
-
-  const chooser = document.getElementById("metric");
-  if (chooser) chooser.addEventListener("change", () => {
-    metric = chooser.value;
-    document.querySelectorAll("#frontier .chart").forEach(draw);
-  });
-  document.querySelectorAll(".legend button").forEach((button) => {
-    button.addEventListener("click", () => {
-      const on = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(on));
-      const group = button.dataset.group;
-      if (on) hiddenGroups.delete(group); else hiddenGroups.add(group);
-      document.querySelectorAll("#frontier .chart").forEach(draw);
-    });
-  });
-  const filters = [...document.querySelectorAll("select[data-filter]")];
-  function filter() {
-    document.querySelectorAll("[data-place]").forEach((block) => {
-      const place = JSON.parse(block.dataset.place);
-      block.hidden = filters.some((f) => f.value !== "" && f.dataset.filter in place
-        && place[f.dataset.filter] !== f.value);
-    });
-    boxes.forEach((box) => { if (box.offsetParent && box.data) Plotly.Plots.resize(box); });
-  }
-  filters.forEach((f) => { f.value = ""; f.addEventListener("change", filter); });
-  if (chooser) chooser.selectedIndex = 0;
-  window.addEventListener("beforeprint", () => {
-    document.querySelectorAll("details").forEach((d) => { d.open = true; });
-    boxes.forEach((box) => { if (box.data) Plotly.Plots.resize(box); });
-  });
-  document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle", () => {
-    d.querySelectorAll(".chart").forEach((box) => { if (box.data) Plotly.Plots.resize(box); });
-  }));
-  next();
-})();
-"""
+_VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "acted on nothing"}
+_SLOTS = ("rows", "guess", "certain")  # of the facts of a tile
+_MOST_SPARKS = 4
+_MOST_SEEN = 4
 
 
-def page(title: str, body: Html, charts: Mapping[str, Mapping[str, str]]) -> str:
-    """Return one HTML document that loads nothing from anywhere.
+@dataclass(frozen=True)
+class Method:
+    """How a run is made again: the command, the suite, the versions."""
 
-    `charts`: Chart id -> variant -> plotly figure as JSON text; ``<div class="chart"
-    data-chart="id">`` is where it is drawn.
+    command: str
+    suite: str
+    versions: str
+
+
+Seen = Sequence[Mapping[str, Any]]
+
+
+def page(found: Findings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -> str:
+    """Return the report as one HTML document; the same run gives the same bytes.
+
+    `seen`: Who saw what (``disclosure.json``).
     """
-    from plotly.offline import get_plotlyjs
-
-    scripts = [get_plotlyjs(), SCRIPT] if charts else []
-    allowed = " ".join(f"'sha256-{_sha256(s)}'" for s in scripts) or "'none'"
-    # Even a name that slipped through escaping can neither run nor fetch anything.
-    policy = (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    pages = [_setting(f, rows, at, seen) for at, f in enumerate(found.settings)]
+    tables = sorted({f.setting.dataset for f in found.settings})
+    title = f"{said.some(tables, 3)}: privacy findings" if tables else "privacy findings"
+    return render(
+        "report.html.j2",
+        title=title,
+        pages=pages,
+        glossary=_glossary(found),
+        command=method.command,
+        suite=method.suite,
+        versions=method.versions,
+        version=found.version or "of unknown version",
     )
-    parts = [
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{esc(title)}</title>",
-        f"<style>{CSS}</style>\n</head>\n<body>",
-        body,
-    ]
-    if charts:
-        parts.append(f'<script type="application/json" id="charts">{_data(charts)}</script>')
-        parts += [f"<script>{s}</script>" for s in scripts]
-    return "\n".join([*parts, "</body>\n</html>\n"])
 
 
-def _sha256(script: str) -> str:
-    # A browser hashes the text after turning CRLF into LF.
-    text = script.replace("\r\n", "\n").replace("\r", "\n")
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _data(charts: Mapping[str, Mapping[str, str]]) -> str:
-    loaded: dict[str, dict[str, Any]] = {
-        name: {variant: json.loads(text) for variant, text in variants.items()}
-        for name, variants in charts.items()
+def _setting(found: Found, rows: pd.DataFrame, at: int, seen: Seen) -> dict[str, Any]:
+    recipe = _recipe(found)
+    return {
+        "tab": found.setting.protocol.partition("[")[0],
+        "where": _where(found),
+        "headline": _headline(found),
+        "note": _note(found),
+        "margin": f"{found.margin:g}",
+        "utility": measure(found.utility.metric).head,
+        "tiles": [_tile(found, a) for a in found.adversaries],
+        "recipe": recipe,
+        "refused": "" if recipe else _refused(found),
+        "frontiers": [f for a in found.tested if (f := _frontier(found, a, at))],
+        "matrix": _matrix(found),
+        "untested": list(_untested(found)),
+        "folds": list(_folds(found, rows, seen)),
     }
-    text = json.dumps(loaded, separators=(",", ":"))
-    # Nothing inside may end the script element.
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _where(found: Found) -> str:
+    name = measure(found.utility.metric).head
+    s = found.setting
+    parts = [s.dataset, s.partition, s.protocol, many(found.seeds, "seed")]
+    if math.isfinite(found.undefended):
+        alone = local(found)
+        text = f"{name} {number(found.undefended)} undefended"
+        parts.append(text + (f", {number(alone)} training alone" if math.isfinite(alone) else ""))
+    return " · ".join(parts)
+
+
+def _headline(found: Found) -> str:
+    """One sentence: the leak, what the recipe leaves, the price."""
+    lead = found.leak
+    if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
+        return leak(found)
+    cell = lead.cell
+    text = f"Undefended, {lead.adversary.name} can " + measure(cell.metric).phrase.format(
+        said.amount(cell, cell.score)
+    )
+    use = found.use
+    if use is None:
+        tried = any(d.spec != UNDEFENDED for d in found.defenses)
+        return f"{text}; {'nothing that was tried helps' if tried else 'no defense was tried'}."
+    after = _after(use, lead.adversary, cell.metric)
+    if after is None:
+        return f"{text}."
+    what = "nothing" if after.state == "gone" else said.value(after, after.score)
+    price = use.price.settled
+    cost = {
+        "same": "at no price", "equal": "at no price beyond 0.01", "ok": "at no loss beyond 0.01",
+        "worse": f"for {said.change(use.price.change)} of {measure(found.utility.metric).head}",
+    }.get(price, "at a price that is not settled")  # fmt: skip
+    return f"{text}; {said.short(use.name)} leaves {what}, {cost}."
+
+
+def _after(use: Candidate, adversary: Adversary, metric: str) -> Cell | None:
+    trial = next((t for t in use.trials if t.place == adversary.threat), None)
+    return next((c for c in trial.cells if c.metric == metric), None) if trial else None
+
+
+def _note(found: Found) -> str:
+    lost = [d.spec for d in found.defenses if d.price.collapsed]
+    parts = []
+    if lost:
+        parts.append(f"Under {said.some(lost)} the model is no better than the constant one.")
+    u = found.utility
+    if u.fallen:
+        parts.append(
+            f"{measure(u.fallen).head} is undefined in {u.lacking} of {many(u.seeds, 'seed')}: a "
+            f"held-out set lacks one class. Prices are in {measure(u.metric).head}."
+        )
+    return " ".join(parts)
+
+
+def _tile(found: Found, adversary: Adversary) -> dict[str, Any]:
+    seen = adversary.sees[:_MOST_SEEN]
+    sees = listed(list(seen)) + (", and more" if len(adversary.sees) > _MOST_SEEN else "")
+    out: dict[str, Any] = {"name": said.capital(adversary.name), "sees": sees if seen else ""}
+    if not adversary.tested:
+        say = f"Its view was not attacked in this run. Add --threat {adversary.threat}."
+        return {**out, "facts": [], "why": ("Not tested", say)}
+    facts = [_fact(found, adversary, c) for c in _three(adversary)]
+    why = ("Nothing to read", "No attack that ran has anything to say of this view.")
+    return {**out, "facts": facts, "why": why}
+
+
+def _three(adversary: Adversary) -> list[Cell]:
+    """Return the worst cell of each slot, what is read most first."""
+    assert adversary.reader is not None
+    cells = [c for c in adversary.reader.of(UNDEFENDED) if c.scores]
+    best = []
+    for slot in _SLOTS:
+        mine = [c for c in cells if measure(c.metric).slot == slot]
+        if mine:
+            best.append(min(mine, key=lambda c: (c.state != "open", gravity(c.metric))))
+    lead = adversary.leading()
+    return sorted(best, key=lambda c: (c is not lead, c.state != "open"))
+
+
+def _fact(found: Found, adversary: Adversary, cell: Cell) -> dict[str, Any]:
+    after = _after(found.use, adversary, cell.metric) if found.use else None
+    share = measure(cell.metric).decimals is None
+    to = after.score if after is not None and after.scores else None
+    counted = math.isfinite(cell.rows)
+    of = f"of {cell.rows:,.0f}, {said.line(cell)}" if counted else said.line(cell)
+    return {
+        "head": said.capital(measure(cell.metric).head),
+        "state": cell.state,
+        "before": said.value(cell, cell.score),
+        "after": None if after is None else _shown(after),
+        "after_state": after.state if after else "",
+        "of": of,
+        "at": _clip(cell.score) if share else None,
+        "to": _clip(to) if share and to is not None else None,
+        "blind_at": _clip(cell.line) if share else 0.0,
+    }
+
+
+def _shown(cell: Cell) -> str:
+    """Write a cell: its score, or the word that says why there is none."""
+    if cell.scores:
+        return said.value(cell, cell.score)
+    return {"gone": "none", "unknown": "failed", "undefined": "–"}.get(cell.state, "–")
+
+
+def _clip(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def _recipe(found: Found) -> dict[str, Any] | None:
+    use = found.use
+    if use is None:
+        return None
+    protocol, _, defense = use.name.rpartition(" with ")
+    parts = [(protocol, _about("protocol", protocol))] if protocol else []
+    parts += [(str(p), _about("defense", p.name)) for p in parse_one(defense).parts]
+    e = use.price.change
+    base = found.defended(UNDEFENDED)
+    mine = found.defended(use.name)
+    line = typed(use)
+    traffic = bytes_text(use.bytes)
+    if base is not None and math.isfinite(base.cost.bytes):
+        traffic += f" instead of {bytes_text(base.cost.bytes)}"
+    return {
+        "title": "Switch this on" if use.holds else "What eases it, and does not stop it",
+        "parts": parts,
+        "command": line if protocol else f'-d "{line}"',
+        "change": number(e.mean, 3, signed=True),
+        "interval": _interval(use.price),
+        "plot": _price_plot(use.price),
+        "settled": said.settled(use.price),
+        "tag": use.price.settled,
+        "traffic": traffic,
+        "guarantee": _guarantee(mine) if mine else "see that protocol's own page",
+        "remains": list(_remains(found, use)),
+    }
+
+
+def _interval(price: Price) -> str:
+    e = price.change
+    if not math.isfinite(e.low):
+        return ""
+    return f"[{number(e.low, 3, signed=True)}, {number(e.high, 3, signed=True)}]"
+
+
+def _price_plot(price: Price) -> dict[str, Any] | None:
+    values = [*price.by_seed.values()]
+    e = price.change
+    if len(values) < 2 or not any(values):
+        return None
+    ends = [*values, e.low, e.high, -TOLERANCE, TOLERANCE, 0.0]
+    at = svg.Scale(min(ends), max(ends), 20.0, 310.0)
+    ticks = [(at(v), number(v, 2, signed=True) if v else "0") for v in (-TOLERANCE, 0.0, TOLERANCE)]
+    near = at(TOLERANCE) - at(0.0) < 30
+    return {
+        "band": (at(-TOLERANCE), at(TOLERANCE)),
+        "zero": at(0.0),
+        "low": at(e.low),
+        "high": at(e.high),
+        "mean": at(e.mean),
+        "seeds": [at(v) for v in values],
+        "ticks": ticks[1:2] if near else ticks,
+    }
+
+
+def _guarantee(defended: Defended) -> str:
+    text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
+    measured = span(defended.guarantees.measured)
+    text += f"; measured {measured}" if measured else ""
+    return f"{text}: {defended.void}" if defended.void else text
+
+
+def _about(kind: str, name: str) -> str:
+    """Return the first line of a plug-in's documentation."""
+    try:
+        made = register.get(kind, parse_one(name).parts[0].name)
+    except Exception:  # of another release, or of a file that is not loaded
+        return ""
+    first = (made.__doc__ or "").strip().partition("\n")[0]
+    return re.sub(r" \([^()]*\d{4}[^()]*\)", "", first)
+
+
+def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
+    for adversary in found.adversaries:
+        name = said.capital(adversary.name)
+        trial = next((t for t in use.trials if t.place == adversary.threat), None)
+        if not adversary.tested or trial is None:
+            yield name, "was not tested."
+            continue
+        cells = plain([c for c in trial.cells if c.state == "open"])
+        cells.sort(key=lambda c: gravity(c.metric))
+        doubt = [c for c in trial.cells if c.state in ("unsettled", "unknown")]
+        if cells:
+            yield name, f"can still {listed([said.can(c) for c in cells])}."
+        elif doubt:
+            heads = dict.fromkeys(measure(c.metric).head.lower() for c in doubt)
+            yield name, f"reads nothing that is clear; not settled: {listed([*heads])}."
+        else:
+            yield name, f"reads nothing beyond {found.margin:g} of a blind guess, by every measure."
+
+
+def _refused(found: Found) -> str:
+    return refused(found)
+
+
+# --- figures
+
+
+def _frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | None:
+    if adversary.reader is None:
+        return None
+    lead = adversary.leading()
+    metrics = [m for m in adversary.metrics if _drawable(found, adversary, m)]
+    if not metrics:
+        return None
+    first = lead.metric if lead and lead.metric in metrics else metrics[0]
+    leaking = [
+        m
+        for m in metrics
+        if m != first and any(adversary.cell(d.spec, m).state == "open" for d in found.defenses)
+    ]
+    rest = leaking[:_MOST_SPARKS]
+    cell = adversary.cell(UNDEFENDED, first)
+    unit = _unit(cell)
+    drawing = svg.draw(_marks(found, adversary, first, at), unit * _line(adversary, found, first))
+    counted = math.isfinite(cell.rows)
+    what = measure(first).head.lower() + (f", of {cell.rows:,.0f}" if counted else "")
+    return {
+        "who": said.capital(adversary.name),
+        "what": what,
+        "utility": measure(found.utility.metric).head,
+        "d": drawing,
+        "front": svg.path(drawing.front),
+        "x_ticks": [(x, number(v, 2, signed=True) if v else "0") for x, v in drawing.x_ticks],
+        "y_ticks": [(y, said.value(cell, v / unit)) for y, v in drawing.y_ticks],
+        "sparks": [_spark(found, adversary, m, at) for m in rest],
+    }
+
+
+def _unit(cell: Cell) -> float:
+    """Return what one of a score is: of counted rows all of them."""
+    return cell.rows if math.isfinite(cell.rows) else 1.0
+
+
+def _drawable(found: Found, adversary: Adversary, metric: str) -> bool:
+    drawn = [d for d in found.defenses if d.price.by_seed and adversary.cell(d.spec, metric).scores]
+    return len(drawn) > 0
+
+
+def _spark(found: Found, adversary: Adversary, metric: str, at: int) -> dict[str, Any]:
+    unit = _unit(adversary.cell(UNDEFENDED, metric))
+    line = unit * _line(adversary, found, metric)
+    drawing = svg.spark(_marks(found, adversary, metric, at), line)
+    return {
+        "head": said.capital(measure(metric).head),
+        "d": drawing,
+        "front": svg.path(drawing.front),
+    }
+
+
+def _line(adversary: Adversary, found: Found, metric: str) -> float:
+    cells = (adversary.cell(d.spec, metric) for d in found.defenses)
+    return next((c.line for c in cells if c.scores), 0.0)
+
+
+def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[svg.Mark]:
+    out = []
+    for d in found.defenses:
+        cell = adversary.cell(d.spec, metric)
+        if not d.price.by_seed or not (cell.scores or cell.state == "gone"):
+            continue
+        unit = _unit(adversary.cell(UNDEFENDED, metric))
+        score = unit * (cell.score if cell.scores else _line(adversary, found, metric))
+        e = d.price.change
+        say = f"{d.label} {said.short(d.spec)}. {measure(metric).head}: {_shown(cell)}"
+        if cell.scores:
+            say += f" ({said.line(cell)})"
+        say += f". {measure(found.utility.metric).head} {said.change(e)}."
+        spread = len(set(cell.scores)) > 1
+        out.append(
+            svg.Mark(
+                e.mean, score, f"{d.label} {said.short(d.spec)}" if d.spec != UNDEFENDED
+                else "no defense", d.label, say, f"#m{at}-{d.label}", cell.state,
+                e.low, e.high, unit * min(cell.scores) if spread else math.nan,
+                unit * max(cell.scores) if spread else math.nan, d.spec == found.recipe,
+            )
+        )  # fmt: skip
+    return out
+
+
+# --- tables
+
+
+def _matrix(found: Found) -> dict[str, Any] | None:
+    groups, blind, columns = [], [], list[tuple[Adversary, str, bool]]()
+    idle: list[str] = []
+    for adversary in found.tested:
+        assert adversary.reader is not None
+        shown = [m for m in adversary.metrics if _shown_column(found, adversary, m)]
+        hidden = [m for m in adversary.metrics if m not in shown]
+        if hidden:
+            heads = listed([measure(m).head.lower() for m in hidden])
+            idle.append(f"{said.capital(adversary.name)} reads nothing by {heads}.")
+        if not shown:
+            continue
+        groups.append({"name": said.capital(adversary.name),
+                       "heads": [said.capital(measure(m).head) for m in shown]})  # fmt: skip
+        for k, m in enumerate(shown):
+            columns.append((adversary, m, k == 0))
+            cells = [adversary.cell(d.spec, m) for d in found.defenses]
+            text = next((said.value(c, c.line) for c in cells if c.scores), "–")
+            blind.append((text, k == 0))
+    if not columns:
+        return None
+    rows = [_row(found, d, columns) for d in found.defenses]
+    told = (many(len(idle), "measure or attack", "measures and attacks") + " with nothing to read, "
+            "and why", idle)  # fmt: skip
+    return {"groups": groups, "rows": rows, "blind": blind, "idle": told if idle else None}
+
+
+def _shown_column(found: Found, adversary: Adversary, metric: str) -> bool:
+    states = {adversary.cell(d.spec, metric).state for d in found.defenses}
+    return bool(states & {"open", "unsettled", "unknown"})
+
+
+def _row(
+    found: Found, d: Defended, columns: Sequence[tuple[Adversary, str, bool]]
+) -> dict[str, Any]:
+    e, bare = d.price.change, d.spec == UNDEFENDED
+    change = "" if bare or not e.known else number(e.mean, 3, signed=True)
+    return {
+        "label": d.label,
+        "name": "no defense" if bare else d.spec,
+        "recipe": d.spec == found.recipe,
+        "void": _VOID.get(d.void, ""),
+        "change": "0" if d.price.settled == "same" and not bare else change,
+        "interval": _interval(d.price),
+        "forest": None if bare else _forest(found, d.price),
+        "cells": [_matrix_cell(a, a.cell(d.spec, m), first) for a, m, first in columns],
+    }
+
+
+def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any]:
+    word = said.WORDS[cell.state]
+    e = cell.advantage
+    title = word
+    if e.known:
+        title += f": advantage {said.change(e)}, {many(len(cell.seeds), 'seed')}"
+        title += f", by {', '.join(cell.attacks)}"
+    return {"state": cell.state, "text": _shown(cell), "word": word, "title": title, "first": first}
+
+
+def _forest(found: Found, price: Price) -> dict[str, Any] | None:
+    e = price.change
+    if not math.isfinite(e.low) or price.settled == "same":
+        return None
+    known = [d.price.change for d in found.defenses if math.isfinite(d.price.change.low)]
+    ends = [-TOLERANCE, TOLERANCE, *(v for k in known for v in (k.low, k.high))]
+    at = svg.Scale(min(ends), max(ends), 3.0, 109.0)
+    return {"band": (at(-TOLERANCE), at(TOLERANCE)), "zero": at(0.0), "low": at(e.low),
+            "high": at(e.high), "mean": at(e.mean)}  # fmt: skip
+
+
+def _untested(found: Found) -> Iterator[tuple[str, str, str]]:
+    told = found.untested
+    for name, threat in told.adversaries:
+        yield f"{said.capital(name)}.", "No view of this role was attacked.", f"--threat {threat}"
+    for name, why in told.unfit:
+        yield f"{name}.", f"It does not fit here: {why}.", ""
+    for name, why in told.failed:
+        yield f"{name} failed.", f"{why}. A failed attack is no defense.", ""
+    if told.attacks:
+        yield f"{many(len(told.attacks), 'attack')} that apply.", f"{listed([*told.attacks])}.", ""
+    if told.defenses:
+        yield (f"{many(len(told.defenses), 'defense')} that fit.",
+               f"{listed([*told.defenses])}.", "")  # fmt: skip
+    if told.cut:
+        yield ("Longer searches.", f"{listed([*told.cut])} stopped at a limit; without it they may "
+               "read more.", "")  # fmt: skip
+    if found.seeds < 10:
+        yield (f"More than {many(found.seeds, 'federation')}.", "Fewer than three settle nothing; "
+               "ten settle differences of about 0.01.", "--seeds 10")  # fmt: skip
+    yield ("Collusion, knowledge from outside, attacks not yet written.",
+           "Only a bounded guarantee speaks of those.", "")  # fmt: skip
+
+
+def _folds(found: Found, rows: pd.DataFrame, seen: Seen) -> Iterator[dict[str, Any]]:
+    here = rows[rows["setting"] == found.setting]
+    for adversary in found.tested:
+        yield _attacks(found, adversary, here)
+    columns = _columns(found, here)
+    if columns:
+        yield columns
+    crossings = [_crossing(e) for e in seen if of_protocol(e, found.setting)]
+    if crossings:
+        yield {"title": "Who sees what", "note": "every kind of message, from a short run",
+               "rows": crossings, "numbers": (6, 7), "header": ["Message", "Defense", "From", "To",
+               "Reveals", "Why", "Count", "Bytes"]}  # fmt: skip
+    lines = [[d.spec, *(span(t) or "–" for t in (d.guarantees.claimed, d.guarantees.spent,
+              d.guarantees.measured)), d.guarantees.verdict] for d in found.defenses]  # fmt: skip
+    yield {"title": "Guarantees", "note": "claimed, spent, measured", "numbers": (), "rows": lines,
+           "header": ["Defense", "Claimed", "Spent", "Measured", "Reading"]}  # fmt: skip
+    name = measure(found.utility.metric).head
+    costs = [[d.spec, number(d.price.mean_utility), bytes_text(d.cost.bytes),
+              number(d.cost.rounds.mean, 0), seconds_text(d.cost.seconds.mean),
+              seconds_text(d.cost.cpu_seconds.mean), number(d.cost.ciphertexts.mean, 0)]
+             for d in found.defenses]  # fmt: skip
+    yield {"title": "Cost of training", "note": "traffic, rounds, time", "numbers": range(1, 7),
+           "rows": costs, "header": ["Defense", name, "Traffic", "Rounds", "Seconds",
+                                     "Processor", "Ciphertexts"]}  # fmt: skip
+
+
+def _crossing(entry: Mapping[str, Any]) -> list[str]:
+    receiver = str(entry.get("to"))
+    reader = str(entry.get("readable_by") or receiver) + " (sealed)" * bool(entry.get("sealed"))
+    to = receiver if reader == receiver else f"{receiver}, read by {reader}"
+    guarded = said.guarded(entry.get("guards") or ())
+    reveals = ", ".join(map(str, entry.get("reveals") or ())) or "nothing of persons"
+    why = str(entry.get("why", "")) + (f"; guarded by {guarded}" if guarded else "")
+    return [words_of(str(entry.get("type", ""))), str(entry.get("defense", "")),
+            str(entry.get("from", "")), to, reveals, why,
+            number(float(entry.get("count") or 0), 0),
+            bytes_text(float(entry.get("bytes") or 0))]  # fmt: skip
+
+
+def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str, Any]:
+    assert adversary.reader is not None
+    mine = here[(here["stage"] == "attack") & (here["threat"] == adversary.threat)
+                & (here["status"] == "ok")]  # fmt: skip
+    lines = []
+    for attack, group in mine.groupby("attack_spec"):
+        for metric in adversary.reader.metrics:
+            told = group[group["metric"] == metric]
+            base = told[told["defense_spec"] == UNDEFENDED]
+            if told.empty:
+                continue
+            cell = adversary.cell(UNDEFENDED, metric)
+            after = told[told["defense_spec"] == found.recipe] if found.recipe else told.iloc[:0]
+            head, seconds = said.capital(measure(metric).head), float(told["seconds"].mean())
+            scores = [_of(cell, x["value"]) for x in (base, after)]
+            blind = _of(cell, told["blind"])
+            lines.append([str(attack), head, *scores, blind, seconds_text(seconds)])
+    ran = len({line[0] for line in lines})
+    lead = adversary.leading()
+    strongest = f", strongest is {lead.attacks[0]}" if lead else ""
+    return {
+        "title": f"Attacks by {adversary.name}", "note": f"{ran} ran{strongest}", "rows": lines,
+        "header": ["Attack", "Measure", "Undefended", "Recipe", "Blind", "Time"],
+        "numbers": range(2, 6),
+    }  # fmt: skip
+
+
+def _of(cell: Cell, values: pd.Series) -> str:
+    known = [v for v in values if math.isfinite(v)]
+    return said.value(cell, math.fsum(known) / len(known)) if known else "–"
+
+
+def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
+    """Return which columns leak: what the worst attack reads of each."""
+    specs = [UNDEFENDED, *([found.recipe] if found.recipe else [])]
+    ok = here[(here["stage"] == "attack") & (here["status"] == "ok") & (here["part"] != "")]
+    keys = [m for m in dict.fromkeys(ok["metric"]) if measure(m).part == "column"]
+    lines = []
+    for adversary in found.tested:
+        told = ok[(ok["threat"] == adversary.threat) & ok["metric"].isin(keys[:1])]
+        for part, group in told.groupby("part", sort=False):
+            best = [
+                group[group["defense_spec"] == s].groupby("seed")["value"].max().mean()
+                for s in specs
+            ]
+            lines.append((str(part), adversary.name, best, group["blind"].mean()))
+    if not lines:
+        return None
+    lines.sort(key=lambda x: -_or_least(x[2][0] - x[3]))
+    texts = [
+        [part, who, *(said.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]
+        for part, who, best, blind in lines
+    ]
+    header = ["Column", "Adversary", "Undefended", *(["Recipe"] if found.recipe else []), "Blind"]
+    return {"title": "Columns that leak", "note": "cells guessed right, by column", "rows": texts,
+            "header": header, "numbers": range(2, len(header))}  # fmt: skip
+
+
+def _or_least(value: float) -> float:
+    return value if math.isfinite(value) else -1.0
+
+
+def _glossary(found: Findings) -> list[tuple[str, str]]:
+    used = dict.fromkeys(
+        m for f in found.settings for a in f.tested if a.reader for m in a.reader.metrics
+    )
+    words = [
+        ("Blind guess", "The best of several guesses by the same adversary with an empty "
+         "transcript; whoever holds no rows also stands beside what other rows tell."),
+        *((said.capital(measure(m).head), _explained(m)) for m in used
+          if _explained(m).lower() != f"{measure(m).head}."),
+        ("Read ●", "The advantage over blind is above the margin in the mean (of persons: one row "
+         "or more), and above zero in every seed or with its whole interval."),
+        ("Within the margin ■", "The upper end of the 95% t interval of the advantage lies below "
+         "the margin; three seeds or more; every applicable attack finished."),
+        ("Not settled ◆", "Neither can be said. More seeds settle it."),
+        ("Recipe", "What holds against every adversary of the run; where nothing does, what leaves "
+         "least: rows and labels first, then guesses, then facts about groups; ties by price."),
+    ]  # fmt: skip
+    return words
+
+
+def _explained(metric: str) -> str:
+    told = measure(metric)
+    return told.explained or f"{said.capital(told.name)}."

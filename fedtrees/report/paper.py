@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedtrees.core.columns import measure
 from fedtrees.core.errors import StoreError
 from fedtrees.report import style
 from fedtrees.report.claims import Kind
-from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.frontier_figure import (
     RING,
     advantage_limits,
@@ -38,7 +39,7 @@ WIDTHS: dict[Width, float] = {"column": COLUMN, "page": PAGE}
 # As `claims.KINDS`, in the room that a column has.
 _KINDS: dict[Kind, str] = {
     "proved": "bound claimed",
-    "void": "bound void as spent",
+    "void": "bound void",
     "computational": "computational",
     "structural": "structural",
     "none": "no claim",
@@ -46,7 +47,6 @@ _KINDS: dict[Kind, str] = {
 }
 _FAINT = 0.45  # of the marks of single seeds: seen in print, and below the means
 _WIDEST = 30  # letters of a line of a label
-_LONGEST = 26  # letters of a metric's name that the height of a panel holds
 RC = {
     # matplotlib brings the first, so a figure is the same on every machine; the others, none of
     # them wider, are for who opens an SVG without it.
@@ -142,21 +142,20 @@ def _columns(panels: Sequence[Frontier]) -> int:
 def _axis_names(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, names: Names) -> None:
     """Name the axes; not again below or beside a panel of the same."""
     data = panels[i]
-    lower = " (lower is better)" if data.utility in LOWER_IS_BETTER else ""
-    utility = _called(data.utility, names) + lower
-    metric = _called(data.metric, names)
-    advantage = f"worst-case advantage\n({metric if len(metric) <= _LONGEST else data.metric})"
+    lower = " (lower is better)" if measure(data.utility).better == "lower" else ""
+    utility, metric = (_called(key, names) for key in (data.utility, data.metric))
+    advantage = f"worst-case advantage\n({metric})"
     under = panels[i + columns] if i + columns < len(panels) else None
     if under is None or under.utility != data.utility:
-        ax.set_xlabel(utility)
+        ax.set_xlabel(utility + lower)
     if i % columns == 0 or panels[i - 1].metric != data.metric:
         ax.set_ylabel(advantage)
 
 
 def _called(metric: str, names: Names) -> str:
-    """Return a label of a metric's key, else its name in words."""
+    """Return a label of a metric's key, else its short name: the height of a panel holds it."""
     label = names(metric)
-    return style.metric_name(metric) if label == metric else label
+    return measure(metric).short if label == metric else label
 
 
 def _parts(p: Panel) -> tuple[str, ...]:
@@ -193,7 +192,7 @@ def _panel(
 ) -> tuple[list[Label], Drawn]:
     """Draw a panel; return its labels, and what they must keep clear of."""
     low, high = utility_limits(data)
-    lower = data.utility in LOWER_IS_BETTER
+    lower = measure(data.utility).better == "lower"
     ax.set_xlim(*((high, low) if lower else (low, high)))
     ax.set_ylim(*limits)
     ax.locator_params(nbins=5)

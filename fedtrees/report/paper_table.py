@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fedtrees.core.columns import CPU, measure
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.rows import FORMULA
 from fedtrees.report import style
 from fedtrees.report.budgets import ordered
-from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.intervals import Estimate
-from fedtrees.report.markup_tables import Grid, latex, markdown
+from fedtrees.report.markup_tables import Cell, Grid, latex, markdown
 from fedtrees.report.names import Names
 from fedtrees.report.rows import UNDEFENDED, label, load_rows
 from fedtrees.report.selection import Selection
@@ -29,7 +30,6 @@ NO_ATTACK = "n/a"
 MEAN_RANK = "mean rank"
 _FEWEST, _MOST, _ALONE = 2, 4, 3  # decimals: at least, at most, and where there is no spread
 _SAME = 1e-9  # difference of two scores that are one
-_SHORT = {"ra": "RA", "ami": "AMI", "v_measure": "V-measure"}
 _CELL = (
     "stage", "dataset", "partition", "protocol", "protocol_params", "defense", "defense_params",
     "threat", "attack", "attack_params", "seed",
@@ -37,7 +37,7 @@ _CELL = (
 
 
 @dataclass(frozen=True, order=True)
-class Measure:
+class Shown:
     """What a column shows: a utility, or what the worst attack under a threat scored."""
 
     threat: str  # "" of a utility
@@ -54,7 +54,7 @@ class Entry:
 
     row: tuple[str, str, str]  # partition, protocol, defense
     dataset: str
-    measure: Measure
+    shown: Shown
     value: Estimate
     blind: Estimate
     loss: float
@@ -69,23 +69,24 @@ def entries_of(frontiers: Sequence[Frontier]) -> list[Entry]:
     for data in frontiers:
         for point in data.points:
             for entry in _of_point(data, point):
-                found.setdefault((entry.row, entry.dataset, entry.measure), entry)
+                found.setdefault((entry.row, entry.dataset, entry.shown), entry)
     return list(found.values())
 
 
 def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
     setting = data.panel.setting
     row = (setting.partition, setting.protocol, point.defense)
-    sign = 1.0 if data.utility in LOWER_IS_BETTER else -1.0
+    sign = -measure(data.utility).sign
     utility = Entry(
-        row, setting.dataset, Measure("", data.utility), point.utility, Estimate(),
+        row, setting.dataset, Shown("", data.utility), point.utility, Estimate(),
         sign * point.utility.mean,
     )  # fmt: skip
-    untouched = not point.advantage.known and point.note.startswith("no attack applies")
+    untouched = not point.advantage.known and point.untouched
     # Who attacks and scores less than blind would have submitted the blind guess.
-    loss = 0.0 if untouched else max(0.0, point.advantage.mean) if not point.failed else math.nan
+    failed = point.coverage.failed
+    loss = 0.0 if untouched else max(0.0, point.advantage.mean) if not failed else math.nan
     leak = Entry(
-        row, setting.dataset, Measure(data.panel.threat, data.metric), point.score, point.blind,
+        row, setting.dataset, Shown(data.panel.threat, data.metric), point.score, point.blind,
         loss if untouched or point.advantage.known else math.nan, point.hollow, untouched,
         ", ".join(name for name, _ in point.attacks),
     )  # fmt: skip
@@ -110,16 +111,16 @@ class PaperTable:
         place = {d: i for i, d in enumerate(ordered({e.row[2] for e in self.entries}))}
         return sorted({e.row for e in self.entries}, key=lambda row: (*row[:2], place[row[2]]))
 
-    def measures(self, dataset: str) -> list[Measure]:
+    def measures(self, dataset: str) -> list[Shown]:
         """Return the columns of a dataset, the utility first."""
-        return sorted({e.measure for e in self.entries if e.dataset == dataset})
+        return sorted({e.shown for e in self.entries if e.dataset == dataset})
 
     @cached_property
-    def _at(self) -> dict[tuple[tuple[str, str, str], str, Measure], Entry]:
-        return {(e.row, e.dataset, e.measure): e for e in self.entries}
+    def _at(self) -> dict[tuple[tuple[str, str, str], str, Shown], Entry]:
+        return {(e.row, e.dataset, e.shown): e for e in self.entries}
 
     @cached_property
-    def ranks(self) -> dict[Measure, dict[tuple[str, str, str], float]]:
+    def ranks(self) -> dict[Shown, dict[tuple[str, str, str], float]]:
         """Mean ranks over datasets, 1 the best (Demšar 2006, Sec. 3.2.2; ties share theirs).
 
         Of the measures that every dataset has, over the rows that take part in all of them. Leaks
@@ -129,20 +130,20 @@ class PaperTable:
 
         shared = set.intersection(*(set(self.measures(d)) for d in self.datasets))
         found = {}
-        for measure in sorted(shared) if len(self.datasets) > 1 else ():
+        for shown in sorted(shared) if len(self.datasets) > 1 else ():
             losses = {
-                row: [self._loss(row, dataset, measure) for dataset in self.datasets]
+                row: [self._loss(row, dataset, shown) for dataset in self.datasets]
                 for row in self.rows
             }
             kept = {row: values for row, values in losses.items() if np.isfinite(values).all()}
             if len(kept) > 1:
                 table = np.round(list(kept.values()), 9)  # not the noise of the last bits
                 means = rankdata(table, axis=0).mean(axis=1)
-                found[measure] = dict(zip(kept, map(float, means), strict=True))
+                found[shown] = dict(zip(kept, map(float, means), strict=True))
         return found
 
-    def _loss(self, row: tuple[str, str, str], dataset: str, measure: Measure) -> float:
-        entry = self._at.get((row, dataset, measure))
+    def _loss(self, row: tuple[str, str, str], dataset: str, shown: Shown) -> float:
+        entry = self._at.get((row, dataset, shown))
         return math.nan if entry is None else entry.loss
 
     def frame(self) -> pd.DataFrame:
@@ -153,11 +154,11 @@ class PaperTable:
             lines.append(
                 {
                     "dataset": e.dataset, "partition": partition, "protocol": protocol,
-                    "defense": defense, "threat": e.measure.threat, "metric": e.measure.metric,
+                    "defense": defense, "threat": e.shown.threat, "metric": e.shown.metric,
                     "mean": e.value.mean, "low": e.value.low, "high": e.value.high,
                     "seeds": e.value.n, "blind": e.blind.mean, "strongest_attack": e.attack,
                     "attack_missing": e.below,
-                    "mean_rank": self.ranks.get(e.measure, {}).get(e.row, math.nan),
+                    "mean_rank": self.ranks.get(e.shown, {}).get(e.row, math.nan),
                 }
             )  # fmt: skip
         return pd.DataFrame(lines)
@@ -167,27 +168,27 @@ class PaperTable:
         """The table as text: a block of rows per dataset and protocol, then mean ranks."""
         parts = [k for k in range(3) if len({row[k] for row in self.rows}) > 1] or [2]
         *above, label = parts
-        measures = sorted({e.measure for e in self.entries})
+        measures = sorted({e.shown for e in self.entries})
         groups: dict[tuple[str, ...], list[int]] = {}
         for at, row in enumerate(self.rows):
             groups.setdefault(tuple(row[k] for k in above), []).append(at)
-        shown = [self.names(_undefended(row[label])) for row in self.rows]
+        called = [self.names(_undefended(row[label])) for row in self.rows]
         blocks = []
         for dataset in self.datasets:
-            columns = [self._column(dataset, measure) for measure in measures]
+            columns = [self._column(dataset, shown) for shown in measures]
             for group, places in groups.items():
                 measured = [any((row, dataset, m) in self._at for m in measures)
                             for row in self.rows]  # fmt: skip
                 held = [at for at in places if measured[at]]
-                lines = [[shown[at], *(texts[at] for texts, _ in columns)] for at in held]
+                lines = [[called[at], *(texts[at] for texts, _ in columns)] for at in held]
                 blind = [_span([told[at] for at in held if told[at]]) for _, told in columns]
                 if lines:
                     blocks.append((self._title(dataset, group), [["blind", *blind], *lines]))
         if self.ranks:
-            ranks = [self.ranks.get(measure, {}) for measure in measures]
+            ranks = [self.ranks.get(shown, {}) for shown in measures]
             for group, places in groups.items():
                 lines = [
-                    [shown[at], *(f"{of[row]:.1f}" if row in of else "–" for of in ranks)]
+                    [called[at], *(f"{of[row]:.1f}" if row in of else "–" for of in ranks)]
                     for at, row in enumerate(self.rows)
                     if at in places
                 ]
@@ -198,16 +199,14 @@ class PaperTable:
     def _title(self, of: str, group: Sequence[str]) -> str:
         return " · ".join(map(self.names, (of, *group)))
 
-    def _named(self, measure: Measure) -> str:
-        own = self.names(measure.metric)
-        if own == measure.metric:
-            plain = _SHORT.get(own, own.replace("_", " "))
-            own = plain if measure.threat else style.metric_name(own)
-        return f"{own}, {self.names(measure.threat)}" if measure.threat else own
+    def _named(self, shown: Shown) -> str:
+        label = self.names(shown.metric)
+        own = measure(label).short if label == shown.metric else label
+        return f"{own}, {self.names(shown.threat)}" if shown.threat else own
 
-    def _column(self, dataset: str, measure: Measure) -> tuple[list[str], list[str]]:
-        """Return the texts of a column, and its blind lines; one number of decimals throughout."""
-        found = [self._at.get((row, dataset, measure)) for row in self.rows]
+    def _column(self, dataset: str, shown: Shown) -> tuple[list[str | Cell], list[str]]:
+        """Return the cells of a column, and its blind lines; one number of decimals throughout."""
+        found = [self._at.get((row, dataset, shown)) for row in self.rows]
         known = [e for e in found if e is not None]
         digits = decimals([e.value for e in known])
         blind = [style.number(e.blind.mean, digits) if e and e.blind.known else "" for e in found]
@@ -269,16 +268,14 @@ def decimals(values: Sequence[Estimate]) -> int:
     return min(_MOST, max(_FEWEST, math.ceil(-math.log10(half) - 1e-9)))
 
 
-def _text(entry: Entry | None, digits: int) -> str:
+def _text(entry: Entry | None, digits: int) -> str | Cell:
     if entry is None:
         return "–"
     if entry.untouched:
         return NO_ATTACK
-    text = style.number(entry.value.mean, digits)
     half = (entry.value.high - entry.value.low) / 2
-    if math.isfinite(half):
-        text += f" ± {half:.{digits}f}"
-    return text + BELOW * entry.below
+    spread = f"{half:.{digits}f}" if math.isfinite(half) else ""
+    return Cell(style.number(entry.value.mean, digits), spread, BELOW * entry.below)
 
 
 def table_of(
@@ -336,11 +333,11 @@ def together(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
     for at, (name, rows) in enumerate(runs):
         keys = list(rows[list(_CELL)].fillna(-1).itertuples(index=False, name=None))
         mine = [first.setdefault(key, at) == at for key in keys]
-        columns = (rows[c].tolist() for c in ("stage", "metric", "value", "unit"))
-        for key, stage, metric, value, unit in zip(keys, *columns, strict=True):
-            if stage != "train" or unit == "seconds":
+        columns = (rows[c].tolist() for c in ("stage", "metric", "part", "value", "unit"))
+        for key, stage, metric, part, value, unit in zip(keys, *columns, strict=True):
+            if stage != "train" or unit == CPU.unit:
                 continue  # an attack may end by the clock
-            before = scores.setdefault((*key, metric), value)
+            before = scores.setdefault((*key, metric, part), value)
             if abs(before - value) > _SAME:
                 where = " ".join(filter(None, key[1:7]))
                 raise UsageError(
@@ -358,7 +355,7 @@ def write_table(table: PaperTable, out: str | Path) -> Path:
 
     Raises `UsageError`: an unknown suffix. Raises `StoreError`: the file cannot be written.
     """
-    from fedtrees.report.html import write_text
+    from fedtrees.core.files import write_text
 
     path = Path(out)
     suffix = path.suffix[1:].lower()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.files import write_text
 from fedtrees.report.paper import Width
 from fedtrees.report.protocol_budgets import unswept
 from fedtrees.report.rows import load_rows
@@ -76,10 +79,7 @@ def plot(
     _check_width(width)
     study = _study(run_folder, chosen, metric, utility)
     if suffix == "html":
-        from fedtrees.report.html import render, write_text
-
-        names = {"frontier": ("frontier", "leaderboard"), "heatmap": ("leaks",)}
-        return write_text(out, render(study, names[figure]))
+        return write_text(out, _interactive(study, figure))
     from fedtrees.report import leaks, paper
 
     if figure == "frontier":
@@ -101,6 +101,33 @@ def frontier_of(
     """Return the frontier as a matplotlib figure; parameters and errors as `plot`."""
     _check_width(width)
     return _frontier(_study(run_folder, chosen, metric, utility), width, labels)
+
+
+def _interactive(study: Study, figure: Figure) -> str:
+    """Return one document with a figure of plotly's for every panel."""
+    import plotly.io
+    from plotly.graph_objects import Figure as Plotly
+
+    from fedtrees.report.frontier_figure import advantage_limits, draw_frontier
+    from fedtrees.report.grid_figure import draw_heatmap
+    from fedtrees.report.leaks import leak_grid, limit
+
+    if figure == "frontier":
+        limits = advantage_limits(study.frontiers)
+        drawn = [(str(f.panel), draw_frontier(f, study.colours, limits)) for f in study.frontiers]
+    else:
+        metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
+        grids = [leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
+        drawn = [(g.title, draw_heatmap(g, limit(grids))) for g in grids]
+    parts = []
+    for at, (title, drawing) in enumerate(drawn):
+        made = Plotly(json.loads(drawing.json()))
+        text = plotly.io.to_html(
+            made, full_html=False, include_plotlyjs=at == 0, div_id=f"figure-{at}"
+        )
+        parts.append(f"<h2>{escape(title)}</h2>{text}")
+    body = "\n".join(parts)
+    return f"<!doctype html><meta charset='utf-8'><title>fedtrees</title><body>{body}</body>\n"
 
 
 def _frontier(study: Study, width: Width | None, labels: Mapping[str, str] | None) -> Drawn:

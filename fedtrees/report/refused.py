@@ -7,11 +7,12 @@ from functools import cache
 
 import pandas as pd
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError
+from fedtrees.core.reasons import FITS, Reason
 from fedtrees.core.registry import register
 from fedtrees.core.rows import COLUMNS
 from fedtrees.core.specs import parse_grid, parse_one, written
+from fedtrees.protocols.fit import fit
 
 _CELL = ["stage", "setting", "defense_spec", "threat", "attack_spec", "seed"]
 _MEASURED = [column.name for column in COLUMNS if column.kind == "number"]
@@ -27,23 +28,21 @@ def as_skips(rows: pd.DataFrame) -> pd.DataFrame:
     kept, skips = [rows], []
     for (name, inline, defense), group in rows[ran].groupby(keys, observed=True):
         reason = refusal(written(name, inline), defense)
-        if reason:
+        if not reason.ok:
             kept[0] = kept[0].drop(group.index)
             cells = group[group["stage"] != "exposure"].drop_duplicates(_CELL)
-            told = {"status": "skipped", "reason": reason, "metric": ""}
-            skips.append(cells.assign(**told, **dict.fromkeys(_MEASURED, math.nan)))
+            told = {"status": reason.status, **reason.columns(), "metric": ""}
+            whys = pd.Series([reason] * len(cells), index=cells.index, dtype=object)
+            skips.append(cells.assign(**told, why=whys, **dict.fromkeys(_MEASURED, math.nan)))
     return pd.concat([*kept, *skips]).sort_index() if skips else rows
 
 
 @cache
-def refusal(protocol: str, defense: str) -> str:
-    """Return why a composition is refused with a protocol, "" where it is not, or not known."""
+def refusal(protocol: str, defense: str) -> Reason:
+    """Return why a composition is refused with a protocol; where that is not known, it fits."""
     try:
         made = register.make("protocol", parse_grid(protocol)[0])
-        parts = tuple(register.make("defense", spec) for spec in parse_one(defense).parts)
+        parts = [register.make("defense", spec) for spec in parse_one(defense).parts]
     except FedtreesError:
-        return ""
-    try:
-        return made.mismatch(Composition(parts)) or ""
-    except FedtreesError as err:
-        return str(err)
+        return FITS
+    return fit(made, parts)

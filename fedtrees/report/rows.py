@@ -12,6 +12,7 @@ import pandas as pd
 import fedtrees
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.files import parse_json, read_listed
+from fedtrees.core.reasons import Reason
 from fedtrees.core.rows import COLUMNS, Column
 from fedtrees.core.specs import parse_one, written
 from fedtrees.report.refused import as_skips
@@ -44,11 +45,18 @@ class Panel:
 
 
 def label(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns ``setting``, ``defense_spec`` and ``attack_spec`` to tidy rows."""
+    """Add the columns ``setting``, ``defense_spec``, ``attack_spec`` and ``why`` to tidy rows.
+
+    ``why`` is the `Reason` of what is not ok; of a run of before, whose rows have no codes, a text.
+    """
 
     def joined(a: str, b: str) -> list[str]:
         return [written(x, y) for x, y in zip(rows[a], rows[b], strict=True)]
 
+    told = [
+        *zip(*(rows[c] for c in ("reason_code", "reason_args", "reason", "status")), strict=True)
+    ]
+    reasons = {t: Reason.read(*t[:2], "" if t[3] == "ok" else t[2] or t[3]) for t in {*told}}
     protocol = joined("protocol", "protocol_params")
     places = zip(rows["dataset"], rows["partition"], protocol, strict=True)
     return rows.assign(
@@ -56,6 +64,7 @@ def label(rows: pd.DataFrame) -> pd.DataFrame:
         setting=pd.Categorical([Setting(*p) for p in places]),
         defense_spec=pd.Series(joined("defense", "defense_params"), index=rows.index, dtype=object),
         attack_spec=pd.Series(joined("attack", "attack_params"), index=rows.index, dtype=object),
+        why=pd.Series([reasons[t] for t in told], index=rows.index, dtype=object),
     )
 
 
@@ -70,8 +79,8 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        The `COLUMNS`, as they read what stands in the file, plus ``setting``, ``defense_spec``
-        and ``attack_spec``; of what is refused today skips (`fedtrees.report.refused`).
+        The `COLUMNS`, as they read what stands in the file, plus those of `label`; of what is
+        refused today skips (`fedtrees.report.refused`).
 
     Raises
     ------
@@ -117,14 +126,15 @@ def _records(path: Path, text: str) -> pd.DataFrame:
     if short.any():
         raise StoreError(cut % (short.argmax() + 1))
     header = table.iloc[0].tolist()
-    missing = [c.name for c in COLUMNS if c.name not in header]
+    missing = [c.name for c in COLUMNS if c.name not in header and not c.later]
     if missing or len(set(header)) != len(header):
         what = f"lacks the columns {missing}" if missing else "names a column twice"
         raise StoreError(
             f"{path.as_posix()!r} {what}; fedtrees {fedtrees.__version__} cannot read it: "
             "report it with the release that wrote it, or run the suite again"
         )
-    return table.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
+    found = table.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
+    return found.assign(**{c.name: "" for c in COLUMNS if c.name not in header})
 
 
 def _typed(path: Path, column: Column, texts: pd.Series) -> pd.Series:

@@ -1,29 +1,24 @@
-"""Everything a report shows, computed once from a run folder."""
+"""What figures and tables of a run show, computed once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 
+from fedtrees.core.columns import UTILITY
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.specs import parse_one
-from fedtrees.metrics.metric import COUNTED
 from fedtrees.report import style
+from fedtrees.report.findings import Findings, findings
 from fedtrees.report.frontier import Frontier, frontiers
-from fedtrees.report.gaps import Gaps, called
-from fedtrees.report.glossary import Explained
+from fedtrees.report.gaps import Gaps
 from fedtrees.report.protocol_budgets import over_budgets
-from fedtrees.report.rows import UNDEFENDED, Panel, Setting
-from fedtrees.report.sentences import About, Verdict, verdict
+from fedtrees.report.rows import Panel, Setting
+from fedtrees.report.states import MARGIN, check_margin
 from fedtrees.report.tables import LeaderRow, leaderboard
-from fedtrees.report.verdict import MARGIN, check_margin
 from fedtrees.report.worst import attack_metrics, panels
-
-MOST_METRICS = 6  # in the report's chooser: each one adds a figure per panel to the file
 
 
 @dataclass(frozen=True)
@@ -47,9 +42,9 @@ class Study:
                 f"no attack of this run reports an advantage for {self.metric!r}"
                 f"{did_you_mean(self.metric, known)}"
             )
-        trained = set(self.rows.loc[self.rows["stage"] == "train", "metric"]) - {""}
+        trained = set(self.rows.loc[self.rows["stage"] == "train", "metric"])
         if self.utility is not None and self.utility not in trained:
-            known_utilities = [m for m in trained if ":" not in m]
+            known_utilities = [m.key for m in UTILITY if m.key in trained]
             raise UsageError(
                 f"no model of this run was scored by {self.utility!r}"
                 f"{did_you_mean(self.utility, known_utilities)}"
@@ -82,56 +77,17 @@ class Study:
         return tuple((f, leaderboard(self.rows, f)) for f in self.frontiers)
 
     @cached_property
-    def verdict(self) -> Verdict:
-        """What the run says, in sentences."""
-        return verdict(self.boards, About(self.counted, self.gaps.named, called, self.margin))
-
-    @cached_property
-    def explained(self) -> Explained:
-        """What puts a word's meaning behind it; defenses and attacks of the run are words, too."""
-        specs = (s for s in {*self.rows["defense_spec"]} - {"", UNDEFENDED})
-        defenses = {("defense", part.name) for s in specs for part in parse_one(s).parts}
-        attacks = {("attack", name) for name in {*self.rows["attack"]} - {"", "blind"}}
-        return Explained(sorted(defenses | attacks))
+    def findings(self) -> Findings:
+        """What the run found: states, prices, recipe, what was not tested."""
+        return findings(self.rows, self.folder, self.margin)
 
     @cached_property
     def gaps(self) -> Gaps:
         """What could have been run and was not."""
         return Gaps.of(self.rows, self.settings)
 
-    def counted(self, panel: Panel, metric: str) -> float:
-        """Return how many rows the shares of a metric are of, NaN where the run does not tell."""
-        rows = self.rows
-        here = rows[
-            (rows["metric"] == f"{COUNTED}:{metric}")
-            & (rows["dataset"] == panel.setting.dataset)
-            & (rows["partition"] == panel.setting.partition)
-            & (rows["threat"] == panel.threat)
-        ]
-        return float(here["value"].mean())
-
     @cached_property
     def colours(self) -> dict[str, tuple[str, str]]:
         """One colour per defense family, equal in every figure."""
         drawn = (*self.frontiers, *self.over_budgets)
         return style.palette(p.family for f in drawn for p in f.points)
-
-    @cached_property
-    def other_metrics(self) -> tuple[str, ...]:
-        """The metrics a reader can switch to."""
-        shown = {f.metric for f in self.frontiers}
-        rest = [m for m in attack_metrics(self.rows) if m not in shown]
-        return tuple(rest[: MOST_METRICS - 1])
-
-    @cached_property
-    def other_frontiers(self) -> tuple[Frontier, ...]:
-        """The same panels by what else leaks: exact rows, exact counts per leaf, thresholds."""
-        shown = {f.metric for f in self.frontiers}
-        known = attack_metrics(self.rows)
-        other = ("exact_rows", "leaf_mass_exact", "thresholds")
-        wanted = [m for m in other if m in known and m not in shown]
-        return tuple(f for m in wanted for f in self.in_metric(m))
-
-    def in_metric(self, metric: str) -> Sequence[Frontier]:
-        """Return the frontiers in another metric; panels without it are left out."""
-        return [f for f in frontiers(self.rows, metric, self.utility) if f.drawn]

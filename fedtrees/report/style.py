@@ -33,37 +33,6 @@ DIVERGING = (
     (0.0, "#2166ac"), (0.25, "#92c5de"), (0.5, "#ffffff"), (0.65, "#fdd49e"), (0.8, "#ef8a3c"),
     (1.0, "#9a3412"),
 )  # fmt: skip
-METRIC_NAMES = {
-    "ra": "reconstruction accuracy",
-    "ra_top": "reconstruction accuracy, named columns",
-    "exact_rows": "rows reconstructed exactly",
-    "close_rows": "rows reconstructed in 90% of columns",
-    "returned_right": "rows returned, right in every bin",
-    "returned_owned": "rows returned with their owner",
-    "returned_wrong": "returned rows that are wrong",
-    "leaf_mass_exact": "records in leaves with exact counts",
-    "leaf_counts_exact": "leaves with exact counts",
-    "v_measure": "V-measure",
-    "ami": "adjusted mutual information",
-    "bins_read": "bins of others' values named",
-    "rank_correlation": "rank correlation of others' columns",
-    "thresholds": "thresholds of others found",
-    "ranges_covered": "training ranges known",
-    "routed_accuracy": "label accuracy on rows to predict",
-    "routed_auc": "AUC on rows to predict",
-    "label_accuracy": "label accuracy under the best matching",
-    "gower": "Gower distance",
-    "auc": "AUC",
-    "f1": "F1",
-    "log_loss": "log-loss",
-    "rmse": "RMSE",
-    "r2": "R²",
-}
-
-
-def metric_name(metric: str) -> str:
-    """Return a metric's name in words, the key itself where there is no better one."""
-    return METRIC_NAMES.get(metric, metric)
 
 
 def palette(families: Iterable[str]) -> dict[str, tuple[str, str]]:

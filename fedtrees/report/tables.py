@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
+from fedtrees.core.columns import BYTES_DOWN, BYTES_UP, CIPHERTEXTS, CPU, OPERATIONS
 from fedtrees.core.guarantee import Guarantee, join
-from fedtrees.crypto.ledger import OPERATIONS
 from fedtrees.report import claims
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
-from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.intervals import Estimate, estimate, t_estimate
 from fedtrees.report.rows import UNDEFENDED, Setting
-from fedtrees.report.verdict import Leak, difference, leaks_of
-from fedtrees.report.worst import by_seed, worst_case
-
-_BY_TYPE = re.compile(r"^bytes_(up|down):(.+)$")
-_OPERATIONS = tuple(name.replace(" ", "_") for name in OPERATIONS)
+from fedtrees.report.worst import by_part, by_seed
 
 
 @dataclass(frozen=True)
 class LeaderRow:
-    """One defense of a leaderboard: what it keeps, what still leaks, what it costs.
-
-    `exact, exact_blind`: Largest share of the victims' rows that any attack reconstructed exactly,
-    and the blind adversary's. `leaks`: The worst advantage by every headline score.
-    """
+    """One defense of a leaderboard: what it keeps, what still leaks, what it costs."""
 
     point: Point
     change: Estimate
     relief: Estimate
-    exact: Estimate
-    exact_blind: Estimate
     cost: Cost
     guarantees: Guarantees
     on_front: bool
-    leaks: tuple[Leak, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,14 +57,6 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Protection:
-    """What one defense costs in one setting, and what still leaks, by threat."""
-
-    cost: Cost
-    reads: tuple[tuple[str, Point | None], ...]
-
-
-@dataclass(frozen=True)
 class Guarantees:
     """What a defense claims, what an accountant says was spent, what an audit measured."""
 
@@ -86,10 +65,7 @@ class Guarantees:
     spent: tuple[tuple[Guarantee, ...], ...]
     measured: tuple[tuple[Guarantee, ...], ...]
     verdict: str
-
-
-def _values(worst: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    return worst["value"], worst["value_error"]
+    refuted: bool
 
 
 def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]:
@@ -101,20 +77,14 @@ def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]
     here = _of_setting(rows, frontier.panel.setting)
     costs = {c.defense: c for c in cost_table(here, frontier.panel.setting)}
     stated = {g.defense: g for g in guarantee_table(here, frontier.panel.setting)}
-    attacked = here[here["threat"] == frontier.panel.threat]
-    exact = worst_case(attacked, "exact_rows")
-    leaks = leaks_of(attacked)
     return tuple(
         LeaderRow(
             point=p,
             change=paired(p, base, "utility"),
             relief=paired(p, base, "advantage"),
-            exact=estimate(*_values(exact[exact["defense_spec"] == p.defense])),
-            exact_blind=estimate(exact.loc[exact["defense_spec"] == p.defense, "blind"]),
             cost=costs[p.defense],
             guarantees=stated[p.defense],
             on_front=p.defense in frontier.front,
-            leaks=leaks.get(p.defense, ()),
         )
         for p in frontier.points
     )
@@ -125,7 +95,7 @@ def paired(point: Point, base: Point | None, field: str) -> Estimate:
     if base is None:
         return Estimate()
     theirs = {s.seed: getattr(s, field) for s in base.seeds}
-    return difference([getattr(s, field) - theirs.get(s.seed, math.nan) for s in point.seeds])
+    return t_estimate([getattr(s, field) - theirs.get(s.seed, math.nan) for s in point.seeds])
 
 
 def _of_setting(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
@@ -147,31 +117,12 @@ def _cost(defense: str, train: pd.DataFrame) -> Cost:
     ok = train[train["status"] == "ok"]
     # The cell's totals stand on each of its rows: one row per seed is enough.
     firsts = ok.groupby("seed")[["bytes_up", "bytes_down", "rounds", "seconds"]].first()
-    types = filter(None, map(_BY_TYPE.match, sorted(set(ok["metric"]))))
-    by_type = [(*m.groups(), estimate(by_seed(ok, m[0]).values())) for m in types]
-    cpu = estimate(by_seed(ok, "cpu_seconds").values())
-    by_name = {name: estimate(by_seed(ok, name).values()) for name in ("ciphertexts", *_OPERATIONS)}
-    ciphertexts, *done = by_name.values()
-    operations = tuple((n, e) for n, e in zip(_OPERATIONS, done, strict=True) if e.known)
+    by_type = [(way, *of) for way, m in (("down", BYTES_DOWN), ("up", BYTES_UP))
+               for of in by_part(ok, m.key)]  # fmt: skip
+    cpu, ciphertexts = (estimate(by_seed(ok, m.key).values()) for m in (CPU, CIPHERTEXTS))
     totals = (estimate(firsts[name]) for name in firsts)
-    return Cost(defense, *totals, cpu, tuple(by_type), ciphertexts, operations)
-
-
-def protections(frontiers: Sequence[Frontier], costs: Sequence[Cost]) -> tuple[Protection, ...]:
-    """Set what each defense costs beside what still leaks, where one of them is cryptography.
-
-    Parameters
-    ----------
-    frontiers : sequence of Frontier
-        Of one setting, one for each threat.
-    costs : sequence of Cost
-        Of the same setting.
-    """
-    if not any(c.ciphertexts.known for c in costs):
-        return ()
-    return tuple(
-        Protection(c, tuple((f.panel.threat, f.point(c.defense)) for f in frontiers)) for c in costs
-    )
+    done = tuple(by_part(ok, OPERATIONS.key))
+    return Cost(defense, *totals, cpu, tuple(by_type), ciphertexts, done)
 
 
 def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, ...]:
@@ -184,8 +135,10 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
             tuple(sorted({g for g in mine[c] if g}, key=join))
             for c in ("claimed", "spent", "measured")
         ]
-        verdict = claims.compare(*(found[0] if found else None for found in stated))
+        measured = max(stated[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
+        told = (*(found[0] if found else None for found in stated[:2]), measured)
+        verdict = claims.compare(*told)
         if any(len(found) > 1 for found in stated):
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
-        out.append(Guarantees(spec, *stated, verdict))
+        out.append(Guarantees(spec, *stated, verdict, claims.refuted(*told)))
     return tuple(out)

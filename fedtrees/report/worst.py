@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from fedtrees.core.counts import many
-from fedtrees.metrics.metric import SAMPLING_ERROR, headlines
+from fedtrees.metrics.metric import headlines
+from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import Panel
-
-_CELL = ("setting", "defense_spec", "threat", "seed", "attack_spec")
 
 
 def panels(rows: pd.DataFrame) -> tuple[Panel, ...]:
@@ -26,10 +24,9 @@ def panels(rows: pd.DataFrame) -> tuple[Panel, ...]:
 def attack_metrics(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return the attack metrics that have an advantage anywhere, headlines first."""
     ok = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
-    names = set(ok.loc[ok["advantage"].notna(), "metric"])
+    names = set(ok.loc[ok["advantage"].notna() & (ok["part"] == ""), "metric"])
     order = {name: at for at, name in enumerate(headlines())}
-    plain = (n for n in names if ":" not in n)
-    return tuple(sorted(plain, key=lambda n: (order.get(n, len(order)), n)))
+    return tuple(sorted(names, key=lambda n: (order.get(n, len(order)), n)))
 
 
 def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -49,33 +46,36 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     ordered = rows[keep].sort_values(
         ["advantage", "attack_spec"], ascending=[False, True], kind="stable"
     )
-    worst = ordered.drop_duplicates(["setting", "defense_spec", "threat", "seed"])
-    return with_errors(worst, rows, metric)
+    return with_errors(ordered.drop_duplicates(["setting", "defense_spec", "threat", "seed"]))
 
 
-def with_errors(chosen: pd.DataFrame, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Add ``value_error`` and ``advantage_error`` to rows of one metric (see `worst_case`).
+def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add ``value_error`` and ``advantage_error`` to rows of one metric (see `worst_case`)."""
+    error, room = rows["error"].fillna(0.0), (1 - rows["blind"]).where(rows["blind"] < 1, 1.0)
+    return rows.assign(value_error=error, advantage_error=math.sqrt(2) * error / room)
 
-    `rows`: Where the standard errors stand, in rows of their own.
+
+def troubles(rows: pd.DataFrame, *by: str) -> dict[tuple[Any, ...], dict[float, None]]:
+    """Return the seeds of what is not ok, by other columns; the one way in which rows are grouped.
+
+    Parameters
+    ----------
+    rows : DataFrame
+    by : names of columns
+        Such as ``status``, ``why`` and ``attack_spec``.
     """
-    told = rows[rows["metric"] == f"{SAMPLING_ERROR}:{metric}"]
-    cells = zip(*(told[c].tolist() for c in (*_CELL, "value")), strict=True)
-    errors = {tuple(cell): error for *cell, error in cells}
-    found = [errors.get(cell, 0.0) for cell in zip(*(chosen[c] for c in _CELL), strict=True)]
-    room = (1 - chosen["blind"]).where(chosen["blind"] < 1, 1.0)
-    return chosen.assign(
-        value_error=found, advantage_error=math.sqrt(2) * np.array(found, dtype=float) / room
-    )
+    bad = rows[rows["status"] != "ok"]
+    found: dict[tuple[Any, ...], dict[float, None]] = {}
+    for seed, *key in zip(*(bad[c].tolist() for c in ("seed", *by)), strict=True):
+        found.setdefault(tuple(key), {})[seed] = None
+    return found
 
 
-def trouble(attack_rows: pd.DataFrame) -> tuple[str, ...]:
-    """Name the attacks that failed or timed out, with how many seeds: ``milp (timeout, 2)``."""
-    columns = (attack_rows[c].tolist() for c in ("attack_spec", "status", "seed"))
-    bad = {key for key in zip(*columns, strict=True) if key[1] in ("failed", "timeout")}
-    counts = Counter((attack, status) for attack, status, _ in bad)
-    return tuple(
-        f"{attack} ({status}, {many(n, 'seed')})" for (attack, status), n in sorted(counts.items())
-    )
+def by_part(rows: pd.DataFrame, metric: str) -> Iterator[tuple[str, Estimate]]:
+    """Yield what a measure is of, in order, with the mean over seeds of each."""
+    mine = rows[rows["metric"] == metric]
+    for part in sorted(set(mine["part"])):
+        yield part, estimate(by_seed(mine[mine["part"] == part], metric).values())
 
 
 def by_seed(rows: pd.DataFrame, metric: str) -> dict[int, float]:

@@ -23,6 +23,7 @@ class RoundedStatistics(Defense):
 
     step: float = 1.0
 
+    acts_through = frozenset({"outgoing"})
     at = frozenset({"server"})
     guards = tuple(ROUNDED)
     exempts = {BoostedModel: "made of the statistics as they were sent"}

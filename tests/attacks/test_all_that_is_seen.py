@@ -180,7 +180,7 @@ def table() -> list[list[str]]:
 
 
 def test_the_docs_say_who_reads_what():
-    text = (Path(__file__).parents[2] / "docs" / "exposure.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference/exposure.md").read_text()
     shown = text.partition("|---|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
     rows = [[c.strip() for c in line.split("|")[1:-1]] for line in shown]
     here = [row for row in rows if not register.get("protocol", row[0].strip("`")).missing()]

@@ -107,4 +107,4 @@ def test_what_lattice_certifies_is_right():
 def test_more_categories_than_a_word_has_bits_are_refused():
     made = federation(coded(), codes=65)
     _, view = trained(made, "fedtree-hist[trees=1,max_depth=2,enable_categorical=true]", "client-1")
-    assert "at most 64 categories" in TimberStrike().inapplicable(view)
+    assert "at most 64 categories" in str(TimberStrike().inapplicable(view))

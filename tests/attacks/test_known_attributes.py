@@ -17,7 +17,7 @@ from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load_csv
 from fedtrees.metrics.row_errors import row_errors
 from fedtrees.metrics.victims_rows import RecordMetric, SpecificityMetric
-from fedtrees.report.phrases import who
+from fedtrees.report.findings import adversary_named
 
 COINS = np.random.default_rng(0)
 KIND = COINS.integers(0, 3, 60)
@@ -114,6 +114,6 @@ def test_nothing_is_left_to_guess_or_it_is_told_twice(forest, text, said):
         _ = seen(*forest, text)
 
 
-def test_a_sentence_says_what_was_told():
-    text, _ = who("client[attributes=2]", {"client": ("a client", "clients")})
-    assert text == "a client (told 2 attributes of every row)"
+def test_an_adversary_is_named_with_what_it_was_told():
+    text, _ = adversary_named("client[attributes=2]", {"client": ("a client", "clients")})
+    assert text == "a client (with 2 attributes)"

@@ -18,10 +18,10 @@ from fedtrees.attacks.labels.mixture import mixture_of
 from fedtrees.attacks.labels.noise import denoised
 from fedtrees.attacks.labels.routed import RoutedRows
 from fedtrees.attacks.labels.twins import contract
-from fedtrees.core.attack import limit_of
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Labels, RoutedLabels
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
@@ -33,6 +33,7 @@ from fedtrees.metrics.routed_labels import RoutedLabelScores
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within, respond
 from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.views import view_of
 
 ALL = (
@@ -187,8 +188,12 @@ def test_classes_missing_values_and_several_parties(name, protocol):
 def test_who_sees_no_ids_or_has_labels_has_nothing_to_read(name):
     attack = register.make("attack", Spec(name, {}))
     run, held = columns.run("secureboost[trees=1]")
-    assert "no record ids" in attack.inapplicable(columns.seen_by(run, held, "passive-1").blinded())
-    assert "no rows without labels" in attack.inapplicable(columns.seen_by(run, held, "active"))
+    assert "no record ids" in str(
+        attack.inapplicable(columns.seen_by(run, held, "passive-1").blinded())
+    )
+    assert "no rows without labels" in str(
+        attack.inapplicable(columns.seen_by(run, held, "active"))
+    )
     assert attack.run(columns.seen_by(run, held, "active"), np.random.default_rng(0)).claims == ()
 
 
@@ -208,8 +213,13 @@ def test_a_sample_of_rows_stands_for_all(few_restarts):
 
 
 def test_the_published_attack_refuses_what_it_would_walk_through_for_hours():
-    assert "20,001 training rows" in limit_of("id2graph-published", 20_001)
-    assert limit_of("id2graph-published", 20_000) is limit_of("id2graph", 20_001) is None
+    def of(name, rows):
+        return fit(attack=Spec(name), data=Data(rows=rows))
+
+    assert of("id2graph-published", 20_001) == Reason("too-many-rows", rows=20_001, most=20_000)
+    assert "20,001 training rows" in str(of("id2graph-published", 20_001))
+    assert of("id2graph-published", 20_000).ok
+    assert of("id2graph", 20_001).ok
 
 
 def test_few_known_labels_are_drawn_declared_spread_and_not_scored(few_restarts):
@@ -233,8 +243,8 @@ def test_few_known_labels_are_drawn_declared_spread_and_not_scored(few_restarts)
     assert {"cl", "cl-few-shot"} <= set(blind)
     line = {s.name: s.value for s in LabelScores().score(blind["cl-few-shot"], truth)}
     assert scores["v_measure"] > line["v_measure"] > 0.3
-    assert "no labels are known" in FewShot().inapplicable(view_of(run, ("passive-1",), held))
-    assert "no rows without labels" in FewShot().inapplicable(view_of(run, ("active",), held))
+    assert "no labels are known" in str(FewShot().inapplicable(view_of(run, ("passive-1",), held)))
+    assert "no rows without labels" in str(FewShot().inapplicable(view_of(run, ("active",), held)))
 
 
 @pytest.mark.parametrize(
@@ -299,7 +309,7 @@ def test_an_endpoint_that_looks_rows_up_gives_their_labels_away(answers, least):
 
 def test_labels_are_asked_for_by_id_alone():
     view, _ = world("secureboost")
-    assert "no endpoint" in AskedLabels().inapplicable(view)
+    assert "no endpoint" in str(AskedLabels().inapplicable(view))
 
 
 def test_restarts_never_lose_and_leave_known_labels_as_they_are(few_restarts):
@@ -324,7 +334,7 @@ def test_rows_to_predict_are_told_by_where_they_are_routed():
     held = columns.dealt(train_on, 3)
     run = train(register.make("protocol", parse_grid("secureboost")[0]), held, schema, seed=1)
     attack, nobody = RoutedRows(), np.random.default_rng(0)
-    assert "no rows to predict" in attack.inapplicable(view_of(run, ("passive-1",), held))
+    assert "no rows to predict" in str(attack.inapplicable(view_of(run, ("passive-1",), held)))
     run.predict(asked.X)
     case = Case(held, run.transcript.roles, ("passive-1",), schema, Streams(1), asked=asked)
     metric = RoutedLabelScores()

@@ -12,7 +12,6 @@ from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.laws import row_variance
 from fedtrees.attacks.evidence.sums import leaf_sums, victim_sums
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.peeling.sources import unreadable
 from fedtrees.attacks.timberstrike.attack import as_published
 from fedtrees.core.composition import Composition
 from fedtrees.core.holding import over_clients
@@ -156,12 +155,6 @@ def test_as_published_gradients_are_read_too_small():
         np.testing.assert_allclose(small, g * (n / 4 + 1) / (n + 1), rtol=1e-4, atol=1e-4)
     plain = evidence_of(seen()[0])
     assert as_published(plain).trees is plain.trees
-
-
-def test_bins_of_counts_are_no_fingerprints():
-    view, _, _ = seen(noise(8), name="nvflare-hist")
-    assert unreadable(view) == "hessians of 1 are no fingerprints"
-    assert unreadable(seen(name="nvflare-hist")[0]) is None
 
 
 def test_rounding_of_a_defense_never_seen_before_is_read_from_its_channel():

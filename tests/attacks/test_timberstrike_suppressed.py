@@ -5,6 +5,7 @@ import numpy as np
 from federations import sample_federation
 
 from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.clients.histograms import told_apart
 from fedtrees.attacks.evidence.submission import Weight
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.bench.cells import Setting
@@ -46,11 +47,12 @@ def evidence_under(defense, principals):
 
 
 def test_a_client_who_colludes_counts_once_in_an_opened_sum():
-    together = evidence_under(Spec("secure-sum"), ("server", "client-0"))[1]
+    others = evidence_under(Spec("secure-sum"), ("server", "client-0"))[1]
     alone = evidence_under(Spec("secure-sum"), ("server",))[1]
-    for a, b in zip(together.histograms, alone.histograms, strict=True):
-        np.testing.assert_array_equal(a.sums, b.sums)
-        np.testing.assert_array_equal(a.totals, b.totals)
+    own = told_apart(evidence_under(Spec("split-only"), ("server",))[0])["client-0"]
+    for a, b, mine in zip(others.histograms, alone.histograms, own.histograms, strict=True):
+        np.testing.assert_array_equal(a.sums + mine.sums, b.sums)
+        np.testing.assert_array_equal(a.totals + mine.totals, b.totals)
 
 
 def test_rounded_sums_do_not_outvote_the_declared_number_of_rows():

@@ -64,7 +64,7 @@ def test_tables_name_who_is_above_and_who_below(suite, monkeypatch):
     key = {
         "dataset": "pima", "partition": "iid[clients=3]", "protocol": "fedtree-hist",
         "defense_spec": "none", "threat": "client", "stage": "attack", "status": "ok",
-        "metric": "ra", "value": 0.7, "attack_params": "",
+        "metric": "ra", "part": "", "value": 0.7, "attack_params": "",
     }  # fmt: skip
     rows = pd.DataFrame([
         {**key, "attack": "joint", "blind": 0.702, "seed": 0},

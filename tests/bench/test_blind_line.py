@@ -3,9 +3,10 @@
 import pytest
 
 from fedtrees.bench.evaluate import blind_line
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim
 from fedtrees.core.registry import register
-from fedtrees.metrics.metric import Best, Metric, Score, best_of
+from fedtrees.metrics.metric import Metric, Score
 
 
 @pytest.mark.parametrize(("best", "whose"), [(0.0, "near"), (1.0, "far")])
@@ -13,6 +14,7 @@ def test_the_best_guess_is_the_one_that_the_best_value_is_of(best, whose):
     @register.metric("tested-line")
     class Tested(Metric[float]):
         of, main = Claim, ("tested",)
+        measures = (Measure("tested", "tested", best=best),)
 
         def truth(self, case):
             return None
@@ -20,9 +22,9 @@ def test_the_best_guess_is_the_one_that_the_best_value_is_of(best, whose):
         def score(self, claims, truth):
             return []
 
-    scored = {name: [Score("tested", v, best)] for name, v in (("near", 0.1), ("far", 0.9))}
-    top = best_of(scored)["tested"]
-    assert top == Best({"near": 0.1, "far": 0.9}[whose], whose, best)
+    scored = {name: [Score("tested", v)] for name, v in (("near", 0.1), ("far", 0.9))}
+    top = Tested().best_of(scored)["tested"]
+    assert (top.value, top.guess) == ({"near": 0.1, "far": 0.9}[whose], whose)
     rows = [{"metric": "tested", "value": top.value}]
     rows += [
         {"metric": "tested", "value": scores[0].value, "attack_params": name}

@@ -266,6 +266,7 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
         "@register.defense('leaky-split-only')\n"
         "@dataclass(frozen=True)\n"
         "class Leaky(Defense):\n"
+        "    acts_through = frozenset({'outgoing'})\n"
         "    at = frozenset({'server'})\n"
         "    protects = frozenset({Reveal.LABELS})\n"
         "    guards = (NodeSplits,)\n"

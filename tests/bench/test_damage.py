@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import fedtrees.bench.runner as runner
+from fedtrees.bench import store
 from fedtrees.bench.session import Bench, reopen
 from fedtrees.bench.suite import CHANGED, Suite
 from fedtrees.core.errors import FedtreesError, StoreError, UsageError
+from fedtrees.core.files import write_listed
 from fedtrees.report.html import write_report
 from fedtrees.report.rows import load_rows, read_json
 
@@ -158,6 +160,37 @@ def test_a_suite_without_its_copy_is_refused_and_a_lost_one_made_again(copy, who
     (copy / "suite.toml").unlink()
     with pytest.raises(UsageError, match="holds no run to resume"):
         reopen(copy)
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_run_killed_while_its_folder_is_made_is_begun_again(tmp_path, monkeypatch, written):
+    def killed(folder, name, content):
+        if len(names) == written:
+            raise KeyboardInterrupt
+        names.append(name)
+        write_listed(folder, name, content)
+
+    names, bench = [], Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run")
+    with monkeypatch.context() as context:
+        context.setattr(store, "write_listed", killed)
+        with pytest.raises(KeyboardInterrupt):
+            bench.open(resume=False)
+    bench.open(resume=bool(names))
+    assert reopen(bench.folder).grids == bench.suite.grids
+
+
+def test_a_run_that_found_no_room_is_finished_when_there_is_some(tmp_path, whole):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (300, 3000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            with pytest.raises(StoreError, match=r"cannot write .*File too large; "):
+                finish(tmp_path / "run")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    finish(tmp_path / "run")
+    assert rows_of(tmp_path / "run") == rows_of(whole)
 
 
 def test_a_run_folder_is_its_owner_s_alone(copy, whole):

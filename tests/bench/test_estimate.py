@@ -68,7 +68,7 @@ def test_cost_grows_with_rows_trees_and_seeds_but_not_with_what_is_done(table, t
 
 @pytest.mark.parametrize(
     ("rows", "columns", "processes", "peak"),
-    # docs/performance.md; of one process the peak of the largest, of two what they need together
+    # docs/reference/performance.md; of two processes what they need together
     [(569, 31, 2, 637), (1_000, 29, 1, 330), (10_000, 29, 1, 456), (100_000, 29, 1, 857),
      (100_000, 55, 2, 1511), (1_000_000, 29, 1, 2263)],
 )  # fmt: skip

@@ -47,13 +47,15 @@ from fedtrees.core.registry import register
 @register.attack("compiles")
 class Compiles(Attack):
     def run(self, view, rng):
-        from fedtrees.attacks.evidence.draws import next_bits
+        from fedtrees.attacks.joint.classes import Classes, count_row
 
-        before = next_bits.stats.cache_misses.total()  # of the process that this is a copy of
-        next_bits(np.ones(1, np.uint64))
-        compiled = next_bits.stats.cache_misses.total() - before
+        before = count_row.stats.cache_misses.total()  # of the process that this is a copy of
+        n = np.zeros((2, 2, 2), np.int32)
+        classes = Classes(np.ones((2, 2, 2)), 1.0, n, n[0].copy(), n[0, 0].copy())
+        count_row(classes, n[0].copy(), 0, 0, 1)
+        compiled = count_row.stats.cache_misses.total() - before
         try:
-            open(os.path.join(next_bits.stats.cache_path, "poison.nbi"), "wb").close()
+            open(os.path.join(count_row.stats.cache_path, "poison.nbi"), "wb").close()
         except PermissionError:
             return Guess(notes={"compiled": compiled, "wrote": 0})
         return Guess(notes={"compiled": compiled, "wrote": 1})
@@ -77,7 +79,7 @@ def test_an_attack_s_kernels_are_compiled_outside_it_and_it_writes_no_machine_co
         first, second = (fresh.run(Spec("compiles"), view).guess.notes for _ in range(2))
     finally:
         fresh.end()
-    assert list(cache.rglob("draws.next_bits-*.nbi"))  # for the next process
+    assert list(cache.rglob("classes.count_row-*.nbi"))  # for the next process
     assert [first["wrote"], second["wrote"]] == [int(not disk.version())] * 2
     assert second["compiled"] == 0  # the first one's is there, in memory
     if disk.version():

@@ -81,12 +81,13 @@ def test_a_claim_of_ones_own_is_benched_beside_its_blind_line_and_drawn(over_row
     folder, rows = over_rows
     (row,) = picked(rows, stage="attack", threat="client", metric="share_error")
     (blind,) = picked(rows, stage="blind", threat="client", metric="share_error", attack_params="")
-    assert blind["reason"] == "best guess: plugin-own-share"
+    assert blind["blind_guess"] == "plugin-own-share"
     assert float(row["value"]) < 1e-6
     assert row["blind"] == blind["value"] != "0.0"
     assert float(row["advantage"]) > 0.999
     (skipped,) = picked(rows, stage="attack", threat="public")
     assert (skipped["status"], skipped["reason"]) == ("skipped", "the principals see no base score")
+    assert (skipped["reason_code"], skipped["state_code"]) == ("other", "skip")
     page = (folder / "report.html").read_text()
     assert "share_error" in page
     assert "plugin-read-share" in page
@@ -97,9 +98,9 @@ def test_a_blind_cell_without_rows_to_reconstruct_works(over_columns):
     assert {r["status"] for r in rows if r["threat"] == "passive"} == {"ok"}
     blind = picked(rows, stage="blind", threat="passive", attack_params="")
     assert {r["metric"] for r in blind} == {
-        "share_error", "v_measure", "ami", "label_accuracy", "label_auc", "counted:labels",
+        "share_error", "v_measure", "ami", "label_accuracy", "label_auc",
     }  # fmt: skip
-    best = picked(blind, metric="v_measure")[0]["reason"].removeprefix("best guess: ")
+    best = picked(blind, metric="v_measure")[0]["blind_guess"]
     assert best.removesuffix("-z") in {"cl", *METHODS}
     found = {r["metric"]: r for r in picked(rows, stage="attack", threat="passive")}
     for name in ("v_measure", "label_accuracy"):
@@ -119,9 +120,10 @@ def test_who_has_the_labels_learns_none_and_predictions_are_on_record(over_colum
         "skipped",
         "the principals are told no residuals",
     )
-    scores = {r["metric"]: float(r["value"]) for r in picked(rows, stage="train") if r["value"]}
-    assert scores["auc"] > 0.9
-    assert scores["bytes_up:PluginScores"] > 0
+    train = [r for r in picked(rows, stage="train") if r["value"]]
+    scores = {(r["metric"], r["part"]): float(r["value"]) for r in train}
+    assert scores["auc", ""] > 0.9
+    assert scores["bytes_up", "PluginScores"] > 0
     # this one takes two parties: nobody trains alone
     assert {r["protocol"] for r in picked(rows, stage="reference")} == {"majority-class"}
 
@@ -329,5 +331,5 @@ def test_the_blind_line_of_a_cell_is_read_back_from_its_rows(over_columns):
     assert line.best["plugin-class-share"] == "plugin-own-share"
     assert line.best["labels"].removesuffix("-z") in {"cl", *METHODS}
     assert set(line.scores) == {
-        "share_error", "v_measure", "ami", "label_accuracy", "label_auc", "counted:labels",
+        "share_error", "v_measure", "ami", "label_accuracy", "label_auc",
     }  # fmt: skip

@@ -5,7 +5,6 @@ import pytest
 
 from fedtrees.bench.cells import AttackCell, ReferenceCell, TrainCell
 from fedtrees.bench.evaluate import (
-    Inapplicable,
     evaluate_attack,
     evaluate_reference,
     evaluate_training,
@@ -14,6 +13,7 @@ from fedtrees.bench.evaluate import (
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
+from fedtrees.core.reasons import Unfit
 
 OPTIONS = {
     "data": ["diabetes-regression"],
@@ -43,5 +43,5 @@ def test_numbers_are_scored_by_r2_and_rmse_and_attacks_on_classes_say_so(tmp_pat
     ]
     assert np.isclose(simple[-1]["value"], np.sqrt(np.mean((test.y - held.mean()) ** 2)))
     (attack,) = [c for c in cells if isinstance(c, AttackCell)]
-    with pytest.raises(Inapplicable, match="scored for classes only"):
+    with pytest.raises(Unfit, match="scored for classes only"):
         evaluate_attack(attack, federation, training, None)

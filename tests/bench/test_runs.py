@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fedtrees.bench import runner
 from fedtrees.bench.cells import Provenance, Setting, TrainCell, plan
 from fedtrees.bench.federation import load_dataset
 from fedtrees.bench.session import Bench, reopen
@@ -143,7 +145,7 @@ def test_one_process_and_two_give_the_same_numbers(finished, tmp_path):
     b.run()
 
     def values(folder):
-        timed = ("cpu_seconds", "note:")
+        timed = ("cpu_seconds", "note")
         return [
             (identity(r), r["value"]) for r in rows_of(folder) if not r["metric"].startswith(timed)
         ]
@@ -228,14 +230,32 @@ def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(
     assert all("report" in out for out, _ in said)
 
 
+def test_a_worker_whose_driver_is_gone_before_it_begins_ends_all_the_same(tmp_path, monkeypatch):
+    over = threading.Event()
+    monkeypatch.setattr(runner, "close_memory", lambda: None)
+    monkeypatch.setattr(runner, "_end_with", runner._end_with.__wrapped__)
+    monkeypatch.setattr(runner.os, "_exit", lambda status: over.set())
+    monkeypatch.setattr(runner.Runner, "work", lambda self, job: [])
+    mine = runner.Runner(tmp_path, Provenance({}))
+    runner._work_beside(mine, runner.Job(()), driver=os.getpid())  # not this process's parent
+    assert over.wait(10)
+
+
+def test_killed_at_random_moments_a_run_has_the_rows_of_one_that_was_not():
+    """120 kills, and disks that fill up, take minutes: docs/commands.md has the command."""
+    script = Path(__file__).with_name("kills.py")
+    command = [sys.executable, str(script), "--kills", "3", "--seeds", "1", "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 kills, 0 went wrong" in done.stdout
+
+
 def kept(b):
     """The model and the transcript of a training whose attacks are not done."""
     return [p for p in b.store.cells.iterdir() if p.suffix in (".npz", ".model")]
 
 
 def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):
-    import fedtrees.bench.runner as runner
-
     b = bench(tmp_path / "run")
     b.open(resume=False)
     trained = []

@@ -21,6 +21,7 @@ class Additive(Rounding):
     additive = True
 
 class Coarse(Defense):
+    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
     at = frozenset({"client"})
     guards = (Histogram,)

@@ -168,7 +168,7 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
         (("bench", "--resume"), "--out"),
         (("bench", "--target", "x"), "--csv"),
         (("bench", "--csv", "x.csv"), "--target"),
-        (("bench", "--csv", "a.csv,b.csv", "--target", "y"), "give --id COLUMN"),
+        (("bench", "--data", "wine", "--client-column", "x"), "--client-column: only with a"),
         (
             ("bench", "--csv", "a.csv,", "--target", "y", "--id", "i"),
             "'a.csv,' lacks the name of a",

@@ -5,14 +5,18 @@ from pathlib import Path
 import pytest
 
 from fedtrees.cli.main import main
-from fedtrees.cli.reference import options, renewed
+from fedtrees.cli.reference import PAGES, options, renewed
 
-PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_options_in_the_docs_are_those_of_the_commands():
-    text = PAGE.read_text(encoding="utf-8")
-    assert renewed(text) == text, "run: python -m fedtrees.cli.reference"
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_generated_in_the_docs_is_of_today(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert renewed(page, text) == text, "run: python -m fedtrees.cli.reference"
+
+
+def test_the_options_of_the_commands_are_a_table():
     made = options()
     assert "### `fedtrees bench`" in made
     assert "| `-d`, `--defense` | Defenses, with grids" in made

@@ -1,9 +1,10 @@
-"""A messy table in, a verdict out: every number of the sentences is one of the run."""
+"""A messy table in, a verdict out: every number said is one of the run."""
 
 import codecs
 import csv
 import hashlib
 import html
+import json
 import re
 import tomllib
 from collections import defaultdict
@@ -15,7 +16,9 @@ import pytest
 
 from fedtrees.bench.suite import Grid, Suite
 from fedtrees.cli.main import main
-from fedtrees.report.numbers import without_folders
+from fedtrees.cli.results import study_of
+from fedtrees.report.html import without_folders
+from fedtrees.runs import Run
 
 N, HELD_OUT = 100, 20
 PRIVATE = 'ward "7" of \\ Olten'  # a folder
@@ -109,86 +112,55 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def said(run):
-    return bench_verdict(run)
+    return study_of(run, None, None).findings
 
 
-def bench_verdict(run):
-    from fedtrees.cli.results import study_of
-
-    return study_of(run, None, None).verdict
-
-
-def amount(text, n):
-    """Read back ``69``, ``fewer than 0.1`` or ``67%`` as a share and its rounding."""
-    if text.endswith("%"):
-        digits = len(text.rstrip("%").partition(".")[2])
-        return float(text[:-1].replace("−", "-")) / 100, 0.5 * 10.0 ** (-2 - digits)
-    if text.startswith("fewer"):
-        return 0.05 / n, 0.05 / n
-    digits = len(text.partition(".")[2])
-    return float(text) / n, 0.5 * 10.0**-digits / n
+@pytest.fixture(scope="module")
+def verdict(run):
+    return Run(run).verdict
 
 
-TOLD = r"(?:, who knows other rows: (?P<told>\S+))?\)"  # of who holds no rows
-CAN = {
-    "exact_rows": r"rebuild (?P<mine>\S+) of (?P<n>\d+) rows in every column "
-    r"\((?:against|{0}:) (?P<b>.+?)" + TOLD,
-    "ra": r"guess (?P<mine>\S+%) of the values right \((?:against|{0}:) (?P<b>\S+%)" + TOLD,
-    "column_values": r"read (?P<mine>\S+%) of the values of every column, though not whose they "
-    r"are \((?:against|{0}:) (?P<b>\S+%)" + TOLD,
-}  # fmt: skip
-LEFT = r"([a-z-]+\[k=5\]|secure-sum) \((.+?) left, AUC (unchanged|(?:low|high)er by \S+?)[,)]"
+def words_of(line):
+    return re.sub(r"\s+", " ", str(line))
 
 
-def test_what_an_adversary_can_do_is_what_the_records_say(run, said):
-    records, checked = Records(run), []
-    (advice,) = said.settings
-    assert {s.panel.threat for s in advice.sides} == {"client", "server"}
-    for side in advice.sides:
-        victims = N - HELD_OUT if side.panel.threat == "server" else None
-        text = " ".join(side.sentences[:2])
-        for metric, pattern in CAN.items():
-            for found in re.finditer(pattern.format("one who never looked"), text):
-                n = int(found["n"]) if "n" in found.groupdict() else 1
-                if victims and "n" in found.groupdict():
-                    assert n == victims
-                mine, blind = records.worst(side.panel.threat, "none", metric)
-                for told, true in ((found["mine"], mine), (found["b"], blind)):
-                    value, rounding = amount(told, n)
-                    assert value == pytest.approx(true, abs=rounding + 1e-9), (metric, told)
-                checked.append((side.panel.threat, metric))
-    assert ("server", "exact_rows") in checked
-    assert ("server", "column_values") in checked
-
-
-def test_what_a_defense_leaves_and_costs_is_what_the_records_say(run, said):
+def test_every_cell_is_what_the_records_say(run, said):
     records, checked = Records(run), set()
+    (found,) = said.settings
+    for adversary in found.tested:
+        for defense in found.defenses:
+            for metric in adversary.metrics:
+                cell = adversary.cell(defense.spec, metric)
+                if cell.scores:
+                    score, blind = records.worst(adversary.threat, defense.spec, metric)
+                    assert cell.score == pytest.approx(score, abs=1e-9), (defense.spec, metric)
+                    assert mean(cell.blinds) == pytest.approx(blind, abs=1e-9)
+                    checked.add((defense.spec, metric))
+    assert {d for d, _ in checked} == {"none", "secure-sum", "min-bin[k=5]"}
+    assert {m for _, m in checked} >= {"exact_rows", "ra", "column_values"}
+
+
+def test_prices_are_what_the_records_say(run, said):
+    records = Records(run)
+    (found,) = said.settings
     base = records.auc("none")
-    for side in said.settings[0].sides:
-        words = " ".join(side.sentences)
-        for name, left, cost in re.findall(LEFT, words):
-            value, rounding = amount(left, N - HELD_OUT)
-            true = records.worst(side.panel.threat, name, side.lead)[0]
-            assert value == pytest.approx(true, abs=rounding + 1e-9)
-            mine = records.auc(name)
-            gap = mean(mine[s] - base[s] for s in base)
-            sign = {"lower": -1.0, "higher": 1.0, "unchanged": 0.0}[cost.partition(" ")[0]]
-            told = sign * float(cost.rpartition(" ")[2]) if sign else 0.0
-            assert told == pytest.approx(gap, abs=5.01e-4)
-            checked.add((side.panel.threat, name))
-    assert {name for threat, name in checked if threat == "server"} == {
-        "secure-sum",
-        "min-bin[k=5]",
-    }
+    for defense in found.defenses:
+        mine = records.auc(defense.spec)
+        gap = mean(mine[s] - base[s] for s in base)
+        assert defense.price.change.mean == pytest.approx(gap, abs=1e-9)
+        assert len(defense.price.by_seed) == 2
 
 
-def test_the_verdict_says_what_it_rests_on_and_what_was_not_tried(said):
-    (advice,) = said.settings
-    server = next(s for s in advice.sides if s.panel.threat == "server")
-    assert server.sentences[-1].startswith("2 of 5 applicable attacks ran (left out: joint")
-    assert "the threat public" in advice.steps[-1]
-    assert advice.steps[-1].startswith("Not tried: the attacks ")
-    assert said.note.startswith("Means over 2 seeds")
+def test_the_verdict_names_the_leak_by_the_records(run, verdict):
+    leak = re.search(r"LEAK\s+(.*)", verdict)[1]
+    found = re.search(r"rebuild (\S+) of 80 rows in every column .*by histogram-peeling", leak)
+    assert float(found[1]) / 80 == pytest.approx(
+        Records(run).worst("server", "none", "exact_rows")[0], abs=0.0007
+    )
+    untested = re.search(r"UNTESTED\s+(.*)", verdict)[1]
+    assert "released model" in untested
+    assert "defenses that fit" in untested
+    assert len(verdict.split()) <= 120
 
 
 def test_the_report_names_the_table_and_not_where_it_lies(run):
@@ -221,19 +193,16 @@ def test_a_suite_is_shown_without_folders(csv, ids, shown):
     assert without_folders("= 3").startswith("(not shown")
 
 
-def test_terminal_report_and_json_print_the_same_sentences(run, said, capsys, monkeypatch):
-    import json
-
+def test_terminal_report_and_json_say_the_same(run, said, verdict, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "10000")
     for arguments in (["show", str(run)], ["show", str(run), "--format", "json"]):
         with pytest.raises(SystemExit):
             main(arguments)
     shown, _, listed = capsys.readouterr().out.partition("\n{\n")
     page = re.sub(r"<[^>]*>", "", (run / "report.html").read_text(encoding="utf-8"))
-    page = html.unescape(page)
-    for advice in said.settings:
-        for text in (*(s for side in advice.sides for s in side.sentences), *advice.steps):
-            assert text in shown
-            assert text in page
-    assert json.loads("{\n" + listed)["verdict"] == list(said.lines())
-    assert shown.rstrip().endswith(said.note)
+    page = words_of(html.unescape(page))
+    told = json.loads("{\n" + listed)["verdict"]
+    (leak,) = (line for line in told["lines"] if line[0] == "LEAK")
+    assert words_of(leak[1]) in words_of(shown)
+    assert leak[1].split(" in every column")[0].split("rebuild ")[1] in page
+    assert all(words_of(line[1]) in words_of(shown) for line in told["lines"])

@@ -130,6 +130,7 @@ class Exempting(Claims):
 
 @dataclass(frozen=True)
 class Doubling(Claims):
+    acts_through = frozenset({"outgoing"})
     guards = (LabelSums,)
 
     def outgoing(self, message, ctx):

@@ -34,3 +34,14 @@ def test_a_child_does_not_hold_the_seed():
     assert not any(isinstance(x, (int, np.integer)) and x == 7 for x in held)
     assert not hasattr(child, "seed")
     assert not hasattr(child, "__dict__")
+
+
+def test_noise_of_a_seed_has_a_root_of_its_own():
+    """Public tests and partitions of a seed are what they always were; noise is unrelated."""
+    streams = Streams(7, "seed")
+    assert draws(streams.noise.child("a")) == draws(Streams(7, "seed").child("a").noise)
+    roots = {id(s): gc.get_referents(s)[0] for s in (streams, streams.noise)}
+    assert len(set(roots.values())) == 2
+    assert draws(streams.noise) != draws(streams)
+    first = [3656402131, 2073928857, 2758917606, 662158119]
+    assert draws(Streams(7).child("client-0"), "columns", 3) == first

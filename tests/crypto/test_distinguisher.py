@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gmpy2 import jacobi
 from scipy.stats import binomtest
+from seeded_keys import SeededCoins
 
 from fedtrees.crypto import paillier
-from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.encrypted_sums import RealSums
 from fedtrees.crypto.histograms import EncryptedRows
 from fedtrees.crypto.keys import KeyPair

@@ -1,16 +1,14 @@
-"""Keys: their size, where they come from, and that test mode stays in tests."""
+"""Keys: their size, and where they come from."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 from gmpy2 import is_prime, powmod
 from phe import paillier as phe
+from seeded_keys import SeededCoins, of_phe, seeded, to_phe
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto.coins import INSECURE_VARIABLE, SYSTEM, SeededCoins
-from fedtrees.crypto.errors import InsecureCoinsError
+from fedtrees.crypto.coins import SYSTEM
 from fedtrees.crypto.keys import DEFAULT_BITS, KeyPair
 from fedtrees.crypto.obfuscators import OwnerObfuscators
 
@@ -36,7 +34,7 @@ def test_other_lengths_are_refused(bits):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_primes_are_what_obfuscators_and_djn_ask(seed):
-    keys = KeyPair.seeded(64, seed)
+    keys = seeded(64, seed)
     first, second = keys.primes()
     p, q = int(first.p), int(second.p)
     assert p * q == keys.public.n
@@ -63,28 +61,8 @@ def test_a_key_of_the_system_is_never_the_same():
 
 
 def test_a_seed_draws_the_same_key():
-    assert KeyPair.seeded(256, 3).public == KeyPair.seeded(256, 3).public
-    assert KeyPair.seeded(256, 3).public != KeyPair.seeded(256, 4).public
-    assert KeyPair.seeded(256, 3).foretold
-    assert not KeyPair.generate().foretold
-
-
-def test_seeds_are_refused_without_the_variable(monkeypatch):
-    monkeypatch.delenv(INSECURE_VARIABLE)
-    with pytest.raises(InsecureCoinsError, match="for tests alone"):
-        SeededCoins(1)
-    with pytest.raises(InsecureCoinsError):
-        KeyPair.seeded(2048, 1)
-
-
-def test_seeds_are_refused_outside_pytest_even_with_the_variable():
-    code = "from fedtrees.crypto.keys import KeyPair; KeyPair.seeded(2048, 1)"
-    environment = {INSECURE_VARIABLE: "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode != 0
-    assert "InsecureCoinsError" in done.stderr
+    assert seeded(256, 3).public == seeded(256, 3).public
+    assert seeded(256, 3).public != seeded(256, 4).public
 
 
 def test_coins_below_a_bound_are_uniform():
@@ -97,12 +75,11 @@ def test_coins_below_a_bound_are_uniform():
 
 def test_a_key_of_phe_is_taken_over_and_given_back():
     public, private = phe.generate_paillier_keypair(n_length=512)
-    keys = KeyPair.from_phe(private)
-    assert keys.to_phe() == private
-    assert keys.public.phe == public
+    keys = of_phe(private)
+    assert to_phe(keys) == private
     source = OwnerObfuscators(keys)
-    n, square = keys.public.n, keys.public.n**2
+    square = keys.public.n**2
     assert all(
         powmod(rho, (private.p - 1) * (private.q - 1), square) == 1 for rho in source.take(3)
     )
-    assert n == public.n
+    assert keys.public.n == public.n

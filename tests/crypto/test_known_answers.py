@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 from gmpy2 import next_prime
+from seeded_keys import SeededCoins
 
 from fedtrees.crypto import shamir
 from fedtrees.crypto.agreement import agree, expanded, hkdf, public_of
-from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import MalformedError, TooFewPartiesError
 from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.secret import Secret

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeded_keys import SeededCoins
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.agreement import KEY_BYTES
-from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import (
     ExposureError,
     LateError,
@@ -24,9 +24,14 @@ from fedtrees.crypto.errors import (
     WrongKeyError,
 )
 from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.mask_bytes import read_boxes, read_deal, read_unmasking
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
-from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
+from fedtrees.crypto.mask_rounds import (
+    IdealMasks,
+    RealMasks,
+    read_boxes,
+    read_deal,
+    read_unmasking,
+)
 from fedtrees.crypto.mask_seeds import unlock
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty

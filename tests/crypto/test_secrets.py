@@ -12,7 +12,6 @@ from test_masks import Federation
 
 from fedtrees.crypto import obfuscators as sources
 from fedtrees.crypto.errors import ExposureError
-from fedtrees.crypto.fixed_base import FixedBase
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.secret import Secret
 
@@ -38,8 +37,6 @@ def texts(thing, caplog):
 
 
 def holders(keys):
-    pool = sources.ObfuscatorPool(sources.OwnerObfuscators(keys))
-    pool.prepare(2)
     federation = Federation(3, 2, leaves={"c": 2}).collect()
     federation.open()
     return {
@@ -47,8 +44,7 @@ def holders(keys):
         "prime": keys.primes()[0],
         "owner": sources.OwnerObfuscators(keys),
         "djn": sources.DJNObfuscators(keys.public),
-        "pool": pool,
-        "table": FixedBase(3, 1_000_003, 64),
+        "table": sources.FixedBase(3, 1_000_003, 64),
         "secret": Secret(b"0123456789abcdef"),
         "party": federation.parties["a"],
         "server": federation.server,

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeded_keys import seeded
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import paillier, sizes
 from fedtrees.crypto.arrays import EncryptedArray
 from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
-from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import OwnerObfuscators
 from fedtrees.crypto.slots import Slots
@@ -33,7 +33,7 @@ def test_sums_at_the_bounds_come_back(limit, terms, data):
 
 @pytest.mark.parametrize("bits", [256, 512])
 def test_a_full_plaintext_stays_below_a_third_of_n(bits):
-    public = KeyPair.seeded(bits, 0).public
+    public = seeded(bits, 0).public
     for limit, terms in [(1, 1), (2**20, 569), (2**30, 2**15), (2**62, 1)]:
         slots = Slots(limit, terms)
         per = slots.per_plaintext(bits)

@@ -14,12 +14,14 @@ from fedtrees.core.defense import Context, Defense, Stage
 from fedtrees.core.errors import GlassWallError, UsageError
 from fedtrees.core.guarantee import PureDP
 from fedtrees.core.holding import over_clients
+from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.streams import Streams
 from fedtrees.defenses import dp_sgd
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafSums
 from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import fit
 
 NOISE = "laplace-hist[epsilon=1,calibrated=true]"
 
@@ -104,6 +106,7 @@ def test_a_server_that_suppresses_acts_after_clients_noise_wherever_it_is_writte
 class Halving(Defense):
     """Halves sums: neighbours come closer, which nobody knows unless it says so."""
 
+    acts_through = frozenset({"outgoing"})
     name = "halving"
     at = frozenset({"client"})
     guards = (Histogram, LeafSums)
@@ -117,6 +120,7 @@ class Said(Halving):
 
 
 class Relabelling(Defense):
+    acts_through = frozenset({"rows"})
     name = "relabelling"
     acts_on = frozenset({"labels"})
 
@@ -136,31 +140,31 @@ def test_a_part_that_says_nothing_of_neighbours_may_not_act_before_noise():
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 def test_a_protocol_with_noise_of_its_own_refuses_what_acts_before_it(noise):
     protocol = register.make("protocol", parse_grid(f"dp-gbdt[noise={noise}]")[0])
-    said = protocol.mismatch(Composition((Halving(),)))
+    said = str(fit(protocol, [Halving()]))
     assert said == (
         "'halving' changes LeafSums before 'dp-gbdt', whose claim then does not hold; leave it out"
     )
-    assert "changes labels before 'dp-gbdt'" in protocol.mismatch(Composition((Relabelling(),)))
+    assert "changes labels before 'dp-gbdt'" in str(fit(protocol, [Relabelling()]))
     for kept in (Said(), made("dp-quantile-cuts"), made("leaf-rounding"), made("secure-sum")):
-        assert protocol.mismatch(Composition((kept,))) is None
-    opened = protocol.mismatch(Composition((made("paillier"),)))
-    assert opened == (
-        None
+        assert fit(protocol, [kept]).ok
+    opened = fit(protocol, [made("paillier")])
+    assert str(opened) == (
+        str(FITS)
         if noise == "distributed"
         else "'paillier' opens sums of LeafSums for a client before "
         "'dp-gbdt' adds noise to them; use 'masking' or 'secure-sum', or noise=distributed"
     )
     own_sums = type("OwnSums", (type(made("masking")),), {"nonexpansive": (), "name": "own-sums"})()
-    said = protocol.mismatch(Composition((own_sums,)))
-    assert (said is None) == (noise == "distributed")
+    assert fit(protocol, [own_sums]).ok == (noise == "distributed")
     exact = register.make("protocol", Spec("dp-gbdt", {"epsilon": np.inf}))
-    assert exact.mismatch(Composition((Halving(),))) is None  # it claims nothing
+    assert fit(exact, [Halving()]).ok  # it claims nothing
 
 
 @dataclass(frozen=True)
 class Peeking(Defense):
     """Reads its party's rows after the noise."""
 
+    acts_through = frozenset({"outgoing"})
     name = "peeking"
     at = frozenset({"client"})
     guards = (Histogram,)
@@ -190,11 +194,12 @@ def test_what_reads_rows_says_so_and_needs_a_claim_beside_one():
     assert refused(made("dp-grid-cuts"), OwnClaim()) is None
     private = register.make("protocol", Spec("dp-gbdt", {}))
     open_leaves = type("OpenLeaves", (Open,), {"guards": (LeafSums,)})()
-    assert "reads the rows themselves" in private.mismatch(Composition((open_leaves,)))
+    assert "reads the rows themselves" in str(fit(private, [open_leaves]))
 
 
 def test_a_part_forbids_and_hides_more_and_never_less():
     class Free(Defense):
+        acts_through = frozenset({"candidates", "shown"})
         name = "free"
 
         def candidates(self, mask, tree, ctx):

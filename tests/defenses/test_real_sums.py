@@ -20,10 +20,11 @@ from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.core.aggregation import Wire, add_messages, from_whole, whole
 from fedtrees.core.codec import encode
-from fedtrees.core.errors import DataError, ProtocolError, UsageError
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Computational, join, parse
 from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import closed, emptied
+from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec, parse_grid, parse_one
@@ -51,6 +52,7 @@ from fedtrees.messages.cuts import GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.views import view_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
@@ -125,7 +127,7 @@ def test_every_threat_has_the_same_view_real_and_ideal_but_for_the_bits_of_ciphe
     _, defense, _, _, real, twin, held = runs
     views = 0
     for who in threats():
-        if real.defense.undone_by(who, real.transcript.roles):
+        if not fit(None, real.defense, None, who, Data(roles=real.transcript.roles)).ok:
             continue
         views += 1
         one, other = view_of(real, who, held), view_of(twin, who, held)
@@ -290,13 +292,15 @@ def test_floats_without_a_place_are_refused():
 
 def test_who_undoes_it_is_told_and_gets_no_view():
     done, held = run("boosted", "paillier[bits=1024,mode=ideal]")
-    with pytest.raises(ProtocolError, match=r"client-0 the key.*'masking'"):
+    with pytest.raises(Unfit, match=r"client-0 the key.*'masking'"):
         view_of(done, ("server", "client-0"), held)
     assert view_of(done, ("server", "client-1", "client-2"), held).seen
     five = {"server": "server", **{f"client-{i}": "client" for i in range(5)}}
     masks = register.make("defense", Spec("masking", {"threshold": 3}))
     assert masks.undone_by(("server", "client-1", "client-2"), five) is None
-    assert "3 open it" in masks.undone_by(("server", *[f"client-{i}" for i in (1, 2, 4)]), five)
+    assert "3 open it" in str(
+        masks.undone_by(("server", *[f"client-{i}" for i in (1, 2, 4)]), five)
+    )
     assert masks.undone_by(tuple(five)[1:4], five) is None  # without the server nobody has them
 
 
@@ -361,10 +365,10 @@ def test_the_claim_names_what_it_does_not_cover():
 def test_explaining_says_who_can_read():
     done, _ = run("boosted", "paillier[bits=1024]")
     rows = disclosures(done.transcript, done.defense)
-    readers = {(r["type"], r["from"], r["to"]): r["readable_by"] for r in rows}
-    assert readers["Histogram", "client", "server"] == "client-0 (sealed)"
-    assert readers["OpenedSum", "client", "server"] == "server"
-    assert readers["PaillierKey", "client", "server"] == "nobody (sealed)"
+    readers = {(r["type"], r["from"], r["to"]): (r["readable_by"], r["sealed"]) for r in rows}
+    assert readers["Histogram", "client", "server"] == ("client-0", True)
+    assert readers["OpenedSum", "client", "server"] == ("server", False)
+    assert readers["PaillierKey", "client", "server"] == ("nobody", True)
 
 
 SUITE = """

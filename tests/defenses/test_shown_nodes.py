@@ -109,6 +109,7 @@ def test_defenses_that_hide_nodes_leave_pure_nodes_leaves():
 class Grafted(Defense):
     """Flip the labels, and put the true share of a class in place of the first tree's left side."""
 
+    acts_through = frozenset({"finish", "rows"})
     name = "grafted"
     requires, acts_on, reads_rows = (NodeRows,), frozenset({"labels"}), True
 

@@ -55,6 +55,8 @@ def test_one_misfit_among_several_is_named():
 class OddRows(Defense):
     """Changes what no party of the tree-sharing protocols offers it."""
 
+    acts_through = frozenset({"rows"})
+
     def rows(self, stage, values, ctx):
         return values + 1
 
@@ -103,6 +105,7 @@ def test_only_the_part_that_never_acted_is_called_so():
 class Copying(Defense):
     """Gives everything back, but never the very same array."""
 
+    acts_through = frozenset({"answer", "audience", "candidates", "outgoing", "rows"})
     at = frozenset({"client", "server"})
     guards = (Histogram, LeafValues)
 
@@ -174,6 +177,7 @@ class Reading(Defense):
     """Notes what its hooks may read."""
 
     seen: list
+    acts_through = frozenset({"audience", "outgoing", "rows"})
     at = frozenset({"client", "server"})
     guards = (Histogram,)
     protects = frozenset[Reveal]()
@@ -212,6 +216,8 @@ class Peeping(Defense):
     """Reads another party's holding."""
 
     others: list
+
+    acts_through = frozenset({"rows"})
 
     def rows(self, stage, values, ctx):
         self.others.append(ctx)

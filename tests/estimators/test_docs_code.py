@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "estimators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to/train.md"
 
 
 def test_the_page_shows_what_it_says(tmp_path, monkeypatch):

@@ -12,14 +12,15 @@ from fedtrees.core.guess import Records
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load
 from fedtrees.guessing.blind import SKEWED, blind_guesses
-from fedtrees.metrics import score_records
 from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.metric import best_of
+from fedtrees.metrics.records import score_records
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
+
+METRIC = RecordMetric()
 
 
 def scored(guess, truth, top=()):
-    return RecordMetric().score([Records(guess)], VictimsRows(truth, SCHEMA, top, len(truth)))
+    return METRIC.score([Records(guess)], VictimsRows(truth, SCHEMA, top, len(truth)))
 
 
 def rows_of(table):
@@ -91,13 +92,13 @@ def test_advantage_of_the_truth_is_one_and_of_the_best_guess_zero():
     top = ("age", "bmi")
     guesses = blind_guesses(mine, SCHEMA, 60, rng, draws=4)
     by_guess = {name: scored(guess, truth, top) for name, guess in guesses.items()}
-    blind = best_of(by_guess)
+    blind = METRIC.best_of(by_guess)
     values = {name: {s.name: s.value for s in scores} for name, scores in by_guess.items()}
     perfect = {s.name: s for s in scored(truth, truth, top)}
     assert {"ra", "ra_top", "exact_rows", "close_rows", "gower"} <= set(perfect)
-    assert perfect["gower"].best == 0
+    assert METRIC.measure(perfect["gower"]).best == 0
     for metric in ("ra", "ra_top", "exact_rows", "close_rows", "gower"):
-        line, best = blind[metric], perfect[metric].best
+        line, best = blind[metric], METRIC.measure(perfect[metric]).best
         assert advantage(perfect[metric].value, line.value, best=best) == 1
         assert advantage(values[line.guess][metric], line.value, best=best) == 0
         for own in values.values():
@@ -108,9 +109,9 @@ def test_per_feature_lines_are_there():
     rng = np.random.default_rng(1)
     mine, truth = random_table(30, rng), random_table(30, rng)
     guesses = blind_guesses(mine, SCHEMA, 30, rng, draws=1)
-    blind = best_of({name: scored(guess, truth) for name, guess in guesses.items()})
-    assert {"ra:age", "ra:town", "ra:bmi", "ra:flat", "ra:ill"} <= set(blind)
-    assert blind["ra:flat"].value == 1
+    blind = METRIC.best_of({name: scored(guess, truth) for name, guess in guesses.items()})
+    assert {f"ra_of {name}" for name in ("age", "town", "bmi", "flat", "ill")} <= set(blind)
+    assert blind["ra_of flat"].value == 1
     assert "ra_top" not in blind
     assert "hamming" not in blind
 

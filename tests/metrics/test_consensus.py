@@ -8,7 +8,7 @@ from small_tables import SCHEMA, random_table
 
 from fedtrees.core.schema import Table
 from fedtrees.guessing.consensus import best_value, matched_consensus
-from fedtrees.metrics import score_records
+from fedtrees.metrics.records import score_records
 
 
 def voted(values, width, missing=0, discrete=False):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError
 from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.aggregate import mean_interval, paired_interval
+from fedtrees.metrics.aggregate import mean_interval
 from fedtrees.metrics.utility import regression_scores, utility_scores
 
 
@@ -82,11 +82,3 @@ def test_intervals_repeat_and_cover():
     assert found[0] == mean_interval(values[0], resamples=400)
     inside = np.mean([f.low <= 0 <= f.high for f in found])
     assert 0.88 < inside < 0.98
-
-
-def test_pairing_by_seed_removes_what_seeds_share():
-    seeds = np.array([0.0, 10.0, 20.0, 30.0])
-    gap = paired_interval(seeds + 1, seeds)
-    assert (gap.low, gap.mean, gap.high) == (1, 1, 1)
-    with pytest.raises(DataError, match="cannot pair 4 values with 3"):
-        paired_interval(seeds, seeds[:3])

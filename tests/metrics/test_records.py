@@ -14,8 +14,8 @@ from fedtrees.core.holding import client_names
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data import Partition, load
 from fedtrees.guessing.tolerance import Tolerance
-from fedtrees.metrics import score_records, victims_rows
-from fedtrees.metrics.records import gower_distance, sorted_rows
+from fedtrees.metrics import victims_rows
+from fedtrees.metrics.records import gower_distance, score_records, sorted_rows
 from fedtrees.metrics.victims_rows import RecordMetric
 
 TOP = ("age", "town")
@@ -177,9 +177,10 @@ def test_more_victims_than_can_be_matched_are_sampled_by_the_seed(monkeypatch):
         drawn.append(truth.rows.X.tobytes())
     assert drawn[0] == drawn[1] != drawn[2]
     scores = RecordMetric().score([Records(case.victims_rows)], truth)
-    found = {s.name: s.value for s in scores}
-    assert (found["scored_rows"], found["exact_rows"]) == (50, 1.0)
-    assert found["sampling_error:exact_rows"] == 0
+    found = {s.name: (s.value, s.error) for s in scores}
+    assert (found["scored_rows"][0], found["exact_rows"]) == (50, (1.0, 0))
+    assert found["ra_of mean_radius"][1] == 0
+    assert found["gower"][1] is None
 
 
 def test_of_a_large_table_as_many_guesses_count_as_are_wanted_and_all_that_are_sure():

@@ -7,55 +7,33 @@ import pytest
 from scipy import stats
 
 from fedtrees.core.errors import UsageError
-from fedtrees.privacy.measured import bound_of_one_run, bound_of_runs
+from fedtrees.privacy.measured import bound_of_guesses, most_of_guesses
 
 
-def responses(epsilon, n, rng):
-    """Return scores of randomised response, of runs with the row and without."""
-    truth = 1 / (1 + math.exp(-epsilon))
-    return rng.random(n) < truth, rng.random(n) >= truth
-
-
-def test_bounds_of_runs_hold_as_often_as_they_say():
-    rng = np.random.default_rng(0)
-    found = [
-        bound_of_runs(*(s.astype(float) for s in responses(1.0, 400, rng))) for _ in range(300)
-    ]
-    assert stats.binomtest(sum(b > 1 for b in found), 300, 0.05, "greater").pvalue > 0.01
-    assert 0.5 < np.median(found) < 1
-
-
-def test_runs_that_always_tell_bound_by_their_number():
-    ones, zeros = np.ones(200), np.zeros(200)
-    low, high = 0.025 ** (1 / 100), 1 - 0.025 ** (1 / 100)
-    assert bound_of_runs(ones, zeros) == pytest.approx(math.log(low / high))
-    assert bound_of_runs(zeros, ones) == 0
-    assert bound_of_runs(ones, zeros, delta=0.5) == pytest.approx(math.log((low - 0.5) / high))
-    assert bound_of_runs(ones, ones) == 0
-
-
-def test_one_run_of_right_guesses_bounds_by_their_number():
+def test_right_guesses_bound_by_their_number():
     there = np.arange(100) % 2 == 0
     p = 0.0125 ** (1 / 100)
-    assert bound_of_one_run(np.where(there, 1.0, -1.0), there) == pytest.approx(
+    assert bound_of_guesses(np.where(there, 1.0, -1.0), there) == pytest.approx(
         math.log(p / (1 - p))
     )
-    assert bound_of_one_run(np.where(there, 1.0, -1.0), ~there) == 0
-    assert bound_of_one_run(np.zeros(100), there) == 0
-    with_delta = bound_of_one_run(np.where(there, 1.0, -1.0), there, delta=1e-5)
+    assert bound_of_guesses(np.where(there, 1.0, -1.0), ~there) == 0
+    assert bound_of_guesses(np.zeros(100), there) == 0
+    with_delta = bound_of_guesses(np.where(there, 1.0, -1.0), there, delta=1e-5)
     assert 0 < with_delta < math.log(p / (1 - p))
+    assert most_of_guesses(100) == pytest.approx(math.log(p / (1 - p)))
+    assert most_of_guesses(100, delta=1e-5) == with_delta
 
 
-def test_bounds_of_one_run_hold_as_often_as_they_say():
+def test_bounds_hold_as_often_as_they_say():
     rng, found = np.random.default_rng(1), []
     for _ in range(200):
         there = rng.random(300) < 0.5
         right = rng.random(300) < 1 / (1 + math.exp(-1.0))
-        found.append(bound_of_one_run(np.where(there == right, 1.0, -1.0), there))
+        found.append(bound_of_guesses(np.where(there == right, 1.0, -1.0), there))
     assert stats.binomtest(sum(b > 1 for b in found), 200, 0.05, "greater").pvalue > 0.01
     assert 0.5 < np.median(found) < 1
 
 
 def test_a_confidence_that_is_none_is_refused():
     with pytest.raises(UsageError, match="confidence must be a number between 0 and 1; got 1"):
-        bound_of_one_run(np.ones(3), np.ones(3, bool), confidence=1)
+        bound_of_guesses(np.ones(3), np.ones(3, bool), confidence=1)

@@ -1,6 +1,7 @@
 """dp-gbdt: what a row brings, what is released of it, what it claims and spends."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.messages.boosting import LeafSums
 from fedtrees.messages.models import as_message
+from fedtrees.privacy.leaf_sums import row_bound
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.dp_gbdt import LeafClient
 from fedtrees.protocols.views import view_of
@@ -97,15 +99,36 @@ def test_the_file_is_one_that_xgboost_reads(exact, tmp_path):
     st.floats(0.01, 3),
     st.floats(0.01, 3),
 )
-def test_no_row_exceeds_its_bounds(gh, g, h):
+def test_no_row_exceeds_its_bound(gh, norm, ratio):
     units = to_fixed(gh, (20, 12))
-    for few in (units, units[:1]):
-        found = bounded(few, (g, h), (20, 12))
-        for part, most in ((0, g * 2**20), (1, h * 2**12)):
-            squares = [sum(int(v) ** 2 for v in row) for row in found[..., part].T]
-            assert max(squares) <= most**2
-        small = (np.abs(few) <= 0.5 * np.array([g * 2**20, h * 2**12])).all(axis=(0, 2))
-        assert np.array_equal(found[:, small], few[:, small])
+    found = bounded(units, norm, ratio, (20, 12))
+    brought = lambda u: [  # noqa: E731
+        sum(Fraction(int(g), 2**20) ** 2 + (Fraction(int(h), 2**12) / Fraction(ratio)) ** 2
+            for g, h in row) for row in u.transpose(1, 0, 2)
+    ]  # fmt: skip
+    assert max(brought(found)) <= Fraction(norm) ** 2
+    small = [size <= 0.999 * Fraction(norm) ** 2 for size in brought(units)]
+    assert np.array_equal(found[:, small], units[:, small])
+
+
+@pytest.mark.parametrize("classes", [("n", "y"), ("a", "b", "c"), tuple("abcdef")])
+def test_hessians_are_free_beside_the_largest_gradient(classes):
+    objective = objective_of(None, classes)
+    rng, norms = np.random.default_rng(0), objective.norms
+    K = objective.n_outputs
+    margin = rng.normal(0, rng.uniform(0, 4, 20_000), (K, 20_000)).astype(np.float32)
+    margin[:, :2000] += 9 * (rng.random((K, 2000)) < 0.5)
+    gh = objective.gradients(margin, rng.integers(0, len(classes), 20_000)).astype(np.float64)
+    g, h = (gh**2).sum(axis=0).T
+    free = row_bound(norms, largest=norms[0], free=objective.free, share=None)
+    assert (free.norm, free.ratio) == (norms[0], objective.free)
+    for share in (None, 0.05, 0.2, 0.6, 0.95):
+        bound = row_bound(norms, largest=norms[0], free=objective.free, share=share)
+        assert np.sqrt(g + h / bound.ratio**2).max() <= bound.norm * (1 + 1e-6)
+        assert bound.norm <= math.hypot(norms[0], norms[1] / bound.ratio)
+    # and no less noise would be
+    assert np.sqrt(g + h / (0.97 * free.ratio) ** 2).max() > free.norm
+    assert math.sqrt(h.max()) == pytest.approx(norms[1], rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +151,12 @@ def test_a_neighbour_moves_every_round_by_no_more_than_is_paid_for(schema, insid
     assert ((moved != 0).any(axis=2).sum(axis=1) <= 1).all()  # one leaf of each tree
     rounds = moved.sum(axis=1).reshape(made.trees, -1, 2).astype(float)
     bits = next(m for m in told if hasattr(m, "g_bits"))
-    for part, places in enumerate((bits.g_bits, bits.h_bits)):
-        norm = np.sqrt((rounds[..., part] ** 2).sum(axis=1))
-        event = [e for e in training.transcript.events if e.what == "LeafSums"][part]
-        assert norm.max() <= event.l2 * 2**places
-        assert norm.max() > 0.1 * event.l2 * 2**places
-        assert event.count == made.trees
+    (event,) = [e for e in training.transcript.events if e.what == "LeafSums"]
+    steps = np.ldexp(made.scales(objective), (bits.g_bits, bits.h_bits))
+    norm = np.sqrt(((rounds / steps) ** 2).sum(axis=(1, 2)))  # in scales of the noise
+    assert 0.1 * event.l2 / event.scale < norm.max() <= event.l2 / event.scale
+    assert event.scale == min(steps)
+    assert event.count == made.trees
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
@@ -167,12 +190,18 @@ def test_what_is_claimed_is_spent(epsilon, delta, noise):
 
 def test_cut_points_are_public_or_paid_for():
     alone = grown()[0].spent[0].epsilon
-    for defense in ("dp-grid-cuts[epsilon=1]", "dp-quantile-cuts[epsilon=1]"):
-        spent = grown(defense=defense)[0].spent[0].epsilon
-        assert alone < spent < alone + 1
-    exact = grown(defense="grid-cuts")[0].spent[0]
-    assert (exact.epsilon, exact.unprotected) == (math.inf, "cuts")
-    assert grown(defense="public-cuts")[0].spent[0].epsilon == alone
+    for defense, who in (("grid", "clients+server"), ("quantile", "server")):
+        run = grown(defense=f"dp-{defense}-cuts[epsilon=1]+secure-sum")[0]
+        claim, spent = run.claims[0], run.spent[0]
+        assert alone < spent.epsilon <= claim.epsilon < alone + 1  # and it is claimed beforehand
+        assert spent.epsilon > claim.epsilon - 0.1
+        assert claim.trusted == spent.trusted == who
+    exact = grown(defense="grid-cuts")[0]
+    for told in (exact.claims[0], exact.spent[0]):
+        assert (told.epsilon, told.unprotected) == (math.inf, "cuts")
+    public = grown(defense="public-cuts")[0]
+    assert public.spent[0].epsilon == alone
+    assert public.claims[0] == protocol().claim()
     assert join(grown("epsilon=inf")[0].spent) == "none"
 
 

@@ -29,6 +29,7 @@ from fedtrees.messages.forests import (
 )
 from fedtrees.messages.models import ForestModel
 from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import fit
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest, rows_of_tree
@@ -189,10 +190,10 @@ def composed(spec):
     ],
 )
 def test_defenses_of_other_protocols_are_a_mismatch(name, spec):
-    reason = protocol(name).mismatch(composed(spec))
+    reason = str(fit(protocol(name), composed(spec)))
     assert "do not cross in" in reason
     assert repr(name) in reason
-    assert protocol(name).mismatch(Composition()) is None
+    assert fit(protocol(name)).ok
 
 
 @pytest.mark.parametrize("bootstrap", [True, False])
@@ -257,10 +258,12 @@ def test_a_secure_sum_hides_whose_counts_they_are():
 
 def test_a_defense_that_chooses_splits_is_a_mismatch():
     class OddBins(Defense):
+        acts_through = frozenset({"candidates"})
+
         def candidates(self, mask, tree, ctx):
             return mask
 
-    reason = protocol("forest-hist").mismatch(Composition((OddBins(),)))
+    reason = str(fit(protocol("forest-hist"), [OddBins()]))
     assert reason == "'defense' works through candidates, which no party of 'forest-hist' keeps to"
 
 
@@ -270,6 +273,7 @@ class BareLeaves(Defense):
 
     guarded: tuple = (LeafClasses,)
 
+    acts_through = frozenset({"outgoing"})
     at = frozenset({"server"})
     protects = frozenset({Reveal.COUNTS, Reveal.LABELS})
 

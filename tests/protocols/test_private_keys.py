@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gmpy2 import mpz
+from seeded_keys import seeded
 
 from fedtrees.bench.conformance import sample_table
 from fedtrees.bench.reach import reachable
@@ -51,8 +52,7 @@ def told(things, keys):
 @pytest.mark.parametrize(("protocol", "defense", "owner"), SEALED)
 @pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
 def test_nobody_but_the_owner_leads_to_the_private_key(protocol, defense, owner, monkeypatch):
-    monkeypatch.setenv("FEDTREES_INSECURE_TEST_COINS", "1")
-    keys = KeyPair.seeded(1024, 7)
+    keys = seeded(1024, 7)
     monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
     text = protocol if owner == "arbiter" else f"{protocol}trees=1,max_depth=2,max_bin=4,"
     text = f"{text}key_bits=1024]" if owner else f"{text.rstrip(',')}]"

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from central_multi_output import grow_multi_output
 from columns import dealt, run, seen_by, table_of
 from data_dir import data_dir
+from seeded_keys import seeded
 
 from fedtrees.bench.federation import spread
 from fedtrees.core.composition import Composition
@@ -39,7 +41,6 @@ from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import objective_of
-from fedtrees.trees.boosted.multi_output import grow_multi_output
 from fedtrees.trees.forest.grower import draw_rows
 from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -242,8 +243,7 @@ def test_candidates_of_a_node_are_the_authors():
 def test_computed_ciphertexts_give_the_same_model_messages_and_bytes(
     name, classes, defense, monkeypatch
 ):
-    monkeypatch.setenv("FEDTREES_INSECURE_TEST_COINS", "1")
-    keys = KeyPair.seeded(1024, 7)
+    keys = seeded(1024, 7)
     monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
     text = f"{name}trees=1,max_depth=3,max_bin=8,key_bits=1024,crypto=%s]"
     by = None if defense is None else defense(0.3)
@@ -265,9 +265,8 @@ def test_computed_ciphertexts_give_the_same_model_messages_and_bytes(
     assert real.transcript.costs["added"] > 0
 
 
-def test_sums_of_rows_are_the_plain_ones_whatever_the_bins(monkeypatch):
+def test_sums_of_rows_are_the_plain_ones_whatever_the_bins():
     """Columns of 2 and 5 bins, missing values, rows in no node."""
-    monkeypatch.setenv("FEDTREES_INSECURE_TEST_COINS", "1")
     from fedtrees.crypto.row_sums import Sums
     from fedtrees.crypto.slots import Slots
 
@@ -276,7 +275,7 @@ def test_sums_of_rows_are_the_plain_ones_whatever_the_bins(monkeypatch):
     codes = np.stack([rng.integers(-1, b, 40) for b in n_bins], axis=1)
     nodes = rng.integers(-1, 2, 40)
     sums = Sums(np.bincount(nodes + 1, minlength=3)[1:], n_bins, 3, Slots(50, 40))
-    keyed, blind = KeyedRowSums(1024, Ledger(), KeyPair.seeded(1024, 1)), BlindRowSums(Ledger())
+    keyed, blind = KeyedRowSums(1024, Ledger(), seeded(1024, 1)), BlindRowSums(Ledger())
     blind.learn(keyed.public_key(), 1024)
     sent = keyed.encrypted(rows, sums.slots)
     payload = blind.summed("p", sent, sums, lambda: (codes, nodes), None)

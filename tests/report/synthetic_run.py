@@ -104,16 +104,16 @@ def _train(cell, defense, auc):
     values = {"auc": level, "f1": level - 0.2, "accuracy": level - 0.06, "log_loss": 1.3 - level}
     for metric, value in values.items():
         yield _row(cell, "train", metric, value, **cost)
-    kinds = {"bytes_up:Histogram": up * 0.98, "bytes_up:Range": up * 0.02,
-             "bytes_down:NodeDecision": up / 9}  # fmt: skip
-    for metric, value in kinds.items():
-        yield _row(cell, "train", metric, round(value), unit="bytes", **cost)
+    kinds = {("bytes_up", "Histogram"): up * 0.98, ("bytes_up", "Range"): up * 0.02,
+             ("bytes_down", "NodeDecision"): up / 9}  # fmt: skip
+    for (metric, kind), value in kinds.items():
+        yield _row(cell, "train", metric, round(value), part=kind, unit="bytes", **cost)
     yield _row(cell, "train", "cpu_seconds", 1.6 * cost["seconds"], unit="seconds", **cost)
     if defense[0] in ("masking", "paillier"):
         done = {"masks_expanded": 492} if defense[0] == "masking" else {"decrypted": 5_000}
-        sent = {"ciphertexts": 3 * done.get("decrypted", 0)}
-        for metric, value in {**sent, **done}.items():
-            yield _row(cell, "train", metric, value, unit="operations", **cost)
+        yield _row(cell, "train", "ciphertexts", 3 * done.get("decrypted", 0), **cost)
+        for part, value in done.items():
+            yield _row(cell, "train", "operations", value, part=part, **cost)
 
 
 def _exposure(cell, defense, attacks):
@@ -145,25 +145,28 @@ def _attack(cell, attack, defense, leak):
     base = {"ra": (0.752, reach), "exact_rows": (0.08, reach * 0.6), "close_rows": (0.3, reach),
             "leaf_mass_exact": (0.11, min(1.0, 3.2 * reach)),
             "leaf_counts_exact": (0.05, min(1.0, 3.0 * reach))}  # fmt: skip
-    base |= {f"ra:{name}": (0.5 + 0.07 * i, reach * (1.6 - 0.25 * i))
+    base = {(metric, ""): scores for metric, scores in base.items()}
+    base |= {("ra_of", name): (0.5 + 0.07 * i, reach * (1.6 - 0.25 * i))
              for i, name in enumerate(FEATURES)}  # fmt: skip
-    for metric, (blind, gain) in base.items():
+    for (metric, part), (blind, gain) in base.items():
         advantage = gain * defense[6] + rng.normal(0, 0.008) + own.normal(0, 0.006)
         score = blind + advantage * (1 - blind)
-        yield _row(cell, "attack", metric, score, blind=blind, advantage=advantage, **more)
+        told = {"part": part, "blind": blind, "advantage": advantage}
+        yield _row(cell, "attack", metric, score, **told, **more)
     yield _row(cell, "attack", "specificity_z", 2.4 * defense[6] + rng.normal(), **more)
 
 
 DISCLOSURE = [
     {"protocol": "fedtree", "defense": "none", "type": "Histogram", "from": "client",
      "to": "server", "why": "local gradient sums", "reveals": ["counts", "labels"],
-     "guarded_by": "", "count": 700, "bytes": 1_372_000},
+     "guards": [], "count": 700, "bytes": 1_372_000},
     {"protocol": "fedtree", "defense": "none", "type": "NodeDecision", "from": "server",
      "to": "client", "why": "global split and node totals",
-     "reveals": ["thresholds", "counts"], "guarded_by": "", "count": 140, "bytes": 155_555},
+     "reveals": ["thresholds", "counts"], "guards": [], "count": 140, "bytes": 155_555},
     {"protocol": "fedtree", "defense": "split-only", "type": "NodeDecision", "from": "server",
      "to": "client", "why": "global split and leaf value", "reveals": ["thresholds"],
-     "guarded_by": "split-only", "count": 140, "bytes": 61_000},
+     "guards": [{"defense": "split-only", "act": "guards", "why": ""}],
+     "count": 140, "bytes": 61_000},
 ]  # fmt: skip
 
 
@@ -201,8 +204,8 @@ class Table:
     def train(self, defense, seed, auc, **more):
         self.add("train", defense, seed, "auc", auc, **more)
 
-    def attack(self, defense, seed, attack, advantage, metric="ra", **more):
-        self.add("attack", defense, seed, metric, 0.5, attack=attack, advantage=advantage,
+    def attack(self, defense, seed, attack, advantage, metric="ra", value=0.5, **more):
+        self.add("attack", defense, seed, metric, value, attack=attack, advantage=advantage,
                  blind=0.4, threat="t", **more)  # fmt: skip
 
     def applies(self, defense, seed, *attacks):

@@ -85,7 +85,7 @@ def test_damaged_bytes_are_refused_or_make_a_forest_that_predicts(name, tmp_path
 
 
 def test_the_way_there_and_back_in_the_docs(tmp_path, monkeypatch):
-    page = Path(__file__).parents[2] / "docs" / "models.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to/models.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S)
     monkeypatch.chdir(tmp_path)
     names = {}

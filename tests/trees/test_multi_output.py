@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import xgboost
+from central_multi_output import grow_multi_output
 
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC, Softmax
-from fedtrees.trees.boosted.multi_output import grow_multi_output
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 

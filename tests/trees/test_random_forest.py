@@ -360,7 +360,7 @@ def test_bad_rows_and_labels_are_refused():
 
 
 def test_the_documentation_runs():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "forests.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "explanation/forests.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     assert len(blocks) == 1
     known = {}

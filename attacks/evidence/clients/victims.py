@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.clients.blocks import Block, Blocks, blocks_of
 from fedtrees.attacks.evidence.clients.chains import Clues, link
+from fedtrees.attacks.evidence.clients.histograms import told_apart
 from fedtrees.attacks.evidence.clients.late_counts import LateCounts, late_counts
 from fedtrees.attacks.evidence.clients.sizes import sized
 from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, Shares, shares_of_values
 from fedtrees.attacks.evidence.counts import first_gradient
 from fedtrees.attacks.evidence.laws import law_of_shared
+from fedtrees.attacks.evidence.marginals import columns_of, likely_rows
 from fedtrees.attacks.evidence.opened_leaves import EVERYONE, OTHERS, opened_leaves
-from fedtrees.attacks.evidence.view import evidence_of, with_opened
+from fedtrees.attacks.evidence.view import LEVELS, evidence_of, with_opened
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -59,8 +61,10 @@ class Victim:
         return LeafCounts(first.first, first.trees[0].leaves, counts)
 
 
-def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list[Victim]:
-    """Return what the trees of every other client tell, or its sums of the leaves of all trees.
+def victims_of(
+    view: View, clues: Clues = "all", starts: Starts = "own", most: Level = "histograms"
+) -> list[Victim]:
+    """Return what the trees of every other client tell, or its own sums in the trees of all.
 
     Empty where neither is seen.
 
@@ -71,13 +75,19 @@ def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list
         How blocks without names are matched; see `fedtrees.attacks.evidence.clients.chains`.
     starts : {"own", "model"}
         Read a client's first trees with its own base score, or with the model's.
+    most : {"histograms", "statistics", "values"}
+        Use no more than this. The values of trees of all are nobody's own; of clients' sums in
+        nodes alone, the sum over clients is worth as much to `joint` and `timberstrike`.
     """
     objective = _objective(view)
     if objective is None:
         return []
     shared = blocks_of(view)
     if shared is None:
-        return _by_sums(view)
+        found = [] if most == "values" else _by_sums(view)
+        if found or most != "histograms":
+            return found
+        return [Victim(name, (), evidence) for name, evidence in told_apart(view).items()]
     chains = [c for c in chains_of(shared, clues) if c[0].sender not in view.principals]
     found = [
         Victim(chain[0].sender, tuple(chain), _evidence(view, shared, chain, objective, starts))
@@ -263,6 +273,18 @@ def _counted(victim: Victim, view: View) -> Victim:
     return replace(victim, late=late)
 
 
+def with_likely(victims: Sequence[Victim], view: View, rng: np.random.Generator) -> list[Victim]:
+    """Return the victims with rows that have the columns that each told, if it did."""
+    found = []
+    for victim in victims:
+        e = victim.evidence
+        if victim.owner is not None and e.n_rows is not None and not victim.blocks:
+            likely = likely_rows(view, rng, victim.owner, e.n_rows)
+            e = replace(e, likely=likely, sketched=victim.owner in columns_of(view))
+        found.append(replace(victim, evidence=e))
+    return found
+
+
 def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], Guess]) -> Guess:
     """Return the union of the reconstructions of all victims, using no more than ``most``.
 
@@ -308,7 +330,10 @@ def added_up(counts: Sequence[LeafCounts]) -> list[LeafCounts]:
 
 
 def _at_most(evidence: Evidence, most: Level) -> Evidence:
-    if most != "values" or evidence.level == "values":
+    if LEVELS.index(evidence.level) <= LEVELS.index(most):
+        return evidence
+    evidence = replace(evidence, level=most, histograms=None)
+    if most != "values":
         return evidence
     bare = tuple(replace(t, g=None, h=None) for t in evidence.trees)
     return replace(evidence, trees=bare, level="values")

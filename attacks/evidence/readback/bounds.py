@@ -14,10 +14,9 @@ from scipy.stats import binom
 
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readback.forms import OPEN, Row
-from fedtrees.attacks.evidence.replay import serves
+from fedtrees.attacks.evidence.replay import hides, sent_back
 from fedtrees.core.channel import Channel
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import GlobalHistogram
 from fedtrees.trees.boosted.fixed_point import Bits
 
 Floats = NDArray[np.float64]
@@ -63,8 +62,7 @@ class SentBounds:
         if law is not None and law.hides:
             hidden = law.within(units).bounds(np.zeros((1, 2)))[1][0, 1]
         law = None if law is None else law.within(units)
-        back = [] if serves(view) else view.changes(GlobalHistogram, "sums", "server")
-        late = any(isinstance(change, Channel) and change.hides for change in back)
+        late = hides(sent_back(view))
         bounded = bool(np.isfinite([-below, above]).all()) and not view.changes("gradients", "g")
         if not bounded:
             below, above = np.zeros(2), np.zeros(2)

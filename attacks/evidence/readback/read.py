@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.laws import clients_of, law_of_values
+from fedtrees.attacks.evidence.laws import law_of_values
 from fedtrees.attacks.evidence.readable import classes_of_leaves
 from fedtrees.attacks.evidence.readback.bounds import SentBounds
 from fedtrees.attacks.evidence.readback.forms import (
@@ -31,7 +31,7 @@ from fedtrees.attacks.evidence.readback.sources import (
     told_histograms,
 )
 from fedtrees.attacks.evidence.readback.values import ValuesSeen
-from fedtrees.attacks.evidence.replay import EVERYONE, params_of
+from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS, clients_in, params_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import LeafCounts
@@ -219,7 +219,7 @@ def values_seen(view: View) -> tuple[ValuesSeen, int, tuple[int, int] | None] | 
         return None
     found = ValuesSeen(
         evidence.trees[0], evidence.cuts, params_of(view), bits, row, bounds,
-        np.concatenate(asked), part, clients_of(view) - part.clients,
+        np.concatenate(asked), part, clients_in(view, OTHERS),
     )  # fmt: skip
     return found, max(view.n_rows - len(part.table), 0), _positives(view, evidence, part)
 

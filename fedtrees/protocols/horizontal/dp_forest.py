@@ -23,11 +23,11 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
-from fedtrees.privacy.accounting import compose_pure
+from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.canaries import ForestCanaries
+from fedtrees.protocols.canaries import ALONE_DEPTH, ForestCanaries
 from fedtrees.protocols.horizontal.forest_settings import checked_rows, class_count
 from fedtrees.trees.forest.random_decision import (
     RandomDecisionForest,
@@ -240,7 +240,7 @@ class DPForest(Protocol):
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger."""
         events = [e for e in transcript.events if e.what == LeafClassCounts.__name__]
-        return self._guarantee(compose_pure(events)) if self.noisy else NoGuarantee()
+        return self._guarantee(composed(events)) if self.noisy else NoGuarantee()
 
     def _guarantee(self, epsilon: float) -> PureDP:
         told = "rows" if self.rows == "known" else ""
@@ -250,6 +250,11 @@ class DPForest(Protocol):
     def canaries(self) -> ForestCanaries:
         """Make rows that leaf counts are looked at for."""
         return ForestCanaries(self.depth, self.mechanism, float(self.epsilon / self.trees))
+
+    def worst_case(self, defense: Composition) -> tuple[DPForest, ForestCanaries]:
+        """Spend all on one tree, of so many leaves that a row has one for itself."""
+        deep = replace(self, trees=1, depth=ALONE_DEPTH, repeats=False)
+        return deep, ForestCanaries(deep.depth, deep.mechanism, float(deep.epsilon), alone=True)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes, and columns that cannot be tested without a look."""

@@ -20,11 +20,12 @@ from fedtrees.core.errors import (
     check_positive,
     check_share,
 )
-from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
+from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import handles
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import BudgetEvent, Transcript
@@ -44,13 +45,13 @@ from fedtrees.messages.cuts import (
     FeatureSketch,
     exact_summaries,
 )
-from fedtrees.privacy.accounting import trusted_with
+from fedtrees.privacy.accounting import composed, trusted_with
 from fedtrees.privacy.discrete_gaussian import discrete_gaussian_share
-from fedtrees.privacy.leaf_sums import leaf_scales
+from fedtrees.privacy.gaussian_dp import mu_of
+from fedtrees.privacy.leaf_sums import RowBound, leaf_scales, row_bound
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.privacy.renyi import renyi_epsilon
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.canaries import LeafSumCanaries
+from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
 from fedtrees.protocols.horizontal.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -106,8 +107,8 @@ class LeafClient(GrowingClient):
         self.tree, self.partition = tree, RowPartition(len(self.data))
         if tree % self.objective.n_outputs == 0:
             gh = self.objective.gradients(self.margin, self.data.y)
-            norms = self.params.norms(self.objective)
-            self.gradients = bounded(to_fixed(gh, self.bits), norms, self.bits)
+            bound = self.params.bound(self.objective)
+            self.gradients = bounded(to_fixed(gh, self.bits), bound.norm, bound.ratio, self.bits)
 
     @handles(LeafSumsRequest)
     def leaf_sums(self, message: LeafSumsRequest) -> LeafSums:
@@ -152,10 +153,12 @@ class RandomTreeServer(Coordinator):
         sent = net.tell("client", start, why="the fixed start of every prediction")
         assert isinstance(sent, BaseScore)
         if p.noisy:
-            norms = p.norms(self.objective)
-            for norm, scale in zip(norms, self.scales, strict=True):
-                release = {"l2": norm, "scale": scale, "count": p.trees, "what": LeafSums.__name__}
-                net.spend("discrete-gaussian", **release)
+            # Gradients and hessians are one vector, in scales of their noise: all in grid steps of
+            # the narrower.
+            steps = float(np.ldexp(self.scales, self.bits).min())
+            l2 = steps * p.bound(self.objective).norm / self.scales[0]
+            what = LeafSums.__name__
+            net.spend("discrete-gaussian", l2=l2, scale=steps, count=p.trees, what=what)
         trees = [self.grow(net, tree, splits) for tree in range(len(splits.feature))]
         return Forest(tuple(trees), sent.margin, self.objective)
 
@@ -250,13 +253,15 @@ class DPGBDT(Protocol):
 
     Splits are drawn from public cut points, so that of every tree only the leaves' sums of
     gradients and hessians are released, with discrete Gaussian noise; a row is in one leaf of every
-    tree, and Rényi divergences of all rounds add up. Totally random trees are those of Maddock et
-    al. (2022); few columns per tree, in turns, are what Nori et al. (2021) do with one.
+    tree, and all rounds compose exactly (`fedtrees.privacy.gaussian_dp`). Totally random trees are
+    those of Maddock et al. (2022); few columns per tree, in turns, are what Nori et al. (2021) do
+    with one.
 
     Parameters
     ----------
     epsilon, delta : float
-        For one row added or removed; epsilon in nats, inf: exact sums.
+        Of all sums, for one row added or removed; epsilon in nats, inf: exact sums. What a defense
+        spends on cut points comes on top, in the claim, too.
     trees : int
         Boosting rounds; that many trees, times the classes beyond two.
     max_depth : int
@@ -265,8 +270,9 @@ class DPGBDT(Protocol):
         Columns that a tree may test, in turns; 0: all.
     learning_rate, reg_lambda, min_child_weight, max_bin, base_score, objective
         As in the other boosting protocols, but that the base score is a number, which is public.
-    hessian_share : float
-        Share of the Rényi budget that noise on hessians spends.
+    hessian_share : float or None
+        Of mu squared, spent on hessians. None: what they get for nothing, as a row with a large
+        gradient has a small hessian; of a numeric target, a fifth.
     clip : float or None
         Bound on the Euclidean norm of a row's gradients of one round. None: what the loss allows;
         a numeric target needs one, in its units.
@@ -287,7 +293,7 @@ class DPGBDT(Protocol):
     max_bin: int = 32
     base_score: float = 0.5
     objective: str | None = None
-    hessian_share: float = 0.2
+    hessian_share: float | None = None
     clip: float | None = None
     noise: str = "central"
 
@@ -307,7 +313,8 @@ class DPGBDT(Protocol):
         if not (number and self.epsilon > 0):
             raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for exact sums")
         check_share("delta", self.delta)
-        check_share("hessian_share", self.hessian_share)
+        if self.hessian_share is not None:
+            check_share("hessian_share", self.hessian_share)
         for name, low, high in (
             ("trees", 1, 100_000), ("max_depth", 1, 12), ("features_per_tree", 0, 2**31 - 1),
         ):  # fmt: skip
@@ -361,14 +368,18 @@ class DPGBDT(Protocol):
             )
         return g, h
 
+    def bound(self, objective: Objective) -> RowBound:
+        """Return what a row may bring to the sums of one round."""
+        norms = self.norms(objective)
+        if math.isinf(norms[0]):
+            return RowBound(math.inf, 1.0)
+        share, largest = self.hessian_share, objective.norms[0]
+        return row_bound(norms, largest=largest, free=objective.free, share=share)
+
     def scales(self, objective: Objective) -> tuple[float, float]:
         """Return the scales of noise on sums of gradients and of hessians."""
         return leaf_scales(
-            self.norms(objective),
-            epsilon=self.epsilon,
-            delta=self.delta,
-            rounds=self.trees,
-            hessian_share=self.hessian_share,
+            self.bound(objective), epsilon=self.epsilon, delta=self.delta, rounds=self.trees
         )
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
@@ -389,6 +400,21 @@ class DPGBDT(Protocol):
         """Return (epsilon, delta)-DP of the released model; of exact sums nothing."""
         return self._guarantee(float(self.epsilon), "") if self.noisy else NoGuarantee()
 
+    def claimed(self, defense: Composition) -> Guarantee:
+        """Compose with what the cut points cost; those that nobody bounds are unprotected."""
+        plan = defense.cut_plan
+        if not self.noisy or plan is None or plan.method == "public":
+            return self.claim()
+        mu = mu_of(self.epsilon, self.delta)
+        events = [BudgetEvent("", "gaussian", 0.0, 1.0, LeafSums.__name__, l2=mu)]
+        for cuts in defense.claims():
+            if isinstance(cuts, PureDP) and cuts.unit == "cuts":
+                events.append(BudgetEvent("", "exponential", cuts.epsilon, 1.0, "cuts",
+                                          trusted=cuts.trusted))  # fmt: skip
+        if len(events) == 1:
+            return self._guarantee(math.inf, "cuts")
+        return self._guarantee(composed(events, self.delta), "", events)
+
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger, noisy summaries for cut points included."""
         if not self.noisy:
@@ -399,7 +425,7 @@ class DPGBDT(Protocol):
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
         # Leaf sums are over everybody's rows, a client's summary over its own.
         found = [
-            renyi_epsilon(
+            composed(
                 [*(replace(e, party=who) for e in own), *(e for e in cuts if e.party == who)],
                 self.delta,
             )
@@ -420,19 +446,24 @@ class DPGBDT(Protocol):
             return None
         return LeafSumCanaries(self.norms(objective), self.scales(objective))
 
+    def worst_case(self, defense: Composition) -> tuple[DPGBDT, LeafSumCanaries] | None:
+        """Spend all on one tree, whose leaves hold one row with a gradient near its bound."""
+        deep = replace(
+            self, trees=1, max_depth=ALONE_DEPTH, features_per_tree=0, base_score=0.001, max_bin=2
+        )
+        canaries = deep.canaries()
+        return None if canaries is None else (deep, replace(canaries, alone=True))
+
     def check(self, schema: Schema) -> None:
         """Refuse a target that the objective does not suit, or whose gradients have no bound."""
         objective = self.objective_for(schema)
         objective.base_margin(self.base_score)
         self.norms(objective)
 
-    def mismatch(self, defense: Composition, schema: Schema | None = None) -> str | None:
-        """Return why a defense makes no sense, or why without one there is nothing to test at."""
-        why = super().mismatch(defense, schema)
-        if why or schema is None or defense.cut_plan is not None:
-            return why
-        bare = undeclared(schema)
-        return bare and f"{bare}; or add a defense that settles cut points, such as dp-grid-cuts"
+    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+        """Return why there is nothing to test at, where no defense settles it."""
+        bare = None if defense.cut_plan is not None else undeclared(schema)
+        return bare and Reason("no-tests", **dict(bare.args))
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition

@@ -13,7 +13,7 @@ from fedtrees.core.network import Network, add_messages
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.messages.cuts import GridCounts, GridRequest
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
-from fedtrees.trees.grid import Grid, first_grid, grid_cuts, grid_minimum, refined
+from fedtrees.trees.grid import LARGEST, Grid, first_grid, grid_cuts, grid_minimum, refined
 
 # Without a range most cells of a first grid are empty, and what is found there is noise. That any
 # of `cells` noises of scale b exceeds b ln(cells / _RISK) is about as likely as that.
@@ -51,7 +51,7 @@ def settle_on_a_grid(
     if categories is not None:
         counted &= categories == 0
     low, high = schema.ranges
-    endless = counted & np.isnan(low)
+    endless = unbounded = counted & np.isnan(low)
     if endless.any() and plan.rounds == 1:
         names = [schema.names[f] for f in np.flatnonzero(endless)]
         raise DataError(
@@ -64,7 +64,7 @@ def settle_on_a_grid(
     for round in range(1, plan.rounds):
         scale = plan.count_scale(sum(len(b) > 0 for b in grid.borders))
         noise = math.ceil(scale * math.log(plan.cells / _RISK))
-        endless &= round == 1
+        endless = unbounded & (round == 1)
         grid = refined(grid, counts, plan.cells, np.where(endless, noise, 0).astype(np.int64))
         counts = _counts(net, grid, round)
     values = grid_cuts(grid, counts, max_bin)
@@ -72,6 +72,8 @@ def settle_on_a_grid(
     for f, declared in enumerate(known):
         if declared is not None:
             minimum[f], values[f] = declared[0], declared[1:]
+        elif unbounded[f]:  # a grid may end before the last row does, which is trained in that bin
+            minimum[f], values[f][-1] = lower_sentinel(-LARGEST), upper_sentinel(LARGEST)
     return Cuts.join(values, minimum)
 
 

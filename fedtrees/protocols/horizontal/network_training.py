@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -32,7 +32,7 @@ from fedtrees.neural.model import TabularNetwork
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial, mean_gradient, torch_module
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.network_canaries import NetworkCanaries
+from fedtrees.protocols.network_canaries import GradientCanaries, NetworkCanaries
 
 #: The mean gradient of some rows at some weights.
 LocalGradient = Callable[[NDArray[np.float32], NDArray[np.intp]], NDArray[np.float32]]
@@ -361,6 +361,12 @@ class FedSGD(NetworkProtocol):
     (``dp-sgd``), each row by itself. The server takes a step along the mean. The network is that
     of Vero et al. (2023), untrained at the start.
     """
+
+    def worst_case(self, defense: Composition) -> tuple[FedSGD, GradientCanaries] | None:
+        """Send one sum, over nearly all rows, of a small network."""
+        clip = next((p.clip for p in defense.parts if hasattr(p, "clip")), None)
+        one = replace(self, rounds=1, batch=32, units=4, statistics="public")
+        return None if clip is None else (one, GradientCanaries(one.batch, float(clip)))
 
     def batches(
         self, n: int, streams: Streams, round: int, defense: Composition

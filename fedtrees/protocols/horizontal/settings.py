@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from fedtrees.messages.boosting import (
 from fedtrees.messages.cuts import CUT_MESSAGES, SOME_CUT_MESSAGES
 from fedtrees.protocols.canaries import HistogramCanaries
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
+from fedtrees.protocols.stump_canaries import StumpCanaries
 from fedtrees.trees.boosted.sampling import dropped_rows
 
 CUT_METHODS = ("sketch", "equal-width", "public")
@@ -86,6 +87,15 @@ class HistogramProtocol(BoostingProtocol):
     def canaries(self) -> HistogramCanaries:
         """Make rows that the roots' histograms are looked at for."""
         return HistogramCanaries(self.max_bin)
+
+    def worst_case(self, defense: Composition) -> tuple[HistogramProtocol, StumpCanaries]:
+        """Grow one split, where gradient and hessian of the row are largest beside their bounds."""
+        middle = defense.gradient_clip is not None and defense.gradient_clip <= 0.5
+        stump = replace(
+            self, trees=1, max_depth=1, max_bin=2, cuts="public", subsample=1.0,
+            base_score=0.5 if middle else 0.999, early_stopping_rounds=0,
+        )  # fmt: skip
+        return stump, StumpCanaries.of(defense)
 
     def held_out(self, n: int, streams: Streams) -> NDArray[np.bool_]:
         """Return which of a client's n rows no tree is grown on, bool (n,): they tell when to stop.

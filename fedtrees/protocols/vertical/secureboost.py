@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedtrees.crypto.slots import Slots
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.columns import GlobalBins
+from fedtrees.protocols.vertical.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.node_quantiles import NodeQuantiles
 from fedtrees.protocols.vertical.passive import Passive
@@ -187,6 +188,16 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
                     f"{name}={getattr(self, name)}: every party draws its columns once for each "
                     "tree; use colsample_bytree"
                 )
+
+    def worst_case(self, defense: Composition) -> tuple[SecureBoost, LabelCanaries]:
+        """Grow one tree until its leaves are of one class."""
+        grown = replace(
+            self, trees=1, max_depth=30, max_leaves=0, grow_policy="depthwise", max_bin=256,
+            candidates="global", multi_output=False, pure_leaves=True, subsample=1.0,
+            colsample_bytree=1.0, reg_lambda=0.0, reg_alpha=0.0, gamma=0.0, min_child_weight=0.0,
+            base_score=0.5, crypto="ideal",
+        )  # fmt: skip
+        return grown, LabelCanaries()
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition

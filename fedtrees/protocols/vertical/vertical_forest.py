@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedtrees.crypto.slots import Slots
 from fedtrees.protocols.horizontal.forest_settings import class_count
 from fedtrees.protocols.vertical.active import Active, TreeInProgress, completed
 from fedtrees.protocols.vertical.columns import GlobalBins
+from fedtrees.protocols.vertical.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.passive import Passive
 from fedtrees.protocols.vertical.settings import ACTIVE, VerticalProtocol
@@ -135,6 +136,15 @@ class VerticalForest(VerticalProtocol, ForestParams):
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""
         class_count(schema)
+
+    def worst_case(self, defense: Composition) -> tuple[VerticalForest, LabelCanaries]:
+        """Grow one tree of all rows until its leaves are of one class."""
+        grown = replace(
+            self, trees=1, max_depth=None, min_samples_split=2, min_samples_leaf=1, max_bin=256,
+            max_features=None, tree_features=None, bootstrap=False, max_samples=None,
+            crypto="ideal",
+        )  # fmt: skip
+        return grown, LabelCanaries()
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition

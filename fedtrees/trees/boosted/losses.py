@@ -70,13 +70,16 @@ class Objective(ABC):
     bounds : pair of float
         The greatest ``|g|`` and ``h`` of a row of weight 1.
     norms : pair of float
-        The greatest Euclidean norm of a row's K gradients, and one that its K hessians hardly ever
-        exceed.
+        The greatest Euclidean norm of a row's K gradients, and of its K hessians.
+    free : float
+        With G the first of `norms`, ``|h|^2 <= free^2 (G^2 - |g|^2)`` for every row of weight 1;
+        infinite: no such bound.
     """
 
     name: ClassVar[str]
     bounds: ClassVar[tuple[float, float]]
     norms: ClassVar[tuple[float, float]]
+    free: ClassVar[float] = math.inf
 
     @property
     def n_outputs(self) -> int:
@@ -158,6 +161,8 @@ class Logistic(Objective):
     name: ClassVar[str] = "binary:logistic"
     bounds: ClassVar[tuple[float, float]] = (1.0, 0.25)
     norms: ClassVar[tuple[float, float]] = bounds
+    # g^2 (1 - g)^2 / (1 - g^2) is largest at the golden ratio, (sqrt(5) - 1) / 2: its fifth power.
+    free: ClassVar[float] = math.sqrt(((math.sqrt(5) - 1) / 2) ** 5)
 
     def check(self, y: NDArray[Any]) -> None:
         """Raise DataError unless every label is 0 or 1."""
@@ -209,7 +214,9 @@ class Softmax(Objective):
     n_classes: int
     name: ClassVar[str] = "multi:softprob"
     bounds: ClassVar[tuple[float, float]] = (1.0, 0.5)
-    norms: ClassVar[tuple[float, float]] = (math.sqrt(2.0), 0.77)
+    norms: ClassVar[tuple[float, float]] = (math.sqrt(2.0), math.sqrt(16 / 27))
+    # 4 p^2 (1 - p)^2 <= p (1 - p), and |g|^2 = 1 - 2 p_y + sum p^2.
+    free: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.n_classes, int | np.integer) or self.n_classes < 2:

@@ -7,19 +7,17 @@ a split is the sum of the classes' gains, as in the code of Takahashi et al. (20
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.binning import Bins, Cuts, bin_rows
+from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.builder import TreeBuilder
-from fedtrees.trees.boosted.fixed_point import Bits, to_fixed
+from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import children_to_build, with_siblings
-from fedtrees.trees.boosted.histogram import build_histogram
 from fedtrees.trees.boosted.losses import Objective
 from fedtrees.trees.boosted.newton import node_weights
 from fedtrees.trees.boosted.params import TreeParams
@@ -235,52 +233,3 @@ def add_to_margins(tree: Tree, rows: RowPartition, margin: NDArray[np.float32]) 
     leaves = tree.leaves.astype(np.int32)
     for k in range(len(margin)):
         rows.add_to(margin[k], leaves, np.ascontiguousarray(tree.value[leaves, k]))
-
-
-def grow_multi_output(
-    X: NDArray[Any] | Bins, y: NDArray[Any], cuts: Cuts, params: TreeParams, objective: Objective
-) -> MultiOutputForest:
-    """Boost such trees over one table: no sample weights, every row and column in every tree.
-
-    Parameters
-    ----------
-    X : float array, shape (n, d), or Bins
-        Rows; NaN marks a missing value.
-    y : array, shape (n,)
-        Labels.
-    cuts : Cuts
-    params : TreeParams
-    objective : Objective
-
-    Raises
-    ------
-    DataError
-        If labels do not suit the objective, or a class has no row and no base score is given.
-    """
-    bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
-    objective.check(y)
-    totals, score = objective.target_sums(y, None), params.base_score
-    bits = objective.bits(totals)
-    start = objective.start(totals) if score is None else objective.base_margin(score)
-    margin, trees = np.repeat(start[:, None], len(y), axis=1), []
-    for _ in range(params.trees):
-        gh = to_fixed(objective.gradients(margin, y), bits)
-        rows = RowPartition(len(y))
-        grower = MultiOutputGrower(cuts, params, gh.sum(axis=1), bits=bits)
-        while len(grower.nodes):
-            ranges = rows.ranges(grower.to_build)
-            built = stacked_histograms(bins, gh, rows.rows, ranges)
-            rows.split(bins, grower.decide(built))
-        trees.append(grower.finish())
-        add_to_margins(trees[-1], rows, margin)
-    return MultiOutputForest(tuple(trees), start, objective)
-
-
-def stacked_histograms(
-    bins: Bins,
-    gh: NDArray[np.int64] | Sequence[NDArray[np.int64]],
-    rows: NDArray[np.int32],
-    ranges: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Return the histograms of K outputs, int64, shape (nodes, total_bins, K, 2)."""
-    return np.stack([build_histogram(bins, one, rows, ranges) for one in gh], axis=2)

@@ -23,31 +23,27 @@ def places_for(size: float) -> int:
     return FIXED_POINT_BITS - max(0, math.ceil(math.log2(max(size, 1.0))))
 
 
-def bounded(units: NDArray[np.int64], norms: tuple[float, float], bits: Bits) -> NDArray[np.int64]:
-    """Return rows scaled down to norms, int64, shape (K, n, 2).
+def bounded(units: NDArray[np.int64], norm: float, ratio: float, bits: Bits) -> NDArray[np.int64]:
+    """Return rows scaled down to ``|g|^2 + |h / ratio|^2 <= norm^2``, int64, shape (K, n, 2).
 
-    The Euclidean norm of a row's K gradients, and of its K hessians, exceeds its bound by nothing,
-    in whole units.
+    The bound on a row's K gradients and K hessians is exceeded by nothing, in whole units.
 
     Parameters
     ----------
     units : int64 array, shape (K, n, 2)
         Fixed-point gradients and hessians.
-    norms : pair of float
-        Infinite: no bound.
+    norm : float
+        In units of the gradient; infinite: no bound.
+    ratio : float
     bits : pair of int
     """
+    if math.isinf(norm):
+        return units
+    parts = np.ldexp(units.astype(np.float64), -np.array(bits)) / (1.0, ratio)
+    size = np.sqrt((parts**2).sum(axis=(0, 2)))
+    large = size > norm * _BELOW
     out = units.copy()
-    for part, (norm, places) in enumerate(zip(norms, bits, strict=True)):
-        if math.isinf(norm):
-            continue
-        most = math.ldexp(norm, places)
-        size = np.sqrt((units[..., part].astype(np.float64) ** 2).sum(axis=0))
-        large = size > most * _BELOW
-        if len(units) == 1:  # a norm of one number is exact
-            large = size > math.floor(most)
-        scaled = units[:, large, part] * (most * _BELOW / size[large])
-        out[:, large, part] = np.trunc(scaled).astype(np.int64)
+    out[:, large] = np.trunc(units[:, large] * (norm * _BELOW / size[large])[:, None])
     return out
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.trees.forest.random_forest import shares
 
@@ -139,16 +140,10 @@ class RandomDecisionForest:
         return found[:, 1] if found.shape[1] == 2 else found
 
 
-def undeclared(schema: Schema) -> str | None:
+def undeclared(schema: Schema) -> Reason | None:
     """Say which numbers declare no range and no cut points, None if there are none."""
     bare = [f.name for f in schema.features if f.declared_range is None and not f.cuts]
-    if not bare:
-        return None
-    return (
-        f"tests that ignore data need a declared range for every number; "
-        f"{', '.join(bare[:5])} ({len(bare)} in all) have none: declare them in the schema, or "
-        "leave them out or code them (of a CSV file: --drop, --categorical)"
-    )
+    return Reason("no-ranges", columns=", ".join(bare[:5]), count=len(bare)) if bare else None
 
 
 def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
@@ -164,7 +159,7 @@ def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
     """
     why = undeclared(schema)
     if why:
-        raise DataError(why)
+        raise DataError(str(why))
     tests = [_tests_of(f, bins) for f in schema.features]
     if not any(map(len, tests)):
         raise DataError("no column has two values that a test could part; give another table")

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim
 from fedtrees.core.registry import register
 from fedtrees.metrics.metric import Metric, Score
@@ -27,6 +28,10 @@ class ClassShareMetric(Metric[float]):
 
     of: ClassVar[type[Claim]] = ClassShare
     before_training: ClassVar[bool] = True
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("share_error", "error of the share of a class", best=0.0, klass="group",
+                phrase="tell the share of a class but for {}"),
+    )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("share_error",)
 
     def truth(self, case):
@@ -36,4 +41,4 @@ class ClassShareMetric(Metric[float]):
         return float((np.concatenate(labels) == len(case.schema.classes) - 1).mean())
 
     def score(self, claims, truth):
-        return [Score("share_error", abs(claims[0].share - truth), best=0.0)]
+        return [Score("share_error", abs(claims[0].share - truth))]

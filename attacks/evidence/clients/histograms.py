@@ -1,0 +1,75 @@
+"""Evidence of one client at a time, where its own histograms are seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.counts import first_gradient, reliability_of, share_out
+from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS, grow_again, levels_of, params_of
+from fedtrees.attacks.evidence.view import evidence_of, histograms_of, noise_of
+from fedtrees.core.view import View
+from fedtrees.messages.boosting import LabelSums
+from fedtrees.trees.boosted.fixed_point import from_fixed
+
+# Of a client's bins, so much is to be no noise: else their sum over clients says more. Breast
+# cancer, three seeds: laplace-hist 16 (.5) .610 -> .620, hist-rounding 1 (.3) .610 -> .617,
+# laplace-hist 1 (.004) .553 -> .549.
+LEAST_RELIABLE = 0.1
+# Bins of all clients' nodes that are kept, of 16 bytes each: half a gigabyte.
+MOST_BINS = 3e7
+
+
+def told_apart(view: View) -> dict[str, Evidence]:
+    """Return the evidence of every other client, by name; empty where sums alone are seen.
+
+    Its sums are its own, with its own noise, in every node and bin. Empty, too, where noise leaves
+    little of them.
+    """
+    levels = levels_of(view)
+    names = next(iter(levels.values()))[0].sums.keys() - {EVERYONE, OTHERS} if levels else set()
+    names, whole = sorted(names - set(view.principals)), evidence_of(view) if names else None
+    if whole is None or whole.cuts is None or len(names) < 2:
+        return {}
+    size = sum(len(h.nodes) for h in whole.histograms or ()) * whole.cuts.total_bins * len(names)
+    if size > MOST_BINS:
+        return {}
+    parts = (levels[t] for t in sorted(levels))
+    params, complete = params_of(view), view.schema.complete
+    grown = [grow_again(tree, whole.cuts, params, complete) for tree in parts]
+    found = {}
+    for name in names:
+        sums = (from_fixed(g.totals[name], g.bits) for g in grown)
+        trees = tuple(
+            replace(tree, g=part[:, 0], h=part[:, 1])
+            for tree, part in zip(whole.trees, sums, strict=True)
+        )
+        found[name] = replace(
+            whole,
+            trees=trees,
+            histograms=tuple(histograms_of(view, g, name) for g in grown),
+            noise=noise_of(view, whole.trees, whole.cuts, (1, 1), rows=trees),
+            own_sums=tuple(np.zeros((len(t.leaves), 2)) for t in trees),
+            own_inside=False,
+            own_in_bins=False,
+            mean_start=False,
+        )
+    sizes = _sizes(view, found)
+    told = [reliability_of(e, n) for e, n in zip(found.values(), sizes, strict=True)]
+    if np.mean(told) < LEAST_RELIABLE:
+        return {}
+    return {
+        o: replace(e, n_rows=n) for (o, e), n in zip(found.items(), sizes.tolist(), strict=True)
+    }
+
+
+def _sizes(view: View, found: dict[str, Evidence]) -> NDArray[np.int64]:
+    """Return how many rows every client has: as it told, or as its sums over all rows have it."""
+    rows = {item.sender: float(m.sums[0]) for item, m in view.messages(LabelSums)}
+    if not found.keys() <= rows.keys():
+        rows = {o: float(e.trees[0].h[0]) / first_gradient(e)[1] for o, e in found.items()}  # type: ignore[index]
+    own = 0 if view.rows is None else len(view.rows)
+    return share_out(np.array([max(rows[name], 1.0) for name in found]), view.n_rows - own)

@@ -1,0 +1,73 @@
+"""The command measure: is a claim of epsilon refuted by whoever chooses rows and parameters?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from fedtrees.cli.options import Defenses, Format, Output, Plugins, load_plugins, names_of
+
+
+def measure(
+    protocol: Annotated[
+        str,
+        typer.Argument(help="A protocol, with parameters.", autocompletion=names_of("protocol")),
+    ],
+    defense: Defenses = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(help="Trainings: more show more (default: less than a minute's)."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of rows, coin flips and trainings.")] = 0,
+    plugin: Plugins = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Measure the epsilon of a protocol and its defenses: a lower bound, with 95% confidence.
+
+    The auditor chooses the table and the public parameters by which most of a row is seen, and the
+    real mechanism runs on them. Exit code 4: more was shown than was spent. `fedtrees bench` prints
+    what one training with the run's own parameters shows, which is less.
+    """
+    load_plugins(plugin)
+    found = list(_measured(protocol, defense or ("none",), runs, seed))
+    if format.is_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        for one in found:
+            typer.echo("\n".join(f"{name:10}{text}" for name, text in one.items()))
+    if any(one["refuted"] for one in found):
+        raise typer.Exit(4)
+
+
+def _measured(
+    protocol: str, defenses: Any, runs: int | None, seed: int
+) -> Iterator[dict[str, Any]]:
+    from fedtrees.bench.evaluate import make_defense
+    from fedtrees.bench.measured import audit
+    from fedtrees.core.guarantee import join
+    from fedtrees.core.registry import register
+    from fedtrees.core.specs import parse_composed, parse_grid
+    from fedtrees.report.claims import compare, refuted, span
+
+    for spec in parse_grid(protocol):
+        for composed in parse_composed(defenses):
+            made = register.make("protocol", spec)
+            audited = audit(made, make_defense(composed), runs=runs, seed=seed)
+            changed = {
+                k: v for k, v in audited.protocol.parameters.items() if v != made.parameters[k]
+            }
+            stated = (audited.claimed, audited.spent, (audited.found,))
+            yield {
+                "protocol": str(spec),
+                "defense": str(composed),
+                "claimed": join(audited.claimed),
+                "spent": join(audited.spent),
+                "measured": span([(audited.found,)]),
+                "trainings": audited.found.runs,
+                "chosen": ", ".join(f"{k}={v}" for k, v in changed.items()),
+                "reading": compare(*stated),
+                "refuted": refuted(*stated),
+            }

@@ -1,0 +1,97 @@
+"""Findings as plain JSON types, for programs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fedtrees.report.claims import span
+from fedtrees.report.findings import Adversary, Defended, Findings, Found
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.recipe import Candidate
+from fedtrees.report.states import Cell
+
+
+def as_json(found: Findings) -> list[dict[str, Any]]:
+    """Return every setting: adversaries with their cells, prices, the recipe, what is untested."""
+    return [_setting(f) for f in found.settings]
+
+
+def _setting(found: Found) -> dict[str, Any]:
+    lead = found.leak
+    return {
+        "dataset": found.setting.dataset,
+        "partition": found.setting.partition,
+        "protocol": found.setting.protocol,
+        "seeds": found.seeds,
+        "utility": found.utility.metric,
+        "undefended": _number(found.undefended),
+        "leak": {
+            "kind": lead.kind,
+            "threat": lead.adversary.threat if lead.adversary else "",
+            "metric": lead.cell.metric if lead.cell else "",
+        },
+        "recipe": _candidate(found.use) if found.use else None,
+        "defenses": [_defense(d) for d in found.defenses],
+        "adversaries": [_adversary(found, a) for a in found.adversaries],
+        "untested": {
+            "adversaries": [threat for _, threat in found.untested.adversaries],
+            "defenses": list(found.untested.defenses),
+            "attacks": list(found.untested.attacks),
+            "cut_short": list(found.untested.cut),
+            "failed": dict(found.untested.failed),
+            "unfit": dict(found.untested.unfit),
+        },
+    }
+
+
+def _candidate(use: Candidate) -> dict[str, Any]:
+    return {"name": use.name, "holds": use.holds, "shown": use.shown, "reason": use.reason,
+            "change": estimate(use.price.change), "settled": use.price.settled}  # fmt: skip
+
+
+def _defense(d: Defended) -> dict[str, Any]:
+    return {
+        "defense": d.spec,
+        "label": d.label,
+        "utility": _number(d.price.mean_utility),
+        "change": estimate(d.price.change),
+        "settled": d.price.settled,
+        "collapsed": d.price.collapsed,
+        "void": d.void,
+        "measured": span(d.guarantees.measured),
+        "bytes": _number(d.cost.bytes),
+    }
+
+
+def _adversary(found: Found, adversary: Adversary) -> dict[str, Any]:
+    reader = adversary.reader
+    return {
+        "threat": adversary.threat,
+        "name": adversary.name,
+        "tested": adversary.tested,
+        "cells": [] if reader is None else [
+            {"defense": d.spec, **_cell(c)} for d in found.defenses for c in reader.of(d.spec)
+        ],
+    }  # fmt: skip
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    return {
+        "metric": cell.metric,
+        "state": cell.state,
+        "score": _number(cell.score),
+        "line": _number(cell.line),
+        "advantage": estimate(cell.advantage),
+        "rows": _number(cell.rows),
+        "attacks": list(cell.attacks),
+    }
+
+
+def estimate(e: Estimate) -> dict[str, float | None]:
+    """Return a mean with its interval."""
+    return {"mean": _number(e.mean), "low": _number(e.low), "high": _number(e.high)}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

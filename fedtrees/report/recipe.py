@@ -1,0 +1,207 @@
+"""Which recipe to take, computed from results: for the verdict, the documentation and advice.
+
+A recipe *holds* where every attack that applies ran, against every adversary on every table, and
+nothing is open by any measure. Those come first; then what leaves the least, persons before guesses
+before facts about groups; then the price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedtrees.core.columns import measure
+from fedtrees.core.specs import parse_one
+from fedtrees.report.intervals import t_estimate
+from fedtrees.report.price import TOLERANCE, Price
+from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.states import MARGIN, Cell, gravity
+
+#: Places named where a recipe was not tested.
+MOST_NAMED = 3
+# Advantages of one step are alike: of persons finer than of the rest.
+_STEPS = {"person": 0.005, "guess": 0.05, "group": 0.05}
+_RELIEF = 0.1  # share of the rows read that a defense must take to be called a help
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A recipe against one adversary on one table.
+
+    Attributes
+    ----------
+    place : str
+        Table and adversary, in words.
+    cells : tuple of Cell
+        One for every measure of this adversary on this table, under whatever defense.
+    untested : str
+        Why this says nothing; "" where every attack that applies ran.
+    price : Price
+    bytes : float
+        Traffic of training.
+    """
+
+    place: str
+    cells: tuple[Cell, ...]
+    price: Price
+    untested: str = ""
+    bytes: float = math.nan
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recipe with all that was tried of it."""
+
+    name: str
+    trials: tuple[Trial, ...]
+    missing: tuple[str, ...] = ()  # why nothing can be said of places where others were tried
+
+    @property
+    def untested(self) -> tuple[str, ...]:
+        """Where nothing can be said of it, and why."""
+        told = [f"{t.place}: {t.untested}" for t in self.trials if t.untested]
+        return (*self.missing, *told)
+
+    @property
+    def open(self) -> tuple[tuple[str, Cell], ...]:
+        """What is clearly past blind, with its place: persons first, then the largest advantage."""
+        found = [(t.place, c) for t in self.trials for c in t.cells if c.state == "open"]
+        return tuple(sorted(found, key=lambda x: (gravity(x[1].metric)[0], -x[1].weight)))
+
+    @property
+    def holds(self) -> bool:
+        """Whether it was tested everywhere and nothing is open."""
+        return not (self.untested or self.open)
+
+    @property
+    def shown(self) -> bool:
+        """Whether everything is shown to be within the margin of blind."""
+        settled = ("shut", "gone", "undefined")
+        return self.holds and all(c.state in settled for t in self.trials for c in t.cells)
+
+    @property
+    def price(self) -> Price:
+        """The price where it costs most."""
+        return min((t.price for t in self.trials), key=lambda p: _or(p.change.mean, -math.inf))
+
+    @property
+    def bytes(self) -> float:
+        """Mean traffic of training."""
+        known = [t.bytes for t in self.trials if math.isfinite(t.bytes)]
+        return math.fsum(known) / len(known) if known else math.nan
+
+    @property
+    def reason(self) -> str:
+        """Why it is not taken; "" where nothing speaks against it."""
+        if len(self.untested) > MOST_NAMED:
+            return f"untested at {len(self.untested)} places: {self.untested[0]}, ..."
+        if self.untested:
+            return f"untested: {'; '.join(self.untested)}"
+        if not self.open:
+            return ""
+        place, cell = self.open[0]
+        return f"open: {cell.metric} {cell.score:.3f} against {cell.line:.3f} ({place})"
+
+    def left(self, klass: str) -> float:
+        """Return the largest advantage left by a class of measures."""
+        cells = [c for t in self.trials for c in t.cells if measure(c.metric).klass == klass]
+        return max((c.weight for c in cells), default=0.0)
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The largest advantages left, in steps: of persons, guesses, groups."""
+        return tuple(round(self.left(k) / step) for k, step in _STEPS.items())
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """The order of candidates, the best first."""
+        cost = -round(_or(self.price.change.mean, -1.0) / TOLERANCE)
+        parts = len(parse_one(self.name.rpartition(" with ")[2] or self.name).parts)
+        return (
+            not self.holds, bool(self.untested), self.holds and not self.shown, self.price.tier,
+            self.leaves, cost, parts, _or(self.bytes, math.inf), self.name,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Every recipe that was tried, the best first."""
+
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def choice(self) -> Candidate | None:
+        """The best of those that hold, if its model is worth anything."""
+        return next((c for c in self.candidates if c.holds and not c.price.collapsed), None)
+
+    @property
+    def least(self) -> Candidate | None:
+        """Where none holds: of those tested everywhere, the one that leaves least."""
+        if self.choice is not None:
+            return None
+        every = [c for c in self.candidates if not (c.untested or c.price.collapsed)]
+        return min(every, key=lambda c: c.leaves, default=None)
+
+
+def recommend(trials: Mapping[str, Sequence[Trial]]) -> Recommendation:
+    """Rank recipes; the undefended run is none.
+
+    Parameters
+    ----------
+    trials : mapping of str to sequence of Trial
+        By name of the recipe, one for every table and adversary.
+    """
+    needed: dict[str, set[str]] = {}
+    for tried in trials.values():
+        for t in tried:
+            scored = {c.metric for c in t.cells if c.scores and measure(c.metric).required}
+            needed.setdefault(t.place, set()).update(scored)
+    found = [
+        Candidate(name, tuple(tried), tuple(_missing(tried, needed)))
+        for name, tried in trials.items()
+        if name != UNDEFENDED and tried
+    ]
+    return Recommendation(tuple(sorted(found, key=lambda c: c.rank)))
+
+
+def _missing(tried: Sequence[Trial], needed: Mapping[str, set[str]]) -> Iterator[str]:
+    """Yield the places where a recipe was not run, or lacks what must be measured, and why."""
+    by_place = {t.place: t for t in tried}
+    for place, metrics in needed.items():
+        if place not in by_place:
+            yield f"{place}: not run"
+        elif not by_place[place].untested:
+            scored = {c.metric for c in by_place[place].cells if c.state != "gone"}
+            lacking = sorted(metrics - scored)
+            if lacking:
+                yield f"{place}: no {' and no '.join(lacking)} was measured"
+
+
+def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = MARGIN) -> bool:
+    """Tell whether a defense is shown to take a leak away, or a good part of one.
+
+    Shown: a leak is shut or gone, or its advantage falls clearly, paired by seed, by the margin; of
+    counted rows by a tenth of them.
+    """
+    after = {c.metric: c for c in defended}
+    for before in undefended:
+        if before.state != "open" or before.metric not in after:
+            continue
+        now = after[before.metric]
+        if now.state in ("shut", "gone"):
+            return True
+        pairs = dict(zip(now.seeds, now.advantages, strict=True))
+        drops = [
+            a - pairs[s] for s, a in zip(before.seeds, before.advantages, strict=True) if s in pairs
+        ]
+        fell = t_estimate(drops)
+        counted = measure(before.metric).klass == "person" and math.isfinite(before.rows)
+        least = _RELIEF * before.advantage.mean if counted else margin
+        if fell.known and fell.low > 0 and fell.mean >= least:
+            return True
+    return False
+
+
+def _or(value: float, otherwise: float) -> float:
+    return value if math.isfinite(value) else otherwise

@@ -1,0 +1,134 @@
+"""How amounts, prices and defenses are written, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from fedtrees.core.columns import measure
+from fedtrees.core.counts import listed
+from fedtrees.core.specs import parse_one
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.price import MOST_SEEDS, TOLERANCE, Price
+from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.states import Cell
+from fedtrees.report.style import number
+
+_SYMBOLS = {"epsilon": "ε", "decimals": "d", "xi": "ξ"}
+_MOST_PARTS = 2
+GLYPHS = {"open": "●", "unsettled": "◆", "unknown": "◆", "shut": "■", "gone": "□", "undefined": "○"}
+WORDS = {
+    "open": "read", "unsettled": "not settled", "unknown": "not known: an attack failed",
+    "shut": "within the margin of blind", "gone": "nothing to read",
+    "undefined": "a blind guess is perfect",
+}  # fmt: skip
+
+
+def count(value: float) -> str:
+    """Write a mean number of rows: whole where it is whole or large."""
+    if value >= 9.95 or abs(value - round(value)) < 0.05:
+        return f"{value:,.0f}"
+    return f"{value:.1f}"
+
+
+def percent(share: float) -> str:
+    """Write a share: ``5.5%``, ``67%``."""
+    digits = 1 if 0 < abs(share) < 0.0995 else 0
+    return f"{number(100 * share, digits)}%"
+
+
+def value(cell: Cell, score: float) -> str:
+    """Write a score without its whole: ``83``, ``67%``, ``0.81``."""
+    if not math.isfinite(score):
+        return "none"
+    if math.isfinite(cell.rows):
+        return count(score * cell.rows)
+    decimals = measure(cell.metric).decimals
+    return percent(score) if decimals is None else number(score, decimals)
+
+
+def amount(cell: Cell, score: float) -> str:
+    """Write a score with its whole: ``83 of 456 rows``, ``67%``, ``0.81``."""
+    counted = measure(cell.metric).counted_by
+    if math.isfinite(cell.rows):
+        return f"{value(cell, score)} of {cell.rows:,.0f} {counted}"
+    return f"{value(cell, score)} of the {counted}" if counted else value(cell, score)
+
+
+def can(cell: Cell) -> str:
+    """Write what is read, beside its line: ``rebuild 83 of 456 rows exactly (blind 0)``."""
+    return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({line(cell)})"
+
+
+def line(cell: Cell) -> str:
+    """Write what a score is held against: ``blind 5.5%``, ``other rows tell 66%``."""
+    blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
+    name = "blind" if cell.line == blind or math.isnan(blind) else "other rows tell"
+    return f"{name} {value(cell, cell.line)}"
+
+
+def short(spec: str) -> str:
+    """Write a defense in few characters: ``laplace-hist ε=8``, ``split-only + 3 more``."""
+    if spec == UNDEFENDED:
+        return "no defense"
+    protocol, _, defense = spec.rpartition(" with ")
+    parts = parse_one(defense).parts
+    if protocol or len(parts) > _MOST_PARTS:
+        name = parse_one(protocol).parts[0].name if protocol else parts[0].name
+        return f"{name} + {len(parts) - (not protocol)} more"
+    texts = []
+    for part in parts:
+        values = [f"{_SYMBOLS.get(k, k)}={v}" for k, v in part.params.items()]
+        texts.append(" ".join([part.name, *values]))
+    return " + ".join(texts)
+
+
+def change(e: Estimate) -> str:
+    """Write a change with its interval: ``+0.003 [−0.012, +0.019]``."""
+    mean = number(e.mean, 3, signed=True)
+    if not math.isfinite(e.low):
+        return mean
+    return f"{mean} [{number(e.low, 3, signed=True)}, {number(e.high, 3, signed=True)}]"
+
+
+def settled(price: Price) -> str:
+    """Write what is shown of a price: ``not settled at ±0.01, run about 5 seeds``."""
+    name = measure(price.utility.metric).head
+    match price.settled:
+        case "same":
+            return f"{name} identical in every seed"
+        case "equal":
+            return f"within ±{TOLERANCE:g}"
+        case "ok":
+            return f"no loss beyond {TOLERANCE:g}"
+        case "worse":
+            return "a clear loss"
+        case "one":
+            return "one seed settles nothing"
+        case "unknown":
+            return "not known"
+    if price.seeds_needed <= MOST_SEEDS:
+        return f"not settled at ±{TOLERANCE:g}, run about {price.seeds_needed} seeds"
+    shown = number(price.shown_by_most, 2)
+    return f"not settled at ±{TOLERANCE:g}; {MOST_SEEDS} seeds would show ±{shown}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Write the first of some names and how many more there are."""
+    shown = [*names[:most]]
+    if len(names) > most:
+        shown.append(f"{len(names) - most} more")
+    return listed(shown)
+
+
+def capital(text: str) -> str:
+    """Begin a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def guarded(guards: Sequence[Mapping[str, str]], details: bool = True) -> str:
+    """Write who guards a message: ``split-only; masking: exempt, of sums alone``."""
+    exempt = ": exempt, {why}" if details else ": exempt"
+    return "; ".join(
+        g["defense"] + (exempt.format(**g) if g["act"] == "exempts" else "") for g in guards
+    )

@@ -1,0 +1,242 @@
+"""What one adversary reads by one measure under one defense, and whether that is settled.
+
+A cell is *open* where the worst attack is clearly past blind, *shut* where it is shown not to be,
+*gone* where no attack has such a claim to make; everything else is named, and none of it is blank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pandas as pd
+
+from fedtrees.core.columns import measure
+from fedtrees.core.errors import UsageError
+from fedtrees.report.coverage import Coverage
+from fedtrees.report.intervals import Estimate, t_estimate
+from fedtrees.report.worst import attack_metrics, worst_case
+
+State = Literal["open", "shut", "gone", "undefined", "unknown", "unsettled"]
+
+#: Advantage that a defense may leave and still be called down to blind. Between federations of one
+#: table advantages differ by one to three points: three seeds can show five, and not much less.
+MARGIN = 0.05
+#: The same for counted persons, of whom one beyond a blind guess is a leak.
+PERSONS_MARGIN = 0.02
+FEWEST_SEEDS = 3  # of fewer no interval is believed
+#: Whom a leak is about, the worst first (`Measure.klass`).
+CLASSES = ("person", "guess", "group")
+_ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One adversary, one defense, one measure: the worst attack on each seed.
+
+    Attributes
+    ----------
+    metric : str
+    state : State
+    scores, blinds, populations, advantages : tuple of float
+        By seed, of the attack of the largest advantage there; the population line (whoever knows
+        other rows) is NaN where the adversary has rows itself. `advantages` are over the better of
+        the two lines.
+    errors : tuple of float
+        Standard errors of the advantages, where a sample of the rows was scored, else 0.
+    seeds : tuple of int
+    attacks : tuple of str
+        The attacks that were worst, the most frequent first.
+    rows : float
+        How many rows the share is of; NaN where it is none of rows, or not told.
+    """
+
+    metric: str
+    state: State = "gone"
+    scores: tuple[float, ...] = ()
+    blinds: tuple[float, ...] = ()
+    populations: tuple[float, ...] = ()
+    advantages: tuple[float, ...] = ()
+    errors: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+    attacks: tuple[str, ...] = ()
+    rows: float = math.nan
+
+    @property
+    def score(self) -> float:
+        """Mean over seeds."""
+        return _mean(self.scores)
+
+    @property
+    def line(self) -> float:
+        """What the score is held against: blind, or the population's line where that is better."""
+        pairs = zip(self.blinds, self.populations, strict=True)
+        better = max if measure(self.metric).sign > 0 else min
+        return _mean([b if math.isnan(p) else better(b, p) for b, p in pairs])
+
+    @property
+    def advantage(self) -> Estimate:
+        """Mean with its 95% t interval over seeds."""
+        return t_estimate(self.advantages, self.errors)
+
+    @property
+    def weight(self) -> float:
+        """The advantage by which recipes are compared: 1 where a failed attack hides it."""
+        if self.state in ("shut", "gone", "undefined"):
+            return 0.0
+        return 1.0 if self.state == "unknown" else max(self.advantage.mean, 0.0)
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """The scores by seed."""
+        return dict(zip(self.seeds, self.scores, strict=True))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """All cells of one adversary in one setting.
+
+    `cells`: By defense and metric. `metrics`: Measured here under some defense, those about persons
+    first. `coverage`: Of every defense.
+    """
+
+    cells: Mapping[tuple[str, str], Cell]
+    metrics: tuple[str, ...]
+    coverage: Mapping[str, Coverage] = field(default_factory=dict)
+
+    def cell(self, defense: str, metric: str) -> Cell:
+        """Return a cell, "gone" where there is none."""
+        return self.cells.get((defense, metric), Cell(metric))
+
+    def of(self, defense: str) -> tuple[Cell, ...]:
+        """Return the cells of one defense, in the order of `metrics`."""
+        return tuple(self.cell(defense, m) for m in self.metrics)
+
+
+def read(
+    attacks: pd.DataFrame,
+    coverage: Mapping[str, Coverage],
+    margin: float = MARGIN,
+) -> Reader:
+    """Return the cells of one adversary in one setting.
+
+    Parameters
+    ----------
+    attacks : DataFrame
+        Its attack rows (`fedtrees.report.rows.load_rows`).
+    coverage : mapping of str to Coverage
+        By defense: which attacks apply, and what became of them.
+    margin : float
+        Advantage that may be left and still be called down to blind.
+    """
+    known = [m for m in _defined(attacks) if measure(m).klass in CLASSES and measure(m).phrase]
+    metrics = sorted(known, key=gravity)
+    defenses = list(dict.fromkeys(attacks["defense_spec"]))
+    cells = {}
+    for metric in metrics:
+        worst = dict(iter(worst_case(attacks, metric).groupby("defense_spec")))
+        givers = _givers(attacks, metric)
+        for spec in defenses:
+            found = _measured(metric, worst[spec]) if spec in worst else Cell(metric)
+            mine = attacks[attacks["defense_spec"] == spec]
+            state = _state(found, mine, givers, coverage.get(spec, Coverage()), margin)
+            cells[spec, metric] = replace(found, state=state)
+    return Reader(cells, tuple(metrics), coverage)
+
+
+def _defined(attacks: pd.DataFrame) -> list[str]:
+    """Return the metrics of a panel, those too of which every advantage is undefined."""
+    ok = attacks[(attacks["status"] == "ok") & attacks["value"].notna() & attacks["blind"].notna()]
+    return [*dict.fromkeys([*attack_metrics(attacks), *sorted(set(ok["metric"]))])]
+
+
+def _givers(attacks: pd.DataFrame, metric: str) -> set[str]:
+    """Return the attacks that gave a measure under some defense."""
+    return set(attacks.loc[(attacks["metric"] == metric) & (attacks["status"] == "ok"), "attack"])
+
+
+def _measured(metric: str, worst: pd.DataFrame) -> Cell:
+    worst = worst.sort_values("seed")
+    blinds, lines = worst["blind"].tolist(), worst["population"].tolist()
+    beyond = worst["beyond"].where(worst["beyond"].notna() | worst["population"].isna(), 0.0)
+    pairs = zip(worst["advantage"], beyond, strict=True)
+    return Cell(
+        metric,
+        scores=tuple(worst["value"]),
+        blinds=tuple(blinds),
+        populations=tuple(lines),
+        advantages=tuple(min(a, b) if math.isfinite(b) else a for a, b in pairs),
+        errors=tuple(worst["advantage_error"]),
+        seeds=tuple(int(s) for s in worst["seed"]),
+        attacks=tuple(name for name, _ in Counter(worst["attack_spec"]).most_common()),
+        rows=float(worst["n"].mean()) if measure(metric).counted_by else math.nan,
+    )
+
+
+def _state(
+    cell: Cell, attacks: pd.DataFrame, givers: set[str], coverage: Coverage, margin: float
+) -> State:
+    if not cell.advantages:
+        mine = attacks[attacks["attack"].isin(givers)]
+        if mine["status"].isin(["failed", "timeout"]).any():
+            return "unknown"
+        scored = mine[(mine["metric"] == cell.metric) & (mine["status"] == "ok")]
+        return "undefined" if len(scored) else "gone"
+    persons = measure(cell.metric).klass == "person" and math.isfinite(cell.rows)
+    if is_open(cell, PERSONS_MARGIN if persons else margin, persons):
+        return "open"
+    limit = min(PERSONS_MARGIN, margin) if persons else margin
+    shown = len(cell.seeds) >= FEWEST_SEEDS and coverage.complete
+    return "shut" if shown and upper(cell) < limit else "unsettled"
+
+
+def is_open(cell: Cell, margin: float, persons: bool) -> bool:
+    """Tell whether a cell is clearly past its line: of persons by one row, else by the margin."""
+    if not cell.advantages:
+        return False
+    e = cell.advantage
+    clear = e.low > 0 if math.isfinite(e.low) else False
+    clear = clear or all(a > 0 for a in cell.advantages)
+    if persons:
+        return clear and (cell.score - cell.line) * cell.rows >= 1
+    return clear and e.mean > margin
+
+
+def upper(cell: Cell) -> float:
+    """Return the upper end of the 95% interval of an advantage.
+
+    Where nothing was counted on any seed, at least the exact binomial bound (Clopper and Pearson
+    1934).
+    """
+    e = cell.advantage
+    high = e.high if math.isfinite(e.high) else math.inf
+    if math.isfinite(cell.rows) and cell.rows > 0 and not any(cell.scores):
+        high = max(high, 1 - (_ALPHA / 2) ** (1 / (cell.rows * len(cell.scores))))
+    return high
+
+
+def gravity(metric: str) -> tuple[int, int]:
+    """Return a key that puts what is worst for persons first."""
+    told = measure(metric)
+    return CLASSES.index(told.klass) if told.klass in CLASSES else len(CLASSES), told.severity
+
+
+def plain(cells: Sequence[Cell]) -> list[Cell]:
+    """Return cells without those that another of them tells more plainly."""
+    here = {c.metric for c in cells}
+    return [c for c in cells if not here & {*measure(c.metric).beside}]
+
+
+def check_margin(margin: float) -> float:
+    """Return the margin; raise `UsageError` if it is none."""
+    if not 0 < margin < 1:
+        raise UsageError(f"margin {margin:g}: give an advantage above 0 and below 1, such as 0.05")
+    return margin
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [v for v in values if math.isfinite(v)]
+    return math.fsum(known) / len(known) if known else math.nan

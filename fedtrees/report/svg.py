@@ -1,0 +1,302 @@
+"""The frontier of one adversary as static SVG: change in utility against what is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fedtrees.report.states import State
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+WIDTH, HEIGHT = 372.0, 300.0
+LEFT, RIGHT, TOP, BOTTOM = 44.0, 358.0, 16.0, 260.0
+_SPARK = (180.0, 104.0)
+_MERGE = 4.0  # marks nearer than this are one, with all names
+_CHARACTER, _LINE = 6.2, 12.5  # room of a letter at 11.5 px, in the widest of the page's fonts
+_MARK = 5.5
+_ROW = 6.0  # marks whose heights differ by less stand in one row
+_FLAGS = 3  # so many marks in a row get flags
+_STEP = 15.0  # between the heights of flags
+_RADII = (11.0, 15.0, 21.0, 28.0, 37.0, 48.0, 62.0)
+_ANGLES = tuple(math.pi * k / 6 for k in range(12))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point: a change in utility, what is read, and the intervals of both.
+
+    `label`: Short; `letter`: Where the label finds no place. `say`: What stands in the line below
+    the figure, and what a screen reader says.
+    """
+
+    x: float
+    y: float
+    label: str
+    letter: str
+    say: str
+    href: str
+    state: State
+    x_low: float = math.nan
+    x_high: float = math.nan
+    y_low: float = math.nan
+    y_high: float = math.nan
+    recipe: bool = False
+    names: tuple[str, ...] = ()  # of marks that are drawn as one
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A label's lines, where they begin and at which end, and the line that leads to them."""
+
+    lines: tuple[str, ...]
+    x: float
+    y: float
+    anchor: str
+    lead: tuple[float, float, float, float] | None = None
+    bold: bool = False
+
+    @property
+    def box(self) -> Box:
+        """The room that it takes."""
+        wide = max(len(t) for t in self.lines) * _CHARACTER
+        left = {"start": self.x, "end": self.x - wide, "middle": self.x - wide / 2}[self.anchor]
+        return (left, self.y - 10, left + wide, self.y + _LINE * (len(self.lines) - 1) + 3)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From the data to pixels."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return self.begin + share * (self.end - self.begin)
+
+    @property
+    def ticks(self) -> tuple[float, ...]:
+        """Three to five round numbers."""
+        rough = (self.high - self.low) / 4
+        unit = 10 ** math.floor(math.log10(rough))
+        step = next(s * unit for s in (1, 2, 2.5, 5, 10) if s * unit >= rough)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return tuple(round(k * step, 12) for k in range(first, last + 1))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What the template writes: everything in pixels."""
+
+    marks: tuple[Mark, ...]  # x, y and the ends of intervals in pixels
+    labels: tuple[Placed, ...]
+    front: tuple[tuple[float, float], ...]
+    x_ticks: tuple[tuple[float, float], ...]  # pixel, value
+    y_ticks: tuple[tuple[float, float], ...]
+    zero: float
+    blind: float
+    width: float = WIDTH
+    height: float = HEIGHT
+
+
+def scales(
+    marks: Sequence[Mark], top: float, size: tuple[float, float, float, float]
+) -> tuple[Scale, Scale]:
+    """Return both scales: x holds all means and 0, y begins at 0."""
+    left, right, high, low = size
+    xs = [0.0, *(m.x for m in marks if math.isfinite(m.x))]
+    span = max(max(xs) - min(xs), 0.02)
+    pad = 0.15 * span
+    most = max([top, *(m.y for m in marks if math.isfinite(m.y))]) or 1.0
+    return Scale(min(xs) - pad, max(xs) + pad, left, right), Scale(0.0, most, low, high)
+
+
+def draw(marks: Sequence[Mark], blind: float, top: float = 0.0) -> Drawing:
+    """Lay a frontier out.
+
+    Parameters
+    ----------
+    marks : sequence of Mark
+        In units of the data; those without a place are left out.
+    blind : float
+        What a blind guess reads.
+    top : float
+        The y axis reaches at least this.
+    """
+    known = [m for m in marks if math.isfinite(m.x) and math.isfinite(m.y)]
+    across, up = scales(known, max(top, blind), (LEFT, RIGHT, TOP + 22, BOTTOM))
+    merged = _merged([_in_pixels(m, across, up) for m in known])
+    return Drawing(
+        tuple(merged),
+        tuple(_labels(merged)),
+        _front(known, across, up),
+        tuple((across(v), v) for v in across.ticks),
+        tuple((up(v), v) for v in up.ticks),
+        across(0.0),
+        up(blind),
+    )
+
+
+def spark(marks: Sequence[Mark], blind: float) -> Drawing:
+    """Lay the same out small, without labels."""
+    known = [m for m in marks if math.isfinite(m.x) and math.isfinite(m.y)]
+    wide, high = _SPARK
+    across, up = scales(known, blind, (6.0, wide - 6, 6.0, high - 8))
+    merged = tuple(_merged([_in_pixels(m, across, up) for m in known]))
+    line = _front(known, across, up)
+    return Drawing(merged, (), line, (), (), across(0.0), up(blind), wide, high)
+
+
+def _in_pixels(mark: Mark, across: Scale, up: Scale) -> Mark:
+    def ends(low: float, high: float, scale: Scale) -> tuple[float, float]:
+        first, last = sorted((scale.begin, scale.end))
+        return tuple(min(max(scale(v), first), last) for v in (low, high))  # type: ignore[return-value]
+
+    x_low, x_high = ends(mark.x_low, mark.x_high, across) if mark.x_low == mark.x_low else (
+        math.nan, math.nan)  # fmt: skip
+    y_low, y_high = ends(mark.y_low, mark.y_high, up) if mark.y_low == mark.y_low else (
+        math.nan, math.nan)  # fmt: skip
+    return replace(
+        mark, x=across(mark.x), y=up(mark.y), x_low=x_low, x_high=x_high, y_low=y_low,
+        y_high=y_high, names=(mark.label,),
+    )  # fmt: skip
+
+
+def _merged(marks: Iterable[Mark]) -> list[Mark]:
+    """Join marks that cannot be told apart: the recipe's stands for them, else the first."""
+    out: list[Mark] = []
+    for mark in sorted(marks, key=lambda m: (not m.recipe, m.letter)):
+        near = next((i for i, o in enumerate(out) if o.state == mark.state
+                     and math.hypot(o.x - mark.x, o.y - mark.y) < _MERGE), None)  # fmt: skip
+        if near is None:
+            out.append(mark)
+            continue
+        other = out[near]
+        out[near] = replace(
+            other,
+            names=(*other.names, mark.label),
+            say=f"{mark.label} and {other.say}",
+        )
+    return sorted(out, key=lambda m: (m.x, m.y))
+
+
+def _front(marks: Sequence[Mark], across: Scale, up: Scale) -> tuple[tuple[float, float], ...]:
+    """Return the Pareto-optimal points: no other has more utility and leaves less."""
+    kept = [
+        m
+        for m in marks
+        if not any(
+            (o.x >= m.x and o.y <= m.y) and (o.x > m.x or o.y < m.y) for o in marks if o is not m
+        )
+    ]
+    return tuple((across(m.x), up(m.y)) for m in sorted(kept, key=lambda m: (m.x, m.y)))
+
+
+def _labels(marks: Sequence[Mark]) -> list[Placed]:
+    taken: list[Box] = [(m.x - 7, m.y - 7, m.x + 7, m.y + 7) for m in marks]
+    leads: list[Box] = []
+    placed: list[Placed] = []
+    for row in _rows(marks):
+        for mark in _flag_order(row):
+            _keep(_flag(mark, taken, leads), taken, leads, placed)
+    flagged = {id(m) for row in _rows(marks) for m in row}
+    for mark in sorted(marks, key=lambda m: (not m.recipe, m.x)):
+        if id(mark) not in flagged:
+            _keep(_around(mark, taken, leads), taken, leads, placed)
+    return placed
+
+
+def _keep(found: Placed | None, taken: list[Box], leads: list[Box], placed: list[Placed]) -> None:
+    if found is None:
+        return
+    placed.append(found)
+    taken.append(found.box)
+    if found.lead:
+        x1, y1, x2, y2 = found.lead
+        leads.append((min(x1, x2) - 1, min(y1, y2), max(x1, x2) + 1, max(y1, y2)))
+
+
+def _rows(marks: Sequence[Mark]) -> list[list[Mark]]:
+    """Return the marks that stand in rows of `_FLAGS` or more."""
+    rows: list[list[Mark]] = []
+    for mark in sorted(marks, key=lambda m: m.y):
+        if rows and abs(rows[-1][0].y - mark.y) < _ROW:
+            rows[-1].append(mark)
+        else:
+            rows.append([mark])
+    return [sorted(row, key=lambda m: m.x) for row in rows if len(row) >= _FLAGS]
+
+
+def _flag_order(row: Sequence[Mark]) -> list[Mark]:
+    """Return a row from the middle outwards: outer flags stand higher, their text inward."""
+    middle = (LEFT + RIGHT) / 2
+    return sorted(row, key=lambda m: abs(m.x - middle))
+
+
+def _flag(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | None:
+    inward = "start" if mark.x < (LEFT + RIGHT) / 2 else "end"
+    offset = -4 if inward == "start" else 4
+    for text in (mark.names, (mark.letter,)):
+        for level in range(1, 14):
+            y = mark.y - 8 - level * _STEP - _LINE * (len(text) - 1)
+            lead = (mark.x, mark.y - 8, mark.x, mark.y - level * _STEP)
+            found = Placed(tuple(text), mark.x + offset, y, inward, lead, mark.recipe)
+            if y > 10 and _free(found, taken, leads):
+                return found
+    return None
+
+
+def _around(mark: Mark, taken: Sequence[Box], leads: Sequence[Box]) -> Placed | None:
+    for text in (mark.names, (mark.letter,)):
+        best: tuple[float, Placed] | None = None
+        for radius in _RADII:
+            for angle in _ANGLES:
+                x, y = mark.x + radius * math.cos(angle), mark.y - radius * math.sin(angle)
+                side = math.cos(angle)
+                anchor = "start" if side > 0.3 else "end" if side < -0.3 else "middle"
+                y += 4 - _LINE * (len(text) - 1) / 2
+                lead = (mark.x, mark.y, x, y - 4) if radius > 30 else None
+                found = Placed(tuple(text), x, y, anchor, lead, mark.recipe)
+                cost = radius + 6 * (abs(math.sin(angle)) > 0.3)
+                if (best is None or cost < best[0]) and _free(found, taken, leads, own=mark):
+                    best = (cost, found)
+        if best:
+            return best[1]
+    return None
+
+
+def _free(
+    label: Placed, taken: Sequence[Box], leads: Sequence[Box], own: Mark | None = None
+) -> bool:
+    left, top, right, bottom = label.box
+    if left < 2 or right > WIDTH - 2 or top < 1 or bottom > BOTTOM - 2:
+        return False
+    if any(_overlap(label.box, other) for other in (*taken, *leads)):
+        return False
+    if label.lead is None:
+        return True
+    x1, y1, x2, y2 = label.lead
+    around = (min(x1, x2) - 1, min(y1, y2), max(x1, x2) + 1, max(y1, y2))
+    mine = own or None
+    others = [b for b in taken if not (_holds(b, x1, y1) or _holds(b, x1, y1 + 8))]
+    return mine is not None or not any(_overlap(around, b) for b in others)
+
+
+def _holds(box: Box, x: float, y: float) -> bool:
+    return box[0] <= x <= box[2] and box[1] <= y <= box[3]
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def path(points: Sequence[tuple[float, float]]) -> str:
+    """Return an SVG path through points, "" for fewer than two."""
+    if len(points) < 2:
+        return ""
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

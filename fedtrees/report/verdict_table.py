@@ -1,0 +1,105 @@
+"""The table above a verdict: a line per defense, as many measures as fit, the rest in the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedtrees.core.columns import measure
+from fedtrees.core.counts import many
+from fedtrees.report import said
+from fedtrees.report.findings import Adversary, Defended, Found
+from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.states import gravity
+from fedtrees.report.style import number
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_NAME = 34  # columns of the terminal that a defense's name may take
+_LEGEND = ("open", "unsettled", "shut", "gone")
+_COLOURS = {"open": "red", "unsettled": "yellow", "unknown": "yellow", "shut": "blue",
+            "gone": "blue", "undefined": "dim"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measure of one adversary."""
+
+    adversary: Adversary
+    metric: str
+
+    @property
+    def head(self) -> str:
+        """Its two lines: the adversary's role, the measure."""
+        role = self.adversary.threat.partition("[")[0]
+        return f"{role}\n{measure(self.metric).head.lower()}"
+
+
+def columns(found: Found, first: str | None = None) -> tuple[Column, ...]:
+    """Return the measures of a setting: what leads undefended, then under the recipe, the rest.
+
+    `first`: A metric that goes before all.
+    """
+    every = [
+        Column(a, m)
+        for a in found.tested
+        for m in a.metrics
+        if {a.cell(d.spec, m).state for d in found.defenses} & {"open", "unsettled", "unknown"}
+    ]
+
+    def rank(c: Column) -> tuple[bool, bool, bool, int, int]:
+        before = c.adversary.cell(UNDEFENDED, c.metric).state == "open"
+        after = bool(found.recipe) and c.adversary.cell(found.recipe, c.metric).state == "open"
+        return c.metric != first, not before, not after, *gravity(c.metric)
+
+    return tuple(sorted(every, key=rank))
+
+
+def table(found: Found, width: int, first: str | None = None) -> tuple[Table, str]:
+    """Return the table of a setting for a terminal so wide, and the line below it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    every = columns(found, first)
+    room = width - _NAME - 12
+    shown: list[Column] = []
+    for column in every:
+        wide = max(len(line) for line in column.head.split("\n")) + 3
+        if wide > room:
+            break
+        shown.append(column)
+        room -= wide
+    order = {a.threat: i for i, a in enumerate(found.tested)}
+    shown.sort(key=lambda c: order[c.adversary.threat])
+    made = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    made.add_column("", width=1)
+    made.add_column("\ndefense", max_width=_NAME, no_wrap=True)
+    made.add_column(f"\nΔ {measure(found.utility.metric).head}", justify="right", no_wrap=True)
+    for column in shown:
+        made.add_column(column.head, justify="right", no_wrap=True)
+    for d in found.defenses:
+        cells = [_cell(c, d) for c in shown]
+        mark = "→" if found.recipe == d.spec else ""
+        style = "bold" if mark else ""
+        made.add_row(mark, Text(said.short(d.spec)), _price(d), *cells, style=style)
+    legend = "  ".join(f"{said.GLYPHS[s]} {said.WORDS[s]}" for s in _LEGEND)
+    more = len(every) - len(shown)
+    left = f"  ({many(more, 'column')} more in the report)" if more else ""
+    return made, f"{legend}  ? unsettled price{left}"
+
+
+def _price(d: Defended) -> str:
+    if d.spec == UNDEFENDED or not d.price.change.known:
+        return ""
+    if d.price.settled == "same":
+        return "0"
+    doubt = "?" if d.price.settled in ("unsettled", "one") else ""
+    return number(d.price.change.mean, 3, signed=True) + doubt
+
+
+def _cell(column: Column, d: Defended) -> str:
+    cell = column.adversary.cell(d.spec, column.metric)
+    glyph = said.GLYPHS[cell.state]
+    text = said.value(cell, cell.score) if cell.scores else ""
+    return f"{text} [{_COLOURS[cell.state]}]{glyph}[/]".strip()

@@ -1,0 +1,279 @@
+"""The verdict of a run in at most 120 words: a line for each thing that a reader decides on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fedtrees.core.columns import measure
+from fedtrees.core.counts import listed, many
+from fedtrees.core.guarantee import ActedOnNothing
+from fedtrees.report import said
+from fedtrees.report.findings import REFUTED, Adversary, Findings, Found
+from fedtrees.report.price import Price
+from fedtrees.report.recipe import Candidate
+from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.states import FEWEST_SEEDS, Cell, gravity, plain
+
+MOST_WORDS = 120
+_MOST_LEFT = 2  # things that are named of what remains, an adversary
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: what it is about, in a word, and the sentence."""
+
+    key: str
+    text: str
+
+    @property
+    def words(self) -> int:
+        """How many words it has."""
+        return len(self.text.split()) + 1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run says: the leakiest setting's lines, and the others in a line each."""
+
+    setting: str
+    lines: tuple[Line, ...]
+
+    @property
+    def words(self) -> int:
+        """How many words it has, the setting's line aside."""
+        return sum(line.words for line in self.lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self.setting, *(f"{x.key:9} {x.text}" for x in self.lines)])
+
+
+def verdict(found: Findings) -> Verdict:
+    """Say what a run found, in at most `MOST_WORDS` words."""
+    if not found.settings:
+        return Verdict("", (Line("LEAK", "Not known: no model was trained."),))
+    first, *rest = found.settings
+    lines = list(_lines(first))
+    also = [_also(f) for f in rest]
+    room = MOST_WORDS - sum(x.words for x in lines)
+    for at, line in enumerate(also):
+        more = Line("ALSO", f"{many(len(also) - at, 'setting')} more in the report.")
+        last = at == len(also) - 1
+        if line.words + (0 if last else more.words) > room:
+            lines += [more] if more.words <= room else []
+            break
+        lines.append(line)
+        room -= line.words
+    return Verdict(str(first.setting), tuple(lines))
+
+
+def _lines(found: Found) -> Iterator[Line]:
+    yield from _collapse(found)
+    yield Line("LEAK", leak(found))
+    yield from _use(found)
+    yield from _notes(found)
+    if text := untested(found):
+        yield Line("UNTESTED", text)
+
+
+def _collapse(found: Found) -> Iterator[Line]:
+    """A model that says nothing any more is said first: what it does not leak is no merit."""
+    lost = [d.spec for d in found.defenses if d.price.collapsed]
+    if lost:
+        name = measure(found.utility.metric).head
+        are = "is" if len(lost) == 1 else "are"
+        text = (
+            f"The model under {said.some(lost, 2)} {are} no better than the constant one ({name})."
+        )
+        yield Line("COLLAPSED", text)
+
+
+def leak(found: Found) -> str:
+    """Say what leads undefended, or how much is known where nothing does."""
+    lead = found.leak
+    who = said_of(lead.adversary)
+    match lead.kind, lead.cell:
+        case "no-attack", _:
+            return "Not known: no attack applies to what these adversaries see."
+        case "none-found", _:
+            number_of = max((len(a.metrics) for a in found.tested), default=0)
+            names = listed([a.name for a in found.tested])
+            return (
+                f"None found: {names} {_stay(found.tested)} within {found.margin:g} of a blind "
+                f"guess by all {many(number_of, 'measure')}, over {many(found.seeds, 'seed')}."
+            )
+        case "trace", Cell() as cell:
+            return (
+                f"A trace: {who} can {said.can(cell)}, by {_attack(cell)}; below the margin of "
+                f"{found.margin:g}."
+            )
+        case "none-clear", Cell() as cell:
+            more = f"; run {max(10, FEWEST_SEEDS)} seeds" if found.seeds < 10 else ""
+            return (
+                f"None clear, none ruled out: {who} may {said.can(cell)}, advantage "
+                f"{said.change(cell.advantage)}{more}."
+            )
+        case _, Cell() as cell:
+            return f"{said.capital(who)} can {said.can(cell)}, by {_attack(cell)}."
+    raise AssertionError(lead)
+
+
+def _use(found: Found) -> Iterator[Line]:
+    if found.leak.kind in ("no-attack",):
+        return
+    if found.leak.kind == "none-found":
+        yield Line("USE", "Nothing to stop here. More trees, fewer rows or another adversary may "
+                          "differ.")  # fmt: skip
+        return
+    use = found.use
+    if use is None:
+        yield Line("USE", refused(found))
+        return
+    key = "USE" if use.holds and use.price.tier == 0 else "MAYBE" if use.holds else "EASES"
+    yield Line(key, command(use))
+    if text := _effect(found, use):
+        yield Line("EFFECT", text)
+    yield Line("PRICE", price(use.price))
+    if text := remains(found, use):
+        yield Line("REMAINS", text)
+    strict = found.stricter
+    if strict is not None:
+        yield Line("STRICTER", f"{strict.name}: {price(strict.price)}")
+
+
+def command(use: Candidate) -> str:
+    """Return what to type: a defense as it is, another protocol with its option."""
+    protocol, _, defense = use.name.rpartition(" with ")
+    return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
+
+
+def refused(found: Found) -> str:
+    """Say why no defense is named."""
+    unfit = found.untested.unfit
+    tried = [d.spec for d in found.defenses if d.spec != UNDEFENDED]
+    if not tried and unfit:
+        name, why = unfit[0]
+        return f"None ran: {name} does not fit this protocol ({why})."
+    if not tried:
+        return "No defense was asked for."
+    cell = found.leak.cell
+    if cell is None or found.leak.adversary is None or found.leak.kind != "leak":
+        return f"Nothing is shown to help: {said.some(tried)} ran."
+    after = [(found.leak.adversary.cell(d, cell.metric), d) for d in tried]
+    known = [x for x in after if math.isfinite(x[0].score)]
+    if not known:
+        return f"Nothing tried helps: {said.some(tried)} ran."
+    least, name = min(known, key=lambda x: x[0].score)
+    return (
+        f"Nothing tried helps: {name} leaves {said.value(least, least.score)} of "
+        f"{said.value(cell, cell.score)}."
+    )
+
+
+def _effect(found: Found, use: Candidate) -> str:
+    """Say what a recipe does about the leak that is named, or another if it leaves that."""
+    cell, who = found.leak.cell, found.leak.adversary
+    if cell is None or who is None:
+        return ""
+    trial = next((t for t in use.trials if t.place == who.threat), None)
+    after = next((c for c in trial.cells if c.metric == cell.metric), None) if trial else None
+    if after is None:
+        return ""
+    head = said.capital(measure(cell.metric).head)
+    if after.state == "gone":
+        return f"{head}: {said.value(cell, cell.score)} → nothing to read."
+    left = f"{head}: {said.value(cell, cell.score)} → {said.value(after, after.score)}"
+    return f"{left}." if after.state == "shut" else f"{left} ({WORDS_LEFT[after.state]})."
+
+
+WORDS_LEFT = {
+    "open": "the leak stays", "unsettled": "not settled", "unknown": "an attack failed",
+    "undefined": "a blind guess is perfect",
+}  # fmt: skip
+
+
+def price(p: Price) -> str:
+    """Write a price."""
+    name = measure(p.utility.metric).head
+    if p.settled == "same":
+        return f"None: {name} identical in every seed."
+    return f"{name} {said.change(p.change)}; {said.settled(p)}."
+
+
+def remains(found: Found, use: Candidate) -> str:
+    """Say what every adversary can still do under a recipe."""
+    parts, quiet = [], []
+    for adversary in found.tested:
+        trial = next((t for t in use.trials if t.place == adversary.threat), None)
+        cells = plain([c for c in (trial.cells if trial else ()) if c.state == "open"])
+        cells.sort(key=lambda c: gravity(c.metric))
+        if cells:
+            can = " and ".join(said.can(c) for c in cells[:_MOST_LEFT])
+            parts.append(f"{adversary.name} can {can}")
+        elif trial and all(c.state in ("shut", "gone", "undefined") for c in trial.cells):
+            quiet.append(adversary.name)
+    if not parts:
+        return "" if len(quiet) < len(found.tested) else "Nothing above the margin."
+    text = said.capital("; ".join(parts)) + "."
+    return f"{text} Below the margin: {listed(quiet)}." if quiet else text
+
+
+def _notes(found: Found) -> Iterator[Line]:
+    u = found.utility
+    if u.fallen:
+        fallen, used = measure(u.fallen).head, measure(u.metric).head
+        yield Line(
+            "NOTE",
+            f"{fallen} is undefined in {u.lacking} of {many(u.seeds, 'seed')} (a held-out set "
+            f"lacks one class); prices are in {used}.",
+        )
+    for what, why in (("No guarantee as spent", ("void", ActedOnNothing.kind)),
+                      ("More was measured than spent", (REFUTED,))):  # fmt: skip
+        void = [said.short(d.spec) for d in found.defenses if d.void in why]
+        if void:
+            yield Line("NOTE", f"{what}: {said.some(void, 2)}.")
+
+
+def untested(found: Found) -> str:
+    """Say what a reader could still ask for."""
+    told = found.untested
+    parts = []
+    if told.failed:
+        names = dict.fromkeys(name.partition("[")[0] for name, _ in told.failed)
+        parts.append(f"attacks that failed ({said.some([*names], 2)})")
+    if told.adversaries:
+        parts.append(listed([name for name, _ in told.adversaries]))
+    if told.defenses:
+        parts.append(f"{many(len(told.defenses), 'defense')} that fit")
+    if told.cut:
+        names = dict.fromkeys(name.partition("[")[0] for name in told.cut)
+        parts.append(f"{listed([*names])} beyond their search limit")
+    return said.capital("; ".join(parts)) + "." if parts else ""
+
+
+def _also(found: Found) -> Line:
+    where = found.setting.protocol.partition("[")[0]
+    lead = found.leak
+    if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
+        return Line("ALSO", f"{where}: {leak(found)}")
+    text = f"{where}: {lead.adversary.name} can {said.can(lead.cell)}"
+    use = found.use
+    if use is None:
+        return Line("ALSO", f"{text}; nothing tried helps.")
+    return Line(
+        "ALSO", f"{text}; {said.short(use.name)}: {_effect(found, use) or 'see the report.'}"
+    )
+
+
+def _attack(cell: Cell) -> str:
+    return cell.attacks[0].partition("[")[0] if cell.attacks else "no attack"
+
+
+def said_of(adversary: Adversary | None) -> str:
+    """Return an adversary in words."""
+    return adversary.name if adversary else "nobody"
+
+
+def _stay(adversaries: Sequence[Adversary]) -> str:
+    return "stay" if len(adversaries) > 1 or any(a.several for a in adversaries) else "stays"

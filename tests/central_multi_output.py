@@ -1,0 +1,34 @@
+"""Trees with a value per class boosted over one table, which federated ones are held against."""
+
+import numpy as np
+
+from fedtrees.trees.binning import bin_rows
+from fedtrees.trees.boosted.fixed_point import to_fixed
+from fedtrees.trees.boosted.histogram import build_histogram
+from fedtrees.trees.boosted.multi_output import (
+    MultiOutputForest,
+    MultiOutputGrower,
+    add_to_margins,
+)
+from fedtrees.trees.partition import RowPartition
+
+
+def grow_multi_output(X, y, cuts, params, objective):
+    """No sample weights, every row and column in every tree."""
+    bins = bin_rows(X, cuts)
+    objective.check(y)
+    totals, score = objective.target_sums(y, None), params.base_score
+    bits = objective.bits(totals)
+    start = objective.start(totals) if score is None else objective.base_margin(score)
+    margin, trees = np.repeat(start[:, None], len(y), axis=1), []
+    for _ in range(params.trees):
+        gh = to_fixed(objective.gradients(margin, y), bits)
+        rows = RowPartition(len(y))
+        grower = MultiOutputGrower(cuts, params, gh.sum(axis=1), bits=bits)
+        while len(grower.nodes):
+            ranges = rows.ranges(grower.to_build)
+            built = np.stack([build_histogram(bins, g, rows.rows, ranges) for g in gh], axis=2)
+            rows.split(bins, grower.decide(built))
+        trees.append(grower.finish())
+        add_to_margins(trees[-1], rows, margin)
+    return MultiOutputForest(tuple(trees), start, objective)

@@ -1,0 +1,126 @@
+"""One table of what is measured: every key is in it, and nobody else knows a key by heart."""
+
+import ast
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from fedtrees.bench.cells import ExposureCell, Setting, TrainCell
+from fedtrees.bench.conformance import trainable
+from fedtrees.bench.disclosure import briefly
+from fedtrees.bench.evaluate import (
+    evaluate_exposure,
+    evaluate_training,
+    run_training,
+)
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.suite import DataRef
+from fedtrees.core import columns
+from fedtrees.core.columns import Measure
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Claim
+from fedtrees.core.registry import register
+from fedtrees.core.rows import COLUMNS
+from fedtrees.core.specs import Composed, Spec
+from fedtrees.metrics.metric import Metric, Score, headlines
+
+SHOWN = [Path(__file__).parents[2] / "fedtrees" / room for room in ("report", "cli", "audit")]
+#: Words that are keys, and mean something else where they stand: axes, marks of a page, fields of
+#: JSON, columns of every row, what a threat tells.
+OTHER = {
+    "bytes": {"findings_json.py", "page.py", "train.py"},
+    "bytes_up": {"tables.py", "train.py"},
+    "bytes_down": {"tables.py", "train.py"},
+    "note": {"page.py", "table.py"},
+    "applies": {"explain.py"},
+    "entries": {"explain.py"},
+    "queries": {"findings.py"},
+}
+
+
+@pytest.mark.parametrize("name", trainable())
+def test_every_key_of_every_protocol_is_in_the_table(name):
+    spec = briefly(Spec(name))
+    protocol = register.make("protocol", spec)
+    setting = Setting.of(DataRef(protocol.example), Spec("iid"), 3, 0, protocol)
+    cell, federation = TrainCell(setting, spec, Composed()), federation_of(setting, None)
+    training = run_training(cell, federation)
+    threat = next(iter(protocol.curious))
+    rows = evaluate_training(cell, federation, training, 1.0, 1.0).rows
+    rows += evaluate_exposure(ExposureCell(setting, cell, threat), federation, training).rows
+    known = columns.measures()
+    for row in rows:
+        measure = known[row["metric"]]
+        assert row["unit"] == measure.unit
+        assert row["measure_class"] == measure.klass
+        assert bool(measure.part) == bool(row.get("part"))
+
+
+def test_no_page_command_or_audit_knows_a_key_by_heart():
+    keys = columns.measures()
+    for path in (path for room in SHOWN for path in room.rglob("*.py")):
+        words = {n.value for n in ast.walk(ast.parse(path.read_text())) if type(n) is ast.Constant}
+        found = {w for w in words if isinstance(w, str) and w in keys}
+        assert not {w for w in found if path.name not in OTHER.get(w, ())}, path
+
+
+def test_every_leak_has_its_words_and_no_two_the_same():
+    found = columns.measures().values()
+    assert len({m.name for m in found}) == len(found)
+    said = [m for m in found if m.phrase]
+    assert len({m.severity for m in said}) == len({m.phrase for m in said}) == len(said)
+    assert {m.key for m in said} == {*headlines()}
+    for m in said:
+        assert m.klass in ("person", "guess", "group")
+        assert m.phrase.count("{}") == 1
+        assert len(m.short) <= 26  # letters that the height of a figure's panel holds
+        assert {*m.beside} <= {other.key for other in said}
+
+
+def test_what_has_no_perfect_value_is_neither_better_nor_worse():
+    of = columns.measures()
+    for key in ("returned_rows", "scored_rows", "batches", "note"):
+        assert (of[key].best, of[key].better) == (None, "")
+    assert (of["specificity_z"].better, of["specificity_z"].best) == ("higher", float("inf"))
+    assert [of[k].sign for k in ("auc", "log_loss", "rmse", "r2", "gower")] == [1, -1, -1, 1, -1]
+    units = ("v_measure", "ami", "rank_correlation", "label_auc", "returned_wrong")
+    assert "share" not in {of[k].unit for k in units}
+
+
+def test_a_results_file_is_described_beside_it():
+    lines = list(csv.DictReader(io.StringIO(columns.described())))
+    assert [r["column"] for r in lines if not r["metric"]] == [c.name for c in COLUMNS]
+    keys = {r["metric"]: r for r in lines if r["metric"]}
+    assert keys.keys() == columns.measures().keys()
+    assert all(r["meaning"] for r in lines)
+    assert (keys["ra"]["unit"], keys["ra"]["best"], keys["log_loss"]["best"]) == (
+        "share of cells", "1", "0",
+    )  # fmt: skip
+
+
+def metric_of(*measures, main=()):
+    return type("Made", (Metric,), {
+        "of": Claim, "measures": measures, "main": main, "name": "made",
+        "truth": lambda self, case: None, "score": lambda self, claims, truth: [],
+    })  # fmt: skip
+
+
+def test_a_score_that_is_not_declared_is_refused():
+    made = metric_of(Measure("a", "b"), Measure("c_of", "d", part="column"))()
+    assert made.measure(Score("a", 0.5)).name == "b"
+    for score in (Score("x", 0.5), Score("a", 0.5, part="p"), Score("c_of", 0.5)):
+        with pytest.raises(UsageError, match="declare a Measure in its `measures`"):
+            made.measure(score)
+    with pytest.raises(UsageError, match="`main` names"):
+        metric_of(Measure("a", "b"), main=("x",))
+    with pytest.raises(UsageError, match="a key is a word"):
+        Measure("ra:age", "age")
+
+
+def test_two_metrics_do_not_measure_under_one_key(monkeypatch):
+    twice = {"one": metric_of(Measure("same", "a")), "two": metric_of(Measure("same", "b"))}
+    monkeypatch.setattr(register, "get", lambda kind, name: twice[name])
+    with pytest.raises(UsageError, match="metric 'two' measures 'same', as another does"):
+        columns._measures.__wrapped__(("one", "two"))

@@ -1,0 +1,144 @@
+"""Rows that lie with clients already, in text, workbooks and Parquet: each stays where it is."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedtrees.bench.federation import load_dataset, spread
+from fedtrees.bench.suite import DataRef
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.data.clients import load_clients
+from fedtrees.data.own_table import load_csv
+from fedtrees.data.partition import BY_CLIENT, Partition
+from fedtrees.data.personal import kind_of
+from fedtrees.data.spreadsheets import read_table
+
+RNG = np.random.default_rng(0)
+FRAME = pd.DataFrame(
+    {
+        "ward": [f"w{k % 3}" for k in range(90)],
+        "age": RNG.integers(20, 80, 90),
+        "bmi": RNG.normal(26, 4, 90).round(2),
+        "kind": RNG.choice(["a", "b", "c"], 90),
+        "ill": RNG.integers(0, 2, 90),
+    }
+)
+ROWS = FRAME.drop(columns="ward")
+
+
+def write(frame, path):
+    """Write a table as its ending says, without an index."""
+    to = {".csv": frame.to_csv, ".xlsx": frame.to_excel, ".parquet": frame.to_parquet}
+    to[path.suffix](path, index=False)
+    return path
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A file for each of three clients."""
+    return [write(ROWS[FRAME.ward == w], tmp_path / f"{w}.csv") for w in ("w0", "w1", "w2")]
+
+
+def test_a_file_per_client_and_a_column_that_names_them_tell_the_same(files, tmp_path):
+    by_file = load_clients(files, "ill")
+    by_column = load_clients([write(FRAME, tmp_path / "all.csv")], "ill", column="ward")
+    assert by_file.owner_names == by_column.owner_names == ("w0", "w1", "w2")
+    for k in range(3):
+        a, b = by_file.owners == k, by_column.owners == k
+        assert a.sum() == b.sum() == 30
+        assert np.array_equal(by_file.table.X[a], by_column.table.X[b])
+    assert "ward" not in by_column.schema.names
+    assert by_column.notes[0] == "clients: w0 (30), w1 (30), w2 (30)"
+
+
+def test_every_client_of_a_federation_holds_its_own_rows_alone(files):
+    ref = DataRef.parse({"csv": ",".join(map(str, files)), "target": "ill"})
+    assert ref.clients_are_told
+    assert ref.files == tuple(map(str, files))
+    dataset = load_dataset(ref, None)
+    made = spread(dataset, Partition(BY_CLIENT), ["a", "b", "c"], seed=1)
+    for k, name in enumerate("abc"):
+        own = {row.tobytes() for row in dataset.table.X[dataset.owners == k]}
+        assert {row.tobytes() for row in made.holdings[name].X} <= own
+        assert 15 <= len(made.holdings[name]) < 30
+    with pytest.raises(UsageError, match="rows of 3 clients, not of 2"):
+        spread(dataset, Partition(BY_CLIENT), ["a", "b"], seed=1)
+    iid = spread(dataset, Partition("iid"), ["a", "b"], seed=1)
+    assert sum(map(len, iid.holdings.values())) == 72
+
+
+def test_rows_without_a_target_are_left_out_with_their_owner(tmp_path):
+    path = write(FRAME.assign(ill=FRAME.ill.where(FRAME.index >= 4)), tmp_path / "t.csv")
+    found = load_clients([path], "ill", column="ward")
+    assert np.bincount(found.owners).tolist() == [28, 29, 29]
+
+
+def test_what_cannot_be_told_apart_is_said(files, tmp_path):
+    other = write(ROWS.rename(columns={"bmi": "weight"}), tmp_path / "other.csv")
+    with pytest.raises(DataError, match=r"'bmi' is in w0\.csv alone; give every client's file"):
+        load_clients([*files, other], "ill")
+    path = write(FRAME, tmp_path / "t.csv")
+    with pytest.raises(DataError, match="no column 'wart'; did you mean 'ward'"):
+        load_clients([path], "ill", column="wart")
+    with pytest.raises(UsageError, match="both 'ill'"):
+        load_clients([path], "ill", column="ill")
+    with pytest.raises(DataError, match="all rows are of 'w0'; a federation needs two"):
+        load_clients([write(FRAME[FRAME.ward == "w0"], tmp_path / "u.csv")], "ill", column="ward")
+    nobody = FRAME.assign(ward=FRAME.ward.where(FRAME.index != 2))
+    with pytest.raises(DataError, match="line 4: no client in column 'ward'"):
+        load_clients([write(nobody, tmp_path / "v.csv")], "ill", column="ward")
+    unlabelled = FRAME.assign(ill=FRAME.ill.where(FRAME.ward != "w1"))
+    with pytest.raises(DataError, match="no row of 'w1' has a target"):
+        load_clients([write(unlabelled, tmp_path / "x.csv")], "ill", column="ward")
+    with pytest.raises(UsageError, match="id and client_column"):
+        DataRef.parse({"csv": "t.csv", "target": "ill", "id": "i", "client_column": "ward"})
+
+
+@pytest.mark.parametrize("ending", [".xlsx", ".parquet"])
+def test_a_workbook_and_parquet_are_read_as_the_text_they_show(tmp_path, ending):
+    dated = FRAME.assign(seen=pd.Timestamp("2024-05-06"), bmi=FRAME.bmi.where(FRAME.index != 5))
+    text = read_table(write(dated, tmp_path / "t.csv"))
+    table = read_table(write(dated, tmp_path / f"t{ending}"))
+    assert table.names == text.names
+    assert table.column("seen") == text.column("seen")
+    assert [float(c or "nan") for c in table.column("bmi")] == pytest.approx(
+        [float(c or "nan") for c in text.column("bmi")], nan_ok=True
+    )
+    for name in ("ward", "age", "kind", "ill"):
+        assert table.column(name) == text.column(name), name
+    dataset = load_csv(tmp_path / f"t{ending}", "ill")
+    assert np.array_equal(dataset.table.X, load_csv(tmp_path / "t.csv", "ill").table.X, True)
+
+
+@pytest.mark.parametrize("ending", [".xlsx", ".parquet"])
+def test_a_damaged_file_and_a_missing_reader_are_said(tmp_path, ending, monkeypatch):
+    path = tmp_path / f"t{ending}"
+    with pytest.raises(DataError, match="no such file"):
+        read_table(path)
+    path.write_bytes(b"PK\x03\x04 PAR1 nothing")
+    with pytest.raises(DataError, match=f"cannot be read as {ending}"):
+        read_table(path)
+    write(FRAME, path)
+    for name in ("openpyxl", "pyarrow", "fastparquet"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(DataError, match=r"pip install 'fedtrees\[tables\]', or save the table"):
+        read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Surname", "name"), ("birthDate", "birth date"), ("PLZ", "postal code"),
+        ("patient_id", "identifier"), ("e-mail", "e-mail"), ("age", ""), ("viable", ""),
+        ("radius", ""), ("telephone calls", "telephone"),
+    ],
+)  # fmt: skip
+def test_columns_that_look_personal_are_named(name, kind):
+    assert kind_of(name) == kind
+
+
+def test_a_table_with_personal_columns_says_so(tmp_path):
+    path = write(ROWS.assign(surname=[f"n{k % 7}" for k in range(90)]), tmp_path / "t.csv")
+    assert any("surname" in note and "personal" in note for note in load_csv(path, "ill").notes)

@@ -1,0 +1,117 @@
+"""States of cells: open, shut, gone, undefined, unknown, not settled; none is blank."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic_run import Table
+
+from fedtrees.report.coverage import Coverage
+from fedtrees.report.findings import findings
+from fedtrees.report.states import Cell, _state, is_open, upper
+
+WHOLE = Coverage(applicable=("a",))
+
+
+def state(advantages, metric="ra", rows=math.nan, coverage=WHOLE, scores=None, margin=0.05):
+    """Return the state of a cell of such advantages, blind at 0."""
+    n = len(advantages)
+    cell = Cell(metric, scores=tuple(scores or advantages), blinds=(0.0,) * n,
+                populations=(math.nan,) * n, advantages=tuple(advantages), errors=(0.0,) * n,
+                seeds=tuple(range(n)), attacks=("a",), rows=rows)  # fmt: skip
+    return _state(cell, None, {"a"}, coverage, margin)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "wanted"),
+    [
+        ((0.3, 0.31, 0.32), "open"),
+        ((0.01, 0.3, 0.5), "open"),  # above zero on every seed, whatever the interval
+        ((-0.01, 0.3, 0.5), "unsettled"),
+        ((0.0, 0.001, 0.002), "shut"),
+        ((0.0, 0.0), "unsettled"),  # two seeds show nothing
+        ((0.02, 0.021, 0.022), "shut"),
+    ],
+)
+def test_a_share_is_open_above_the_margin_and_shut_with_its_whole_interval(advantages, wanted):
+    assert state(advantages) == wanted
+
+
+def test_of_counted_persons_one_beyond_blind_is_open():
+    assert state((0.0101, 0.0102, 0.0103), "exact_rows", rows=100) == "open"
+    assert state((0.0005, 0.0006, 0.0007), "exact_rows", rows=100) == "shut"
+    assert state((0.0101, 0.0102, 0.0103), "exact_rows") != "open"  # not counted: the margin
+
+
+def test_zero_of_few_rows_shows_nothing():
+    """The exact binomial bound: 0 of 3 times 20 rows leaves 6%."""
+    assert state((0.0, 0.0, 0.0), "exact_rows", rows=20) == "unsettled"
+    assert state((0.0, 0.0, 0.0), "exact_rows", rows=400) == "shut"
+    assert upper(Cell("exact_rows", scores=(0.0,), advantages=(0.0,), errors=(0.0,), blinds=(0.0,),
+                      populations=(math.nan,), rows=20)) == math.inf  # fmt: skip
+
+
+def test_an_attack_that_is_missing_shuts_nothing():
+    assert state((0.0, 0.0, 0.0), coverage=Coverage(("a", "b"), left_out=("b",))) == "unsettled"
+    assert state((0.3, 0.3, 0.3), coverage=Coverage(("a", "b"), failed=("b",))) == "open"
+
+
+@given(
+    values=st.lists(st.floats(-0.2, 0.2), min_size=3, max_size=8),
+    factor=st.floats(1, 20),
+)
+def test_noise_never_makes_a_defense_look_safer(values, factor):
+    mean = math.fsum(values) / len(values)
+    wider = [mean + factor * (v - mean) for v in values]
+    if state(tuple(wider)) == "shut":
+        assert state(tuple(values)) == "shut"
+    assert not (state(tuple(values)) == "shut" and is_open(_cell(values), 0.05, False))
+
+
+def _cell(values):
+    n = len(values)
+    return Cell("ra", scores=tuple(values), blinds=(0.0,) * n, populations=(math.nan,) * n,
+                advantages=tuple(values), errors=(0.0,) * n, seeds=tuple(range(n)))  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path):
+    return Table(tmp_path)
+
+
+def cells(table):
+    (found,) = findings(table.rows(), table.folder).settings
+    (adversary,) = found.tested
+    return {d.spec: adversary.cell(d.spec, "ra").state for d in found.defenses}
+
+
+def test_what_no_attack_says_any_more_is_gone_and_what_failed_is_unknown(table):
+    for seed in range(3):
+        for defense in ("none", "split-only", "min-bin"):
+            table.train(defense, seed, 0.9)
+            table.applies(defense, seed, "a")
+        table.attack("none", seed, "a", 0.4)
+        table.trouble("split-only", seed, "a", "failed")
+        table.trouble("min-bin", seed, "a", "skipped")
+    assert cells(table) == {"none": "open", "min-bin": "gone", "split-only": "unknown"}
+
+
+def test_where_a_blind_guess_is_perfect_nothing_is_defined(table):
+    for seed in range(3):
+        table.train("none", seed, 0.9)
+        table.applies("none", seed, "a")
+        table.attack("none", seed, "a", "", value=1.0)
+        table.lines[-1]["blind"] = 1.0
+    assert cells(table) == {"none": "undefined"}
+
+
+def test_what_the_population_tells_is_no_leak_of_its_persons(table):
+    for seed in range(3):
+        table.train("none", seed, 0.9)
+        table.applies("none", seed, "a")
+        table.attack("none", seed, "a", 0.4, population=0.6, beyond=-0.2)
+    (found,) = findings(table.rows(), table.folder).settings
+    cell = found.tested[0].cell("none", "ra")
+    assert cell.state == "shut"
+    assert cell.line == pytest.approx(0.6)

@@ -1,0 +1,137 @@
+"""Reasons are codes: no product code reads a sentence, and every code is said and used."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from fedtrees.core.errors import UsageError
+from fedtrees.core.reasons import FITS, SLOTS, TEMPLATES, Reason
+
+ROOT = Path(__file__).parents[1]
+READS = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix",
+         "find", "rfind", "index"}  # fmt: skip
+SENTENCES = {"reason", "note", "why", "message", "sentence", "verdict"}
+#: Sentences of others, who tell what is needed in no other way.
+ALLOWED = {
+    "fedtrees/bench/runner.py": "loky says in its error alone how a process ended",
+    "fedtrees/audit/margins.py": "XGBoost's fault, in short",
+}
+STATES = {"ok", "skip", "unfit", "limit", "failed", "timeout", "undefined", "void", "gap"}
+
+
+def product():
+    for folder in ("fedtrees", "attacks", "defenses"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+TREES = dict(product())
+
+
+def called(node):
+    """Return what a value is called: `why`, `row["why"]`, `it.why`, ``str(err)``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str":
+        of = called(node.args[0]) if node.args else ""
+        return "sentence" if of.startswith("err") else of
+    if isinstance(node, ast.Subscript):
+        key = node.slice
+        literal = isinstance(key, ast.Constant) and isinstance(key.value, str)
+        return key.value if literal else called(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return called(node.func.value)
+    if isinstance(node, ast.Attribute):
+        return called(node.value) if node.attr == "str" else node.attr
+    return getattr(node, "id", "")
+
+
+def texts(node):
+    parts = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
+    return [part for part in parts if isinstance(part, str)]
+
+
+def reads_prose(node):
+    """Tell whether a piece of code looks for words in a sentence."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr not in READS:
+            return False
+        where, sought = node.func.value, [text for arg in node.args for text in texts(arg)]
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        where, sought = node.comparators[0], texts(node.left)
+        if isinstance(where, (ast.Tuple, ast.Set, ast.List, ast.Dict)):
+            return False
+    else:
+        return False
+    words = any(" " in text != " " for text in sought)
+    return bool(sought) and (called(where) in SENTENCES or words)
+
+
+def test_no_product_code_reads_a_sentence():
+    found = {
+        (name, node.lineno)
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if reads_prose(node)
+    }
+    assert {name for name, _ in found} == set(ALLOWED), sorted(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ['why.startswith("no")', 'row["reason"].str.removeprefix("training failed: ")',
+     'str(err).find("x")', 'point.note.partition(":")', '"did you mean" in anything',
+     'text.partition(" (")', 'reason.removeprefix(f"{path}: ")'],
+)  # fmt: skip
+def test_what_reads_a_sentence_is_found(code):
+    assert reads_prose(ast.parse(code).body[0].value)
+
+
+@pytest.mark.parametrize("code", ['text.endswith("\\n")', 'name in ("a b", "c")', "key in notes"])
+def test_what_reads_no_sentence_is_not(code):
+    assert not reads_prose(ast.parse(code).body[0].value)
+
+
+def made(code):
+    """Return a reason with made-up arguments."""
+    spec = dict(re.findall(r"{(\w+)(:[^}]*)?}", TEMPLATES[code].text))
+    return Reason(code, **{k: 3 if form else k.upper() for k, form in spec.items()})
+
+
+@pytest.mark.parametrize("code", TEMPLATES)
+def test_every_code_has_a_state_a_sentence_and_survives_a_file(code):
+    reason = made(code)
+    assert reason.state in STATES
+    columns = reason.columns()
+    assert "{" not in str(reason)
+    assert Reason.read(columns["reason_code"], columns["reason_args"]) == reason
+    assert reason.alike == Reason(code, **{k: v for k, v in reason.args if k not in SLOTS})
+    assert str(reason.alike)
+
+
+def test_every_code_is_used_and_every_use_has_its_arguments():
+    used = {FITS.code}
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Reason":
+                first = node.args[0]
+                if isinstance(first, ast.Constant):
+                    given = {k.arg for k in node.keywords}
+                    needed = TEMPLATES[first.value].fields
+                    assert given <= needed | {None}, (name, node.lineno)
+                    assert None in given or needed - {*SLOTS} <= given, (name, node.lineno)
+            used |= {node.value for node in [node] if isinstance(node, ast.Constant)} & {*TEMPLATES}
+    assert used == set(TEMPLATES)
+
+
+def test_what_is_no_reason_is_refused():
+    with pytest.raises(UsageError, match="no reason has the code 'no-tress'; did you mean 'no-tre"):
+        Reason("no-tress")
+    with pytest.raises(UsageError, match=r"takes \['most', 'rows'\]; got \['rows'\]"):
+        Reason("too-many-rows", rows=3)
+
+
+def test_what_another_release_said_is_its_text():
+    assert Reason.read("of-tomorrow", "{}", "it rains") == Reason("other", text="it rains")
+    assert Reason.read("too-many-rows", '{"rows": 1}', "x") == Reason("other", text="x")
+    assert Reason.read("", "", "").ok
