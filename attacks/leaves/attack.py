@@ -36,9 +36,9 @@ class ForestBoxes(Attack):
     """Reconstruct rows from the boxes of all leaves of a random forest and their class counts.
 
     Beyond the papers. A chain makes tables that explain the counts of all trees, drawn or not, and
-    their consensus is submitted if own rows do not promise a better blind guess
-    (docs/explanation/forests.md). Where leaves tell shares alone, counts are drawn, too. Values are
-    taken to be there: none is guessed missing.
+    what they and draws of own rows agree on is submitted (docs/explanation/forests.md). Where
+    leaves tell shares alone, counts are drawn, too. Values are taken to be there: none is guessed
+    missing.
 
     Attributes
     ----------

@@ -83,7 +83,7 @@ class Options:
 
     @property
     def weighs_blind(self) -> bool:
-        """Whether the reconstruction ends with a choice between it and a blind guess.
+        """Whether draws of own rows have a vote in what is submitted.
 
         Controls, fixed rules for the points of boxes, and what is made for comparison with
         published tables do not.
