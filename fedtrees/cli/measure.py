@@ -10,6 +10,8 @@ import typer
 
 from fedtrees.cli.options import Defenses, Format, Output, Plugins, load_plugins, names_of
 
+_BY_CHANCE = "; so is one right claim in twenty by chance: confirm it with other --seed"
+
 
 def measure(
     protocol: Annotated[
@@ -60,6 +62,7 @@ def _measured(
                 k: v for k, v in audited.protocol.parameters.items() if v != made.parameters[k]
             }
             stated = (audited.claimed, audited.spent, (audited.found,))
+            chance = _BY_CHANCE if refuted(*stated) else ""
             yield {
                 "protocol": str(spec),
                 "defense": str(composed),
@@ -68,6 +71,6 @@ def _measured(
                 "measured": span([(audited.found,)]),
                 "trainings": audited.found.runs,
                 "chosen": ", ".join(f"{k}={v}" for k, v in changed.items()),
-                "reading": compare(*stated),
+                "reading": compare(*stated) + chance,
                 "refuted": refuted(*stated),
             }
