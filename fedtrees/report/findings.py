@@ -25,6 +25,7 @@ from fedtrees.report.gaps import NOT_ASKED, Gaps, called
 from fedtrees.report.price import Price, Utility, prices, utility_of
 from fedtrees.report.recipe import Candidate, Recommendation, Trial, helps, recommend
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json
+from fedtrees.report.said import Elsewhere
 from fedtrees.report.states import MARGIN, Cell, Reader, gravity, plain, read
 from fedtrees.report.tables import Cost, Guarantees, cost_table, guarantee_table
 from fedtrees.report.worst import panels
@@ -398,7 +399,7 @@ def _beside(reader: Reader, spec: str, metric: str) -> Cell:
 
 
 def _named(setting: Setting, spec: str) -> str:
-    return setting.protocol if spec == UNDEFENDED else f"{setting.protocol} with {spec}"
+    return setting.protocol if spec == UNDEFENDED else Elsewhere(setting.protocol, spec)
 
 
 def _guaranteed(mine: _Read) -> bool:

@@ -207,7 +207,7 @@ def _recipe(found: Found) -> dict[str, Any] | None:
     use = found.use
     if use is None:
         return None
-    protocol, _, defense = use.name.rpartition(" with ")
+    protocol, defense = said.parted(use.name)
     parts = [(protocol, _about("protocol", protocol))] if protocol else []
     parts += [(str(p), _about("defense", p.name)) for p in parse_one(defense).parts]
     e = use.price.change

@@ -16,6 +16,7 @@ from fedtrees.core.specs import parse_one
 from fedtrees.report.intervals import t_estimate
 from fedtrees.report.price import TOLERANCE, Price
 from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.said import parted
 from fedtrees.report.states import MARGIN, Cell, gravity
 
 #: Places named where a recipe was not tested.
@@ -117,7 +118,7 @@ class Candidate:
     def rank(self) -> tuple[object, ...]:
         """The order of candidates, the best first."""
         cost = -round(_or(self.price.change.mean, -1.0) / TOLERANCE)
-        parts = len(parse_one(self.name.rpartition(" with ")[2] or self.name).parts)
+        parts = len(parse_one(parted(self.name)[1]).parts)
         return (
             not self.holds, bool(self.untested), self.holds and not self.shown, self.price.tier,
             self.leaves, cost, parts, _or(self.bytes, math.inf), self.name,

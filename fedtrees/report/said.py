@@ -67,11 +67,29 @@ def line(cell: Cell) -> str:
     return f"{name} {value(cell, cell.line)}"
 
 
+class Elsewhere(str):
+    """A recipe of another protocol, by name. `protocol`, `defense`: As typed."""
+
+    protocol: str
+    defense: str
+
+    def __new__(cls, protocol: str, defense: str) -> Elsewhere:
+        """Name it."""
+        made = super().__new__(cls, f"{protocol} with {defense}")
+        made.protocol, made.defense = protocol, defense
+        return made
+
+
+def parted(name: str) -> tuple[str, str]:
+    """Return the other protocol of a recipe, "" where there is none, and its defense."""
+    return (name.protocol, name.defense) if isinstance(name, Elsewhere) else ("", name)
+
+
 def short(spec: str) -> str:
     """Write a defense in few characters: ``laplace-hist ε=8``, ``split-only + 3 more``."""
     if spec == UNDEFENDED:
         return "no defense"
-    protocol, _, defense = spec.rpartition(" with ")
+    protocol, defense = parted(spec)
     parts = parse_one(defense).parts
     if protocol or len(parts) > _MOST_PARTS:
         name = parse_one(protocol).parts[0].name if protocol else parts[0].name

@@ -144,7 +144,7 @@ def _use(found: Found) -> Iterator[Line]:
 
 def command(use: Candidate) -> str:
     """Return what to type: a defense as it is, another protocol with its option."""
-    protocol, _, defense = use.name.rpartition(" with ")
+    protocol, defense = said.parted(use.name)
     return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
