@@ -21,7 +21,7 @@ from fedtrees.report.intervals import t_estimate
 from fedtrees.report.price import Price, Utility
 from fedtrees.report.recipe import Candidate, Recommendation, Trial, recommend
 from fedtrees.report.rows import UNDEFENDED, load_rows
-from fedtrees.report.said import change
+from fedtrees.report.said import Elsewhere, change
 from fedtrees.report.states import Cell
 
 STORED = "recipes.csv"
@@ -60,9 +60,14 @@ def read(text: str) -> dict[str, list[Trial]]:
     for line in csv.DictReader(io.StringIO(text)):
         found.setdefault(line["recipe"], {}).setdefault(line["place"], []).append(line)
     return {
-        recipe: [_trial(place, lines) for place, lines in places.items()]
+        _recipe(recipe): [_trial(place, lines) for place, lines in places.items()]
         for recipe, places in found.items()
     }
+
+
+def _recipe(text: str) -> str:
+    protocol, _, defense = text.rpartition(" with ")
+    return Elsewhere(protocol, defense) if protocol else text
 
 
 def _trial(place: str, lines: Sequence[Mapping[str, str]]) -> Trial:

@@ -155,9 +155,10 @@ def _told(kind: Any) -> Any:
     if isinstance(kind, types.Number | types.Boolean) and not isinstance(kind, types.Literal):
         return str(kind)
     if isinstance(kind, types.BaseTuple):
-        named = getattr(kind, "instance_class", None)
+        made: Any = kind
+        named = getattr(made, "instance_class", None)
         of = [named.__module__, named.__qualname__] if named else []
-        return {"tuple": of, "of": [_told(each) for each in kind.types]}
+        return {"tuple": of, "of": [_told(each) for each in made.types]}
     raise TypeError(kind)
 
 
@@ -171,7 +172,8 @@ def _type_of(told: Any) -> Any:
         return kind
     if isinstance(told, dict):
         kinds = tuple(map(_type_of, told["of"]))
-        return types.BaseTuple.from_types(kinds, _tuple_of(*told["tuple"]))
+        tuples: Any = types.BaseTuple
+        return tuples.from_types(kinds, _tuple_of(*told["tuple"]))
     dtype, ndim, layout, mutable, aligned = told
     return types.Array(_type_of(dtype), ndim, layout, readonly=not mutable, aligned=aligned)
 
