@@ -269,9 +269,9 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     owner : str
         Whose row it is.
     """
-    reason = str(fit(protocol, defense))
-    if reason:
-        raise UsageError(reason)
+    reason = fit(protocol, defense)
+    if not reason.ok:
+        raise UsageError(str(reason))
     tape, runs = Tape(), []
     laws = protocol.laws(schema).items()
     tape.kinds = {kind for (kind, _), law in laws if isinstance(law, Share)}

@@ -470,7 +470,7 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
     assert any(isinstance(d.message, MaskSurvivors) for t in kept for d in t)
     rows = (tmp_path / "run" / "rows.csv").read_text()
     assert "client-0 the key" in rows  # a threat that undoes it is a skip with the reason
-    assert "ciphertexts:Histogram" in rows
+    assert "ciphertexts_of,Histogram" in rows
     for thing in (*drawn, *secrets):
         with pytest.raises(CryptoError):
             __import__("pickle").dumps(thing)
