@@ -11,7 +11,7 @@ from fedtrees.audit.page import render
 def test_sentences_in_tables_keep_their_width(tmp_path):
     """Else the columns of numbers squeeze them to a word a line; the table scrolls instead."""
     page = render(audit(read_model(trained.central(tmp_path / "m.json", 3).path)), None)
-    assert re.search(r"td\.prose \{ min-width: \d+rem", page)
+    assert re.search(r"td\.prose\{min-width:\d+rem", page)
     for cell in ("H and G of the leaf", "the step of every inner node", "column "):
         assert re.search(rf'<td class="prose"[^>]*>{cell}', page)
     assert page.count('<div class="scroll"') == page.count("<table>")
