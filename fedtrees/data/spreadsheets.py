@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from fedtrees.core.errors import DataError
 from fedtrees.data.csv_file import TextTable, cells_as_text, header, read_csv
 
@@ -29,6 +27,8 @@ def read_table(path: str | Path, separator: str = "", named: tuple[str, ...] = (
     path = Path(path)
     if path.suffix.lower() not in READERS:
         return read_csv(path, separator, named)
+    import pandas as pd
+
     function, needed = READERS[path.suffix.lower()]
     options: dict[str, Any] = {"header": None, "dtype": object} if needed == "openpyxl" else {}
     try:
@@ -60,7 +60,7 @@ def read_table(path: str | Path, separator: str = "", named: tuple[str, ...] = (
 
 def _text(value: Any) -> str:
     """Write a cell as it stands in a CSV file."""
-    if value is None or value is pd.NaT or (isinstance(value, float) and value != value):
+    if value is None or str(value) in ("<NA>", "NaT", "nan"):
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
