@@ -147,20 +147,22 @@ def check_coverage(folder):
 
 
 def check_named(folder, margin):
-    """No attack is above the margin on average against who is named, by any headline score."""
+    """No attack is above the margin on average where a cell is called down to its line."""
     found, named = attacked(folder), []
-    for board in reported(folder, margin)["leaderboards"]:
-        for entry in board["defenses"]:
-            name = entry["defense"]
-            if not entry["at_blind"]:
-                continue
-            named.append((board["threat"], name))
-            key = (board["protocol"].partition("[")[0], name.partition("[")[0], board["threat"])
-            for metric in set(headlines()) & set(found[key]):
+    for setting in reported(folder, margin)["findings"]:
+        protocol = setting["protocol"].partition("[")[0]
+        for adversary in setting["adversaries"]:
+            for cell in adversary["cells"]:
+                if cell["state"] != "shut":
+                    continue
+                threat, name = adversary["threat"], cell["defense"]
+                named.append((threat, name, cell["metric"]))
+                key = (protocol, name.partition("[")[0], threat)
                 by_attack = defaultdict(list)
-                for scores in found[key][metric].values():
+                for scores in found[key][cell["metric"]].values():
                     for attack, advantage in scores.items():
                         by_attack[attack].append(advantage)
+                assert by_attack
                 for values in by_attack.values():
                     assert sum(values) / len(values) < (margin or MARGIN)
     return named
