@@ -139,8 +139,7 @@ def submitted(
     to be believed, never fewer than half where there is no noise. The slots are the rows that were
     found, or those of the blind guess, with the classes that were found: where a row is hardly
     told, others' rows are as near and go together. Those are taken that samples and draws that
-    voted for neither agree with more. Labels are those of the slots, of which it is known how many
-    there are.
+    voted for neither agree with more.
 
     Parameters
     ----------
@@ -182,7 +181,8 @@ def submitted(
     order = rng.permutation(n)  # blocks of many rows are then draws of all
     voters = [worlds[k].take(order) for k in voting] + draws[JUDGES:][: VOTES - votes]
     blindly, by_rows = (
-        _voted(voters, made.width, start) for start in (guess.take(np.arange(n)), found.take(order))
+        matched_consensus(voters, made.width, rounds=1, block=WIDE_BLOCK, start=start)
+        for start in (guess.take(np.arange(n)), found.take(order))
     )
     part = 1 - blind.heard * (1 - weight.trust * weight.told)
     judges = [worlds[k] for k in judging], draws[:JUDGES]
@@ -192,12 +192,6 @@ def submitted(
     chosen = (blindly if lost else by_rows).take(np.argsort(order))
     notes = {"submits_blind": float(lost), "expected_gain": gain, "votes": votes / VOTES}
     return Table.concat([chosen, guess.take(np.arange(n, rows))]), notes
-
-
-def _voted(voters: Sequence[Table], width: NDArray[np.float64], slots: Table) -> Table:
-    """Return what most voters agree with in every slot, under the labels of the slots."""
-    agreed = matched_consensus(voters, width, rounds=1, block=WIDE_BLOCK, start=slots)
-    return Table(agreed.X, slots.y)
 
 
 def _spread(of: NDArray[np.intp], n: int) -> NDArray[np.intp]:
