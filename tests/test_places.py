@@ -29,7 +29,7 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
 
 ROOT = Path(__file__).parents[1]
-NEW = ROOT / "fedtrees" / "templates"  # what `fedtrees new` writes is for other people's houses
+NEW = ROOT / "fedtrees" / "cli" / "templates"  # what `fedtrees new` writes
 HOUSE = sorted(p for p in (ROOT / "fedtrees").rglob("*.py") if p.parent != NEW)
 EVERYTHING = [*HOUSE, *sorted((ROOT / "defenses").rglob("*.py"))]
 

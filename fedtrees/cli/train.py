@@ -10,28 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import (
-    Categorical,
-    ClientColumn,
-    Csv,
-    DataDir,
-    Drop,
-    Format,
-    Id,
-    Keep,
-    Output,
-    Plugins,
-    Positive,
-    Sep,
-    Target,
-    Task,
-    by_client,
-    check_clients,
-    check_parties,
-    csv_table,
-    load_plugins,
-    tell,
-)
+from fedtrees.bench.options import TABLE, by_client, load_plugins, table_of, tell
+from fedtrees.cli.options import Format, Output, check_clients, check_parties, takes
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
@@ -42,6 +22,7 @@ if TYPE_CHECKING:
     from fedtrees.protocols.base import Protocol, Training
 
 
+@takes(*TABLE, "data_dir", "plugin")
 def train(
     protocol: Annotated[
         str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
@@ -52,16 +33,6 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="A dataset (see `fedtrees list datasets`).")
     ] = None,
-    csv: Csv = None,
-    target: Target = "",
-    task: Task = "",
-    positive: Positive = "",
-    id: Id = "",
-    client_column: ClientColumn = "",
-    categorical: Categorical = None,
-    keep: Keep = None,
-    drop: Drop = None,
-    sep: Sep = "",
     partition: Annotated[
         str | None, typer.Option(help="iid (default), by-client, label-skew[alpha=], ...")
     ] = None,
@@ -79,9 +50,9 @@ def train(
     transcript: Annotated[
         str | None, typer.Option(help="Write every message of the training (.npz).")
     ] = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
+    *,
     format: Output = Format.TABLE,
+    **given: Any,
 ) -> None:
     """Train one federation, score its model on held-out rows, and write model and transcript.
 
@@ -95,23 +66,20 @@ def train(
 
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a whole number from 0 up")
-    table = csv_table(
-        csv, data, target, task=task, positive=positive, id=id, client_column=client_column,
-        categorical=categorical, keep=keep, drop=drop, sep=sep,
-    )  # fmt: skip
+    table = table_of({name: given[name] for name in TABLE}, data)
     named = {"partitions": partition, "clients": None if clients is None else [clients]}
-    told = by_client(table, named, data_dir)
+    told = by_client(table, named, given["data_dir"])
     clients = (told["clients"] or [3])[0]
     partition = (told["partitions"] or ["iid"])[0] if partition is None else partition
     check_clients(clients)
-    load_plugins(plugin)
+    load_plugins(given["plugin"])
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
     made: Protocol = register.make("protocol", protocol_spec)
     check_parties(made, clients)
     composed = make_defense(defense_spec)
     _check_targets(out, transcript, made)
     ref = DataRef(data or "breast-cancer") if table is None else DataRef.parse(table)
-    dataset = load_dataset(ref, data_dir)
+    dataset = load_dataset(ref, given["data_dir"])
     federation = spread(dataset, spreading, made.holder_names(clients), seed, made.layout)
     tell(dataset.notes if table else ())
     began = time.perf_counter()

@@ -10,10 +10,11 @@ import pytest
 
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
-from fedtrees.cli.results import study_of, summary
 from fedtrees.core.attack import contenders
 from fedtrees.metrics.metric import headlines
 from fedtrees.report.states import MARGIN
+from fedtrees.report.study import study_of
+from fedtrees.report.summary import summary
 
 SHARED = '"split-only", "leaf-rounding[decimals=1]", "mask-sum-hessian", "min-leaf[k=5]"'
 NOISY = '"laplace-hist[epsilon=1]", "laplace-gradient[epsilon=4]", "hist-rounding[step=0.01]"'
