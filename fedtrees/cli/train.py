@@ -96,7 +96,7 @@ def train(
         "seconds": round(seconds, 3),
     }
     if out:
-        _save_model(training, Path(out))
+        made.save(training, Path(out))
         facts["model"] = out
     if transcript:
         try:
@@ -127,9 +127,6 @@ def _specs(
 
 def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) -> None:
     """Refuse, before anything is trained, files that could not be written afterwards."""
-    from fedtrees.protocols.horizontal.dp_forest import DPForest
-    from fedtrees.trees.forest.params import ForestParams
-
     for file in (out, transcript):
         if file and not Path(file).absolute().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it first")
@@ -139,11 +136,7 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
         raise UsageError(f"--transcript {transcript}: end the name in .npz")
     if out and not protocol.released:
         raise UsageError(f"--out {out}: nobody holds the model of {protocol.name!r} whole")
-    wanted, kind = (
-        (".npz", "a random forest; XGBoost has no such model")
-        if isinstance(protocol, ForestParams | DPForest)
-        else (".json", "an XGBoost model")
-    )
+    wanted, kind = protocol.file
     if out and Path(out).suffix != wanted:
         raise UsageError(f"--out {out}: end the name in {wanted} ({kind})")
 
@@ -168,30 +161,6 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         **training_columns(training),
         "messages": len(training.transcript.deliveries),
     }
-
-
-def _save_model(training: Training, path: Path) -> None:
-    from fedtrees.estimators.boosting import names_for_xgboost
-    from fedtrees.trees.boosted.params import TreeParams
-    from fedtrees.trees.files.forests import save_random_decision_forest, save_random_forest
-    from fedtrees.trees.files.xgboost import save_xgboost
-    from fedtrees.trees.forest.random_decision import RandomDecisionForest
-    from fedtrees.trees.forest.random_forest import RandomForest
-
-    model = training.model
-    if isinstance(model, RandomForest):
-        parameters = training.protocol.parameters
-        once = training.defense.sums_exactly and parameters.get("bootstrap") is False
-        save_random_forest(model.counted_once() if once else model, path)
-        return
-    if isinstance(model, RandomDecisionForest):
-        known = training.protocol.parameters
-        noise = (known.get("mechanism"), known.get("epsilon"), training.noise_from)
-        save_random_decision_forest(model, path, *noise)
-        return
-    protocol, names = training.protocol, training.schema.names
-    params = protocol if isinstance(protocol, TreeParams) else None
-    save_xgboost(model, path, len(names), names_for_xgboost(names), params)
 
 
 def _print(facts: Mapping[str, Any]) -> None:
