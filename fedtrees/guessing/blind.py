@@ -13,6 +13,7 @@ from fedtrees.guessing.consensus import cost_weights, matched_consensus
 from fedtrees.guessing.frequent import frequent_rows
 from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.matching import graded_costs
+from fedtrees.guessing.targets import all_narrow, wide, widened
 from fedtrees.guessing.tolerance import estimated_width
 
 Counts = NDArray[np.int64]
@@ -49,6 +50,7 @@ def blind_guesses(
     rng: np.random.Generator,
     *,
     counts: Counts | None = None,
+    target: tuple[float, float] | None = None,
     draws: int = DRAWS,
 ) -> dict[str, Table]:
     """Return the guesses of an adversary with an empty transcript, by name.
@@ -63,6 +65,9 @@ def blind_guesses(
         Number of rows to guess, as known or assumed by the attack it is compared with.
     counts : int64 array, shape (K,), optional
         Rows of each class, where they are known; in these shares the labels of all guesses are.
+    target : pair of float, optional
+        Range that numeric targets are drawn from where no rows are known. They are guessed as one
+        more column (`fedtrees.guessing.targets`).
     draws : int
         Draws per random guess; all of them enter its consensus, the last one stands alone.
         Below 2: no consensus.
@@ -98,6 +103,10 @@ def blind_guesses(
         raise DataError(
             f"own rows have {own.X.shape[1]} features, the schema has {len(schema.features)}"
         )
+    if not schema.classes:
+        columns, rows = widened(schema, target), None if own is None else wide(own)
+        one = np.array([n, 0])
+        return all_narrow(blind_guesses(rows, columns, n, rng, counts=one, draws=draws))
     guesses, made = dict[str, Table](), Draws(own, schema, n, rng, counts, max(1, draws))
     kinds = ["uniform"]
     made.of("uniform")

@@ -228,7 +228,9 @@ class LeafCountMetric(Metric[GrownTrees]):
     def truth(self, case: Case) -> GrownTrees | None:
         """Return the true counts of all trees scored; None where no tree covers victims' rows."""
         victims = case.victims_rows
-        if victims is None or case.model is None or not getattr(case.model, "trees", ()):
+        if not case.schema.classes or victims is None:
+            return None
+        if case.model is None or not getattr(case.model, "trees", ()):
             return None
         grown = _grown_on(case)
         if not grown:
