@@ -11,7 +11,6 @@ import pytest
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.core.attack import contenders
-from fedtrees.metrics.metric import headlines
 from fedtrees.report.states import MARGIN
 from fedtrees.report.study import study_of
 from fedtrees.report.summary import summary
