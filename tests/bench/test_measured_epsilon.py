@@ -16,7 +16,7 @@ from fedtrees.defenses import dp_sgd
 from fedtrees.messages.boosting import Histogram
 from fedtrees.neural import training as neural_training
 from fedtrees.neural.perceptron import Layers
-from fedtrees.protocols import network_canaries
+from fedtrees.protocols.networks import network_canaries
 from fedtrees.protocols.canaries import _read, laws_of_sums
 from fedtrees.protocols.horizontal import dp_gbdt
 
