@@ -14,12 +14,11 @@ from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import UsageError, check_positive, check_share
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
-from fedtrees.core.messages import Reveal
+from fedtrees.core.messages import Reveal, Trait, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.networks import ColumnSums, NetworkUpdate
-from fedtrees.messages.shared_trees import ClientTrees
+from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.sampled_gaussian import multiplier
 
@@ -57,12 +56,12 @@ class DPSGD(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (NetworkUpdate,)
-    exempts = {
-        ColumnSums: "exact sums over all clients; `spent` counts them as unprotected, and the "
-        "protocol's statistics=public sends none",
-        ClientTrees: "trees are grown and shared before; `spent` counts them as unprotected, and "
-        "the claim speaks of the network that is trained on what they say",
-    }
+    exempts = exempting({
+        Trait.SUMMED_SECURELY: "exact sums over all clients; `spent` counts them as unprotected, "
+        "and the protocol's statistics=public sends none",
+        Trait.GROWN_ALONE: "trees are grown and shared before; `spent` counts them as unprotected, "
+        "and the claim speaks of the network that is trained on what they say",
+    })  # fmt: skip
     acts_on = frozenset({"example-gradients"})
     poisson_sampling = True
     tries = {"epsilon": (1.0, 4.0, 16.0)}
@@ -104,8 +103,9 @@ class DPSGD(Defense):
         """Compose the steps that were taken; infinite where columns' sums or trees crossed."""
         own = [e for e in transcript.events if e.what == "NetworkUpdate"]
         found = composed(own, self.delta) if own else math.inf
-        names = {ColumnSums: "columns", ClientTrees: "trees"}
-        told = {name for d in transcript for kind, name in names.items() if type(d.message) is kind}
+        names = {Trait.SUMMED_SECURELY: "columns", Trait.GROWN_ALONE: "trees"}
+        crossed = {trait for d in transcript for trait in d.message.traits}
+        told = {names[trait] for trait in crossed & {*names}}
         unprotected = "+".join(sorted({*told, self._told} - {""}))
         if told:
             return ApproximateDP(math.inf, self.delta, unprotected=unprotected, updates=found)

@@ -82,7 +82,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         trees = _assemble(view)
         level = "statistics" if trees and trees[0].g is not None else "values"
     told = histograms is None  # sums are those beside splits and leaf values
-    if not trees or len(start) != (1 if classes == 2 else classes):
+    if not trees or len(start) != (1 if classes in (0, 2) else classes):
         return None
     if LEVELS.index(most) < LEVELS.index(level):
         level, histograms = most, None
@@ -108,7 +108,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         n_rows=view.n_rows,
         noise=noise_of(view, shown, noisy_cuts, parties, told),
         rounding=law_of_values(view),
-        constant_hessian=view.defense.unit_hessian,
+        constant_hessian=view.defense.unit_hessian or not classes,
         mean_start=params.base_score is None,
         reg_alpha=params.reg_alpha,
         subsample=params.subsample,

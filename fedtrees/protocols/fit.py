@@ -132,7 +132,8 @@ def _before(attack: Spec, data: Data) -> Reason:
     if most is not None and data.rows > most:
         return Reason("too-many-rows", rows=data.rows, most=most)
     numeric = data.schema is not None and not data.schema.classes
-    if numeric and data.scored and not data.scored(getattr(maker, "gives", None)):
+    reads = getattr(maker, "numbers", False)
+    if numeric and not reads and data.scored and not data.scored(getattr(maker, "gives", None)):
         return Reason("numeric-target")
     return FITS
 

@@ -32,7 +32,7 @@ from fedtrees.neural.model import TabularNetwork
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial, mean_gradient, torch_module
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.network_canaries import GradientCanaries, NetworkCanaries
+from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
 #: The mean gradient of some rows at some weights.
 LocalGradient = Callable[[NDArray[np.float32], NDArray[np.intp]], NDArray[np.float32]]
