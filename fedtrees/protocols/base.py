@@ -80,8 +80,8 @@ class Protocol(ABC):
         Of `says`, what crosses only under some parameters or defenses, each with when.
     serves : frozenset of str
         Hooks and limits of defenses that its parties keep to (`fedtrees.protocols.fit`): of
-        ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows`` and
-        ``poisson_sampling``.
+        ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows``,
+        ``poisson_sampling``, ``declared_rows`` and ``row_bounds``.
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
     noised : tuple of Message types
