@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.bins.feasible import MOST_ROWS, Told, told_of_open
 from fedtrees.attacks.bins.likely import likely_shares, middles, rank_interval, ranks_of
-from fedtrees.attacks.bins.subsets import Certain, certain_bins
-from fedtrees.attacks.bins.sums import Column, columns_of
+from fedtrees.attacks.bins.sums import columns_of
+from fedtrees.attacks.evidence.subsets import Certain, Column, certain_bins
 from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess

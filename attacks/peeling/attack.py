@@ -53,7 +53,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
-from fedtrees.messages.forests import ClassCounts
+from fedtrees.messages.class_counts import ClassCounts
 from fedtrees.trees.binning import Cuts
 
 

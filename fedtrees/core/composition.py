@@ -111,6 +111,11 @@ class Composition:
         return any(p.poisson_sampling for p in self.parts)
 
     @property
+    def declared_rows(self) -> int:
+        """How many rows each client is declared to have, 0 where no part says so."""
+        return max((p.declared_rows for p in self.parts), default=0)
+
+    @property
     def changes_examples(self) -> bool:
         """Whether any part acts on gradients of single rows of a network."""
         kind = "example-gradients"

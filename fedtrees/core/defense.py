@@ -205,6 +205,9 @@ class Defense:
         Whether it is right only while hessians keep to the loss's own bound.
     poisson_sampling : bool
         Whether it is right only while every row is drawn into a batch by itself.
+    declared_rows : int
+        How many rows each client is declared to have, which rates and steps follow from; 0: as many
+        as it has.
     counts_classes : bool
         Whether `candidates` reads `Level.left`: then class counts are summed beside gradients.
     reads_rows : bool
@@ -233,6 +236,7 @@ class Defense:
     unit_hessian: ClassVar[bool] = False
     bounds_hessian: ClassVar[bool] = False
     poisson_sampling: ClassVar[bool] = False
+    declared_rows: int = 0
     counts_classes: ClassVar[bool] = False
     reads_rows: ClassVar[bool] = False
     opens_to: ClassVar[frozenset[str]] = frozenset()

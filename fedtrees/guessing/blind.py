@@ -142,8 +142,8 @@ class Draws:
     draws : int
         Samples of each kind.
     at_once : bool
-        Redraw the cells of all samples together, in one order of columns: in a fifth of the time,
-        and as good.
+        Draw all samples of a kind together, redrawn cells in one order of columns: in a fifth of
+        the time, and as good.
     """
 
     def __init__(
@@ -191,6 +191,9 @@ class Draws:
             return (equations.redraw(t, self._rng) for t in self.of("bootstrap"))
         mixed = (self._own, self._schema, self._n, self._counts, SHARES.get(kind, NEAR_MIXED))
         near = _nearest(self._own, self.width[:-1], self._rng) if kind == "near" else None
+        if self._at_once:
+            every = mixed_rows(*mixed, self._rng, near, tables=self._draws)
+            return (every.take(part) for part in np.split(np.arange(len(every)), self._draws))
         return (mixed_rows(*mixed, self._rng, near) for _ in range(self._draws))
 
     def _made(self, name: str) -> Table:
@@ -271,13 +274,18 @@ def mixed_rows(
     share: float,
     rng: np.random.Generator,
     near: NDArray[np.intp] | None = None,
+    tables: int = 1,
 ) -> Table:
     """Resample own rows, and take a share of their cells from other own rows of the same label.
 
-    First `NEAR_SHARE` of the cells come from similar rows where they are given.
+    First `NEAR_SHARE` of the cells come from similar rows where they are given. So many tables of
+    ``n`` rows come as one.
     """
-    y = rng.choice(own.y, n) if counts is None else _labels(own, schema, n, counts, rng)
-    X = np.empty((n, own.X.shape[1]), dtype=np.float32)
+    if counts is None:
+        y = rng.choice(own.y, tables * n)
+    else:
+        y = np.concatenate([_labels(own, schema, n, counts, rng) for _ in range(tables)])
+    X = np.empty((len(y), own.X.shape[1]), dtype=np.float32)
     for label in np.unique(y):
         mine, pool = np.flatnonzero(y == label), np.flatnonzero(own.y == label)
         pool = pool if len(pool) else np.arange(len(own))

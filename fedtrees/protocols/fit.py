@@ -120,6 +120,7 @@ def _wanted(part: Defense) -> set[str]:
         "gradient_clip": part.gradient_clip is not None,
         "least_leaf_rows": part.least_leaf_rows > 0,
         "poisson_sampling": part.poisson_sampling,
+        "declared_rows": part.declared_rows > 0,
     }
     return hooks | {name for name, used in limits.items() if used}
 

@@ -10,6 +10,7 @@ from federations import sample_federation
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.guarantee import join
 from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
@@ -155,12 +156,35 @@ def test_dp_sgd_spends_what_it_claims():
     assert rows == {name: len(held) for name, held in HELD.items()}
     for one in (covered, told):
         assert one.claims[1].unprotected == one.spent[1].unprotected == "rows"
+    assert "unprotected=rows" in join(told.claims)
     # every row by itself: batches of another size, and the harness knows which
     sizes = {
         int(covered.protocol.grown_on(30, Streams(1, "seed").child(n), r, covered.defense).sum())
         for n in HELD for r in (0, 1)
     }  # fmt: skip
     assert len(sizes) > 1
+
+
+@pytest.mark.extra("dp_accounting")
+def test_of_declared_rows_nothing_that_crosses_follows_from_how_many_there_are():
+    defense, told = "dp-sgd[epsilon=2,declared_rows=40]", []
+    for more in (0, 1):
+        held = over_clients([t.take(np.arange(len(t) - more)) for t in CLIENTS])
+        one = run("fedavg-mlp", defense, held, statistics="public")
+        assert one.claims[1].unprotected == one.spent[1].unprotected == ""
+        assert one.spent[1].epsilon == pytest.approx(2, rel=0.02)
+        noise = {(e.scale, e.rate, e.count) for e in one.transcript.events}
+        told.append((noise, len(one.transcript.events), [d.message.rows[0] for d in sent(one)]))
+    assert told[0] == told[1]
+    assert told[0][0].pop()[1] == 4 / 40
+    # each row is drawn at the rate that is accounted for
+    n, streams = 20_000, Streams(0)
+    rows = one.protocol.batches(n, streams, 0, one.defense)[0]
+    assert abs(len(rows) / n - 0.1) < 0.02
+    # trees that cross tell more than any number declared
+    made = register.make("protocol", Spec("fedxgbllr", {"trees": 1}))
+    with pytest.raises(UsageError, match="declared_rows, which no party of 'fedxgbllr'"):
+        train(made, HELD, SCHEMA, defense=one.defense)
 
 
 @pytest.mark.extra("dp_accounting")

@@ -29,7 +29,7 @@ from fedtrees.messages.boosting import (
     ValidationRequest,
 )
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.horizontal.cut_points import settle_cuts
+from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.boosted.boosting import checked_weights

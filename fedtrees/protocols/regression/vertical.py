@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from math import comb
 from typing import Any, ClassVar
 
@@ -23,9 +22,6 @@ from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed, Sealing
 from fedtrees.core.view import Seen
-from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
-from fedtrees.crypto.ledger import Ledger, costs_of
-from fedtrees.crypto.vectors import BlindVectors, IdealVectors, KeyedVectors, key_bytes
 from fedtrees.messages.aggregation import PaillierKey
 from fedtrees.messages.fixed_point import Integers, decoded, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (
@@ -55,7 +51,10 @@ from fedtrees.protocols.regression.settings import (
     check_count,
     check_weightless,
 )
-from fedtrees.protocols.vertical.settings import ACTIVE, CRYPTO, PASSIVE, check_columns_held
+from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, check_columns_held
+from fedtrees.sealing.ideal import MODES, sealing
+from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
+from fedtrees.sealing.vectors import BlindVectors, IdealVectors, Vectors, key_bytes
 
 ARBITER = "arbiter"
 COINS = -2  # of `OwnDesign.columns`: no column of the schema
@@ -109,7 +108,7 @@ class VerticalRegression(RegressionParams, Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known("arbiter", self.arbiter, CRYPTO)
+        check_known("arbiter", self.arbiter, MODES)
         check_positive("fake_scale", self.fake_scale)
         check_count("bits", self.bits, 8, 1024)
         check_count("batch", self.batch, 0)
@@ -118,9 +117,7 @@ class VerticalRegression(RegressionParams, Protocol):
             raise UsageError(
                 f"degree={self.degree!r}: the sigmoid is a polynomial of degree 1 or 3"
             )
-        if self.key_bits not in KEY_BITS:
-            known = ", ".join(map(str, KEY_BITS))
-            raise UsageError(f"key_bits={self.key_bits!r}: a Paillier key has one of {known}")
+        check_key_bits("key_bits", self.key_bits)
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the arbiter, the active party, who has the labels, and the passive ones."""
@@ -129,14 +126,7 @@ class VerticalRegression(RegressionParams, Protocol):
 
     def sealing(self) -> Sealing:
         """Say what encrypts, computes and opens in one run."""
-        ledger, bits = Ledger(), self.key_bits
-        costs = partial(costs_of, ledger)
-        if self.arbiter == "ideal":
-            ideal = IdealVectors(bits, ledger)
-            return Sealing(ARBITER, lambda: ideal, lambda: ideal, costs)
-        return Sealing(
-            ARBITER, partial(KeyedVectors, bits, ledger), partial(BlindVectors, ledger), costs
-        )
+        return sealing(self.arbiter, "vectors", IdealVectors, self.key_bits, ARBITER)
 
     def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
         """Return the residuals and scores that an arbiter opens for whoever has them."""
@@ -207,7 +197,7 @@ class Arbiter(Party):
     """Whoever has the key, and opens everybody's gradient for its owner."""
 
     role = ARBITER
-    sealing: KeyedVectors | IdealVectors
+    sealing: Vectors
 
     def __init__(self, name: str, protocol: VerticalRegression) -> None:
         super().__init__(name)
@@ -232,7 +222,7 @@ class Holder:
     """What active and passive parties do alike: standardise, score, and step."""
 
     name: str
-    sealing: BlindVectors | IdealVectors
+    sealing: BlindVectors
     net: Network
     params: VerticalRegression
 
