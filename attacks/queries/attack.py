@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class ThresholdQueries(Attack):
         Whether the attack uses what the messages of the training tell of a split's column. Li et
         al. take it as known; their Sec. 2.3 has it unknown.
     """
+
+    numbers: ClassVar[bool] = True
 
     m: int = 0
     epsilon: float = 0.0
