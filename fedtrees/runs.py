@@ -226,7 +226,7 @@ def bench(
             where = str(folder)
             refused.callback(_remove, _new(folder))
             given["data"] = [{**(table or {}), "csv": str(_write(frame, folder))}]
-        chosen, folder = suite_of(given, text, suite, where, resume, time_limit)
+        chosen, folder = suite_of(given, text, suite, where, resume, time_limit, data_dir)
         session = Bench(chosen, folder, workers, data_dir, plugins)
         tell(session.notes)
         session.open(resume)

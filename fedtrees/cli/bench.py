@@ -144,7 +144,7 @@ def bench(
         "data": [table] if table else data,
     }
     options = by_client(table, {k: v for k, v in replaced.items() if v}, data_dir)
-    chosen, folder = suite_of(options, seeds, suite, out, resume, time_limit)
+    chosen, folder = suite_of(options, seeds, suite, out, resume, time_limit, data_dir)
     workers = default_workers() if jobs is None else jobs
     if workers < 1:
         raise UsageError(f"--jobs {jobs}: give 1 or more")
@@ -154,8 +154,6 @@ def bench(
         check_margin(margin)
     session = Bench(chosen, folder, workers, data_dir, plugins)
     tell(session.notes)
-    if "protocols" in options and "defenses" not in options:
-        _tell_what_is_left_out(suite, chosen)
     if dry_run:
         _dry_run(session, format.is_json)
         return
@@ -171,14 +169,17 @@ def suite_of(
     out: str | None,
     resume: bool,
     time_limit: float | None,
+    data_dir: str | None = None,
 ) -> tuple[Suite, Path]:
-    """Return the suite to run and where.
+    """Return the suite to run and where; say on stderr what was chosen to fit.
 
-    `options`: Keys of a grid, to replace the suite's. `seeds, name, out, resume, time_limit`: As
-    the options of the command.
+    `options`: Keys of a grid, to replace the suite's. `seeds, name, out, resume, time_limit,
+    data_dir`: As the options of the command.
 
-    Raises `UsageError` if they contradict one another, or name what is unknown.
+    Raises `UsageError` if they contradict one another, or name what is unknown or goes with
+    nothing.
     """
+    from fedtrees.bench.choice import chosen, told
     from fedtrees.bench.session import fresh_folder, reopen
     from fedtrees.bench.suite import DEFAULT_SUITE, Suite
 
@@ -187,33 +188,25 @@ def suite_of(
             raise UsageError("--resume needs --out RUN: which run to finish")
         folder = Path(out)
         begun = reopen(folder)
-        suite = (Suite.load(name) if name else begun).override(options, seeds)
+        suite = begun.override(options, seeds)
+        if name or suite != begun:
+            suite = chosen(Suite.load(name or DEFAULT_SUITE), options, seeds, data_dir)
         if replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
                 f"--resume finishes {folder} as it was begun; for other options choose another "
                 "--out"
             )
     else:
-        suite = Suite.load(name or DEFAULT_SUITE).override(options, seeds)
+        base = Suite.load(name or DEFAULT_SUITE)
+        suite = chosen(base, options, seeds, data_dir)
+        if text := told(base, options, suite):
+            tell([text])
         folder = Path(out) if out else fresh_folder(Path("runs"), suite.name)
     if time_limit is not None:
         if not 0 <= time_limit < float("inf"):
             raise UsageError(f"--time-limit {time_limit}: give seconds, 0 for no limit")
         suite = replace(suite, time_limit=time_limit)
     return suite, folder
-
-
-def _tell_what_is_left_out(name: str | None, chosen: Suite) -> None:
-    from fedtrees.bench.suite import DEFAULT_SUITE, Suite
-
-    kept, had = (
-        [d for g in s.grids for d in g.defenses]
-        for s in (chosen, Suite.load(name or DEFAULT_SUITE))
-    )
-    names = dict.fromkeys("+".join(p.name for p in d.parts) for d in had if d not in kept)
-    if names:
-        text = f"left out, for they act on nothing here: {', '.join(names)}"
-        print(f"{text} (name one with --defense to see why)", file=sys.stderr)
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:

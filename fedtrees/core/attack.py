@@ -31,6 +31,8 @@ class Attack(ABC):
     most_rows : int or None
         Training rows of more than which it is not run: its cost grows faster than they do. That is
         said before anything is trained.
+    threats : tuple of str
+        Threats that it is tried under where it is named: of roles with what they must know besides.
     """
 
     name: ClassVar[str] = "attack"
@@ -38,6 +40,7 @@ class Attack(ABC):
     gives: ClassVar[type[Claim] | None] = None
     comparison: ClassVar[bool] = False
     most_rows: ClassVar[int | None] = None
+    threats: ClassVar[tuple[str, ...]] = ()
 
     def inapplicable(self, view: View) -> Reason | str | None:
         """Return why there is nothing in such a view for this attack, None if there is.

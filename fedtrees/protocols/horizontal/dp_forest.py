@@ -169,7 +169,7 @@ class DPForest(Protocol):
     says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
     noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
     curious: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
