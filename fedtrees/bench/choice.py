@@ -18,13 +18,12 @@ from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.suite import ALL, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.core.attack import contenders
 from fedtrees.core.counts import listed
-from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.core.errors import INSTALL, FedtreesError, UsageError
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.partition import BY_CLIENT, OF_COLUMNS, PARTITIONS
-from fedtrees.neural.training import INSTALL
 from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.fit import Data, fit
 

@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import INSTALL, UsageError
 from fedtrees.neural.perceptron import Layers, join_layers
-
-#: How to get what networks need.
-INSTALL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
 
 
 @cache
