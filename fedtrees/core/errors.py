@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+#: How to get what networks need.
+INSTALL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
 _LISTED = 60  # names in one line of a message, and characters of each
 
 
