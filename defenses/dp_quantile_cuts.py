@@ -14,7 +14,7 @@ from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -56,7 +56,7 @@ class PrivateQuantileCuts(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     guards = (FeatureSketch,)
-    exempts = LATER
+    exempts = exempting(LATER)
     requires = (CutPoints,)
     reads_rows = True
     tries = {"epsilon": (1.0,)}

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.defense import Context, Defense, Place, Stage
-from fedtrees.core.errors import check_positive, check_share
+from fedtrees.core.errors import UsageError, check_positive, check_share
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
-from fedtrees.core.messages import Reveal
+from fedtrees.core.messages import Reveal, Trait, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.networks import ColumnSums, NetworkUpdate
-from fedtrees.messages.shared_trees import ClientTrees
+from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.sampled_gaussian import multiplier
 
@@ -35,8 +34,8 @@ class DPSGD(Defense):
     grant for all steps of the run (`fedtrees.privacy.sampled_gaussian`). Means of columns that
     inputs are standardised by are no part of that: with ``statistics=public`` none cross. Nor are
     trees that clients share before (`fedxgbllr`): it is the network over them alone that is
-    private. How many rows a client has is taken as public: sampling rate, steps and so noise follow
-    from it, and `fedavg-mlp` tells it.
+    private. Sampling rate, steps and so noise follow from how many rows a client has, and
+    `fedavg-mlp` tells it: the claim says so, unless one number is declared for all in its place.
 
     Parameters
     ----------
@@ -44,22 +43,25 @@ class DPSGD(Defense):
         Of the whole run, for one row added or removed; epsilon in nats.
     clip : float
         Bound on the Euclidean norm of a row's gradient.
+    declared_rows : int
+        How many rows each client is said to have, known beforehand; 0: as many as it has.
     """
 
     epsilon: float
     delta: float = 1e-5
     clip: float = 1.0
+    declared_rows: int = 0
 
     acts_through = frozenset({"rows"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (NetworkUpdate,)
-    exempts = {
-        ColumnSums: "exact sums over all clients; `spent` counts them as unprotected, and the "
-        "protocol's statistics=public sends none",
-        ClientTrees: "trees are grown and shared before; `spent` counts them as unprotected, and "
-        "the claim speaks of the network that is trained on what they say",
-    }
+    exempts = exempting({
+        Trait.SUMMED_SECURELY: "exact sums over all clients; `spent` counts them as unprotected, "
+        "and the protocol's statistics=public sends none",
+        Trait.GROWN_ALONE: "trees are grown and shared before; `spent` counts them as unprotected, "
+        "and the claim speaks of the network that is trained on what they say",
+    })  # fmt: skip
     acts_on = frozenset({"example-gradients"})
     poisson_sampling = True
     tries = {"epsilon": (1.0, 4.0, 16.0)}
@@ -69,10 +71,18 @@ class DPSGD(Defense):
         check_positive("epsilon", self.epsilon)
         check_positive("clip", self.clip)
         check_share("delta", self.delta)
+        if type(self.declared_rows) is not int or self.declared_rows < 0:
+            raise UsageError(
+                f"declared_rows={self.declared_rows!r}: give a whole number, 0 for own rows"
+            )
+
+    @property
+    def _told(self) -> str:
+        return "" if self.declared_rows else "rows"
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of all updates."""
-        return ApproximateDP(float(self.epsilon), self.delta, unprotected="rows")
+        return ApproximateDP(float(self.epsilon), self.delta, unprotected=self._told)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that rows are drawn, cut to a norm, and joined by one row of noise."""
@@ -94,9 +104,10 @@ class DPSGD(Defense):
         """Compose the steps that were taken; infinite where columns' sums or trees crossed."""
         own = [e for e in transcript.events if e.what == "NetworkUpdate"]
         found = composed(own, self.delta) if own else math.inf
-        names = {ColumnSums: "columns", ClientTrees: "trees"}
-        told = {name for d in transcript for kind, name in names.items() if type(d.message) is kind}
-        unprotected = "+".join(sorted(told | {"rows"}))
+        names = {Trait.SUMMED_SECURELY: "columns", Trait.GROWN_ALONE: "trees"}
+        crossed = {trait for d in transcript for trait in d.message.traits}
+        told = {names[trait] for trait in crossed & {*names}}
+        unprotected = "+".join(sorted({*told, self._told} - {""}))
         if told:
             return ApproximateDP(math.inf, self.delta, unprotected=unprotected, updates=found)
         return ApproximateDP(found, self.delta, unprotected=unprotected)

@@ -11,19 +11,9 @@ from fedtrees.core.coarsening import Decimals
 from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, Trait, having
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.messages.boosting import LeafValues
-from fedtrees.messages.forests import LeafClasses, LocalForest, PooledForest
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
-from fedtrees.messages.tree_networks import TreeNetworkModel
-
-_TREES = (LeafValues, ClientTrees, GlobalTrees, ClientModels, TreeNetworkModel)
-_FIELD: dict[type[Message], str] = {
-    **dict.fromkeys((LeafClasses, LocalForest, PooledForest), "probability"),
-    **dict.fromkeys(_TREES, "value"),
-}
 
 
 @register.defense("leaf-rounding")
@@ -47,7 +37,7 @@ class LeafRounding(Defense):
     acts_through = frozenset({"outgoing"})
     guarantee = Structural()
     at = frozenset({"server", "client"})
-    guards = tuple(_FIELD)
+    guards = having(Trait.LEAVES)
 
     def __post_init__(self) -> None:
         if (
@@ -59,13 +49,13 @@ class LeafRounding(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding of leaf values, which are float32, and of class shares."""
-        return {(kind, _FIELD[kind]): self.law(kind) for kind in self.guards}
+        return {(kind, kind.leaf_value): self.law(kind) for kind in self.guards}
 
     def law(self, kind: type[Message]) -> Decimals:
         """Return the rounding in messages of a type."""
-        return Decimals(self.decimals, single=_FIELD[kind] == "value")
+        return Decimals(self.decimals, single=kind.leaf_value == "value")
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round the values."""
-        field, law = _FIELD[type(message)], self.law(type(message))
+        field, law = message.leaf_value, self.law(type(message))
         return replace(message, **{field: law.send(getattr(message, field))})

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fedtrees.core.channel import Change, Removal
 from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, Trait, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.messages.shared_trees import ClientTrees
 
 
@@ -35,9 +34,7 @@ class MaskSumHessian(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.COUNTS})
     guards = (ClientTrees,)
-    exempts: ClassVar[Mapping[type[Message], str]] = {
-        NetworkUpdate: "a network over the trees has no sums of hessians"
-    }
+    exempts = exempting({Trait.NETWORK: "a network over the trees has no sums of hessians"})
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that the sums are a constant."""

@@ -32,8 +32,6 @@ from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
 from fedtrees.crypto import sizes
 from fedtrees.crypto.agreement import KEY_BYTES
-from fedtrees.crypto.errors import MissingPartyError, TooFewPartiesError
-from fedtrees.crypto.ledger import Ledger, costs_by_party
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, MaskRounds, RealMasks
 from fedtrees.crypto.survivor_sets import SurvivorSets
@@ -47,6 +45,8 @@ from fedtrees.messages.aggregation import (
     MaskShares,
     MaskSurvivors,
 )
+from fedtrees.sealing.errors import MissingPartyError, TooFewPartiesError
+from fedtrees.sealing.ledger import Ledger, costs_by_party
 
 # Sums whose masks are agreed on at once (`MaskPlan.sums`); those that are left at the end of a run
 # were made for nothing.

@@ -21,19 +21,16 @@ from fedtrees.core.aggregation import (
     whole,
 )
 from fedtrees.core.errors import UsageError
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, Trait
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
-from fedtrees.crypto import encrypted_sums, sizes
-from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
-from fedtrees.crypto.ledger import Ledger, costs_by_party
-from fedtrees.crypto.slots import Slots
+from fedtrees.crypto import encrypted_sums
 from fedtrees.defenses.real_sums import RealSums, opaque
 from fedtrees.messages.aggregation import OpenedSum, PaillierKey
-from fedtrees.messages.boosting import Histogram, LabelSums
-from fedtrees.messages.cuts import GridCounts
-from fedtrees.messages.forests import ClassCounts, ClassTotals
+from fedtrees.sealing import sizes
+from fedtrees.sealing.ledger import Ledger, costs_by_party
+from fedtrees.sealing.slots import Slots
 
 # Symmetric strength of a modulus of so many bits (NIST SP 800-57, part 1, table 2).
 _STRENGTH = {1024: 80, 2048: 112, 3072: 128}
@@ -70,7 +67,7 @@ class Paillier(RealSums):  # type: ignore[misc]
         ``ideal``: the same views and byte counts without arithmetic.
     """
 
-    bits: int = DEFAULT_BITS
+    bits: int = sizes.DEFAULT_BITS
     packing: int | None = None
     djn: bool = True
     mode: str = "real"
@@ -81,9 +78,7 @@ class Paillier(RealSums):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bits not in KEY_BITS:
-            known = ", ".join(map(str, KEY_BITS))
-            raise UsageError(f"bits={self.bits!r}: a Paillier key has one of {known}")
+        sizes.check_key_bits("bits", self.bits)
         width = self.packing
         if width is not None and (type(width) is not int or not 8 <= width <= _INT64_BITS):
             raise UsageError(f"packing={width!r}: give a whole number of bits from 8 to 64")
@@ -162,8 +157,8 @@ class PaillierSums(Aggregation):
         wire.carry(server, (self._holder,), product, _ADDED)
         whole_sums = {f: from_whole(opened[f], a.shape, a.dtype) for f, a in arrays.items()}
         total = replace(first, **whole_sums)
-        if isinstance(total, LabelSums):
-            self._classes = total.sums[1:]
+        if Trait.LABELS_COUNTED in total.traits:
+            self._classes = summands(total)["sums"][1:]
         wire.carry(self._holder, (self._holder,), total, _OPENED)
         message = OpenedSum(type(first).__name__, np.concatenate(list(opened.values())))
         wire.carry(self._holder, (server,), message, _OPENED)
@@ -181,7 +176,7 @@ class PaillierSums(Aggregation):
             sums = encrypted_sums.RealSums(names, how.bits, how.djn, self._ledgers)
         else:
             sums = encrypted_sums.IdealSums(self._holder, how.bits, self._ledgers)
-        size = encrypted_sums.public_key_bytes(how.bits, how.djn)
+        size = sizes.public_key_bytes(how.bits, how.djn)
         key = opaque(sums.public_key(), size, real=self._real)
         message = PaillierKey(self._holder, how.bits, key)
         wire.carry(self._holder, (wire.server,), message, _KEY)
@@ -204,20 +199,21 @@ class PaillierSums(Aggregation):
         if wire.rows is None or not wire.exact:
             return None
         rows = max(wire.rows, 1)
-        if isinstance(reply, (ClassCounts, ClassTotals, GridCounts)):
+        if Trait.COUNTED in reply.traits:
             return ((0, rows),)
         numeric = not wire.classes or wire.parameters.get("objective") == "reg:squarederror"
-        if not isinstance(reply, Histogram) or numeric:
+        if Trait.GRADIENTS not in reply.traits or numeric:
             return None
+        g_bits, h_bits = (getattr(reply, name) for name in ("g_bits", "h_bits"))
         # Of each row p - y and p (1 - p), of several classes 2 p (1 - p): y is 1 for as many rows
         # as the base score tells everybody.
         below = above = rows
         if self._classes is not None and len(self._classes) == 2:
             above, below = map(int, self._classes)
-        hessians = -(-rows // 2) << reply.h_bits
+        hessians = -(-rows // 2) << h_bits
         if wire.classes == 2:
-            hessians = -(-(rows << reply.h_bits) // 4)
-        return (-below << reply.g_bits, above << reply.g_bits), (0, hessians)
+            hessians = -(-(rows << h_bits) // 4)
+        return (-below << g_bits, above << g_bits), (0, hessians)
 
     def _sealed(
         self, sender: str, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots]

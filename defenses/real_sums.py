@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from fedtrees.core.errors import check_known
 from fedtrees.core.guarantee import Computational, Guarantee
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, Trait, having
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses.secure_sum import SealedSums
@@ -33,7 +33,7 @@ class RealSums(SealedSums):  # type: ignore[misc]
     """
 
     always_read: ClassVar[str] = ""
-    nonexpansive = SealedSums.guards  # sums are exact
+    nonexpansive = having(Trait.SUMMED, Trait.COUNTED)  # sums are exact
     mode: str
 
     def strength(self) -> tuple[int, str]:

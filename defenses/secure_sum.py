@@ -6,19 +6,9 @@ from dataclasses import dataclass
 
 from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import Histogram, LabelSums, LeafSums, ValidationLoss
-from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
-from fedtrees.messages.forests import ClassCounts, ClassTotals
-from fedtrees.messages.networks import ColumnSums, NetworkUpdate
-from fedtrees.messages.private_forests import LeafClassCounts
-from fedtrees.messages.shared_trees import ClientTrees
 
-_HISTOGRAMS: tuple[type[Message], ...] = (
-    Histogram, ClassTotals, ClassCounts, LeafClassCounts, LeafSums, NetworkUpdate,
-)  # fmt: skip
-_SUMMED = "the protocol itself sums it securely"
 _SUMMARY = (
     "not covered: a summary of columns is no sum (a sketch is the columns); grid-cuts sends "
     "counts in its place, public-cuts nothing"
@@ -31,20 +21,19 @@ class SealedSums(Defense):
     acts_through = frozenset({"summed"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = (*_HISTOGRAMS, GridCounts)
-    requires = _HISTOGRAMS
-    exempts = {
-        LabelSums: _SUMMED,
-        ValidationLoss: _SUMMED,
-        ColumnSums: _SUMMED,
-        FeatureSketch: _SUMMARY,
-        FeatureRanges: _SUMMARY,
-        ClientTrees: "not covered: trees that clients share are no sum",
-    }
+    guards = having(Trait.SUMMED, Trait.COUNTED)
+    requires = having(Trait.SUMMED)
+    exempts = exempting(
+        {
+            Trait.SUMMED_SECURELY: "the protocol itself sums it securely",
+            Trait.SUMMARY: _SUMMARY,
+            Trait.GROWN_ALONE: "not covered: trees that clients share are no sum",
+        }
+    )
 
     def summed(self) -> tuple[type[Message], ...]:
         """Name the histograms, and counts that cut points are made of."""
-        return self.guards
+        return self.guards  # type: ignore[no-any-return]
 
 
 @register.defense("secure-sum")

@@ -12,21 +12,18 @@ from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, Trait, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.boosting import Histogram, LeafSums
 from fedtrees.messages.cuts import CutPoints, GridCounts
-from fedtrees.messages.forests import ClassCounts, ClassTotals
 from fedtrees.privacy.accounting import spent_on_cuts
 from fedtrees.privacy.mechanisms import discrete_laplace_share
 from fedtrees.privacy.noise import Laplace
 
-_LATER = "the claim speaks of how cut points are settled, not of what is summed on them"
-LATER: dict[type[Message], str] = dict.fromkeys(
-    (Histogram, ClassCounts, ClassTotals, LeafSums), _LATER
-)
+LATER = {
+    Trait.SUMMED: "the claim speaks of how cut points are settled, not of what is summed on them"
+}
 _MOST_CELLS = 1 << 16
 _SHARED = "clients"  # trusted with the shares of noise that they add
 
@@ -37,7 +34,7 @@ class SettledCuts(Defense):
     guarantee = Structural()
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
-    exempts = LATER
+    exempts = exempting(LATER)
     requires = (CutPoints,)
 
 

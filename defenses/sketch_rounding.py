@@ -14,7 +14,7 @@ from fedtrees.core.channel import Change, Reshaped
 from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.defenses.settled_cuts import LATER
@@ -43,7 +43,7 @@ class SketchRounding(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     guards = (FeatureSketch,)
-    exempts = LATER
+    exempts = exempting(LATER)
 
     def __post_init__(self) -> None:
         whole = isinstance(self.digits, int) and not isinstance(self.digits, bool)

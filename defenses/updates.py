@@ -15,11 +15,10 @@ from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import check_positive, check_share
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, Trait, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.messages.networks import ColumnSums, NetworkUpdate
-from fedtrees.messages.shared_trees import ClientTrees
+from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.privacy.noise import Gaussian
 
 
@@ -30,10 +29,13 @@ class ChangedUpdates(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES})
     guards = (NetworkUpdate,)
-    exempts = {
-        ColumnSums: "the protocol itself sums it securely; what is opened is exact",
-        ClientTrees: "not covered: trees are shared before the network is trained, as they are",
-    }
+    exempts = exempting(
+        {
+            Trait.SUMMED_SECURELY: "the protocol itself sums it securely; what is opened is exact",
+            Trait.GROWN_ALONE: "not covered: trees are shared before the network is trained, as "
+            "they are",
+        }
+    )
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Change the mean; who takes no part sends zeros as they are."""

@@ -12,8 +12,8 @@ _EXPORTS = {
     "FederatedForestClassifier": "fedtrees.estimators",
     "FederatedGBDTClassifier": "fedtrees.estimators",
     "FederatedGBDTRegressor": "fedtrees.estimators",
-    "Run": "fedtrees.runs",
-    "leakage": "fedtrees.scoring",
+    "Run": "fedtrees.api",
+    "leakage": "fedtrees.estimators.scoring",
     "load_model": "fedtrees.trees.files.models",
 }
 _PACKAGES = ("bench",)  # called by their own name

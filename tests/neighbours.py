@@ -30,7 +30,8 @@ from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
 from fedtrees.privacy.randomised_response import matrix
 from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
-from fedtrees.protocols.horizontal import dp_forest, dp_gbdt
+from fedtrees.protocols.forests import dp_forest
+from fedtrees.protocols.horizontal import dp_gbdt
 
 
 @dataclass

@@ -184,7 +184,7 @@ def test_an_attack_that_is_new_reads_every_count_of_the_first_tree(monkeypatch):
 
     # Not for the tests that come after: all attacks that are registered run there.
     monkeypatch.setitem(register._known, "attack", dict(register._known["attack"]))
-    found = runpy.run_path(str(ROOT / "fedtrees" / "templates" / "attack.py"))
+    found = runpy.run_path(str(ROOT / "fedtrees" / "cli" / "templates" / "attack.py"))
     ToldCounts = found["ToldCounts"]
 
     X, y = load_wine(return_X_y=True)

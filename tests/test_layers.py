@@ -1,30 +1,7 @@
 """The layers of the design hold: checked on the installed layout, where the folders meet."""
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).parents[1]
-
-
-def merged_layout(target: Path) -> Path:
-    """Lay the package out as a wheel does: one folder, everything below it."""
-    package = target / "fedtrees"
-    shutil.copytree(ROOT / "fedtrees", package, ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("defenses", "attacks", "benchmarks"):
-        shutil.copytree(ROOT / part, package / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", target)
-    return package
-
-
-def lint(folder: Path) -> subprocess.CompletedProcess:
-    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    return subprocess.run(
-        [sys.executable, "-c", command], cwd=folder, capture_output=True, text=True, check=False
-    )
+from layers import lint, merged_layout
 
 
 def test_layers_hold(tmp_path):

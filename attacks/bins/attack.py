@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.bins.feasible import MOST_ROWS, Told, told_of_open
 from fedtrees.attacks.bins.likely import likely_shares, middles, rank_interval, ranks_of
-from fedtrees.attacks.bins.subsets import Certain, certain_bins
-from fedtrees.attacks.bins.sums import Column, columns_of
+from fedtrees.attacks.bins.sums import columns_of
+from fedtrees.attacks.evidence.subsets import Certain, Column, certain_bins
 from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
@@ -39,6 +40,8 @@ class LinearReconstruction(Attack):
     is solved for together, by shares of rows in bins (`fedtrees.attacks.bins.feasible`); where
     sums tell several rows not apart, own columns and labels say which is likelier.
     """
+
+    numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why no sums were opened whose rows are known, None if some were."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.bins.subsets import Certain
-from fedtrees.attacks.bins.sums import Column
+from fedtrees.attacks.evidence.subsets import Certain, Column
 from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.subsets import Column, NodeSums
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import (
     BinCounts,
@@ -19,48 +19,6 @@ from fedtrees.messages.vertical import (
     replayed,
     sibling,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class NodeSums:
-    """The sums over the bins of one column at one node.
-
-    Attributes
-    ----------
-    tree : int
-    rows : int32 array, shape (m,)
-        Those of the node that bring anything.
-    brings : int64 array, shape (m, s)
-        What each brings.
-    sums : int64 array, shape (B + 1, s)
-        Of the rows in every bin; last: of those without a value.
-    """
-
-    tree: int
-    rows: NDArray[np.int32]
-    brings: NDArray[np.int64]
-    sums: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """All that is seen of one column.
-
-    Attributes
-    ----------
-    owner : str
-    position : int
-        In the schema.
-    nodes : tuple of NodeSums
-        Small nodes first.
-    allowed : bool array, shape (N, B + 1)
-        In which bins a row may be, by the splits of the column that it came by; last: no value.
-    """
-
-    owner: str
-    position: int
-    nodes: tuple[NodeSums, ...]
-    allowed: NDArray[np.bool_]
 
 
 def brought(view: View) -> dict[int, NDArray[np.int64]]:

@@ -52,6 +52,8 @@ class Basis:
         """
         codes = [len(feature.categories) for feature in schema.features]
         grid = Grid.of(evidence.trees, len(codes), codes)
+        if evidence.targets is not None:
+            grid = replace(grid, edges=(*grid.edges[:-1], evidence.targets.edges))
         low, high = value_ranges(schema, own, grid, evidence.cuts, ranges)
         known = own if use_prior else own.take(np.zeros(0, dtype=np.intp))
         told = use_prior and evidence.likely is not None

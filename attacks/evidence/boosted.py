@@ -18,6 +18,31 @@ Level = Literal["histograms", "statistics", "values"]
 
 
 @dataclass(frozen=True, eq=False)
+class Targets:
+    """What is known of victims' numeric targets, in cells like those of a column.
+
+    Attributes
+    ----------
+    edges : float32 array, shape (K - 1,)
+        Between the cells, ascending.
+    values : float64 array, shape (K,)
+        What a target in each cell is on average.
+    sizes : int64 array, shape (K,)
+        Likely number of rows in each.
+    """
+
+    edges: NDArray[np.float32]
+    values: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+
+    @property
+    def variance(self) -> float:
+        """Variance of the targets."""
+        share = self.sizes / max(self.sizes.sum(), 1)
+        return float(share @ (self.values - share @ self.values) ** 2)
+
+
+@dataclass(frozen=True, eq=False)
 class NodeHistograms:
     """Gradient histograms of the nodes of one tree, summed over clients.
 
@@ -127,6 +152,8 @@ class Evidence:
         Whether bins of few rows were left out of the sums.
     row_law : Channel or None
         What was done to the gradient of every row, once a tree.
+    targets : Targets or None
+        Of numeric targets, which are then the last column of all rows; None: rows have classes.
     own_in_bins : bool
         Whether histograms are of own rows, too: not where what the principals sent was taken off.
     """
@@ -158,6 +185,7 @@ class Evidence:
     suppressed: bool = False
     row_law: Channel | None = None
     own_in_bins: bool = True
+    targets: Targets | None = None
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):
@@ -176,6 +204,11 @@ class Evidence:
                 )
         if len(self.trees) % self.outputs:
             raise DataError(f"{len(self.trees)} trees do not make rounds of {self.outputs}")
+
+    @property
+    def row_variance(self) -> float:
+        """Variance of one row's gradient for who knows nothing of it: a fair coin's, of classes."""
+        return 0.25 if self.targets is None else self.targets.variance
 
     @property
     def outputs(self) -> int:

@@ -35,8 +35,11 @@ class Counts:
 def first_gradient(evidence: Evidence, t: int = 0) -> tuple[float, float]:
     """Return (p, h) of every row before tree ``t`` of the first round.
 
-    The probability of the tree's class, and the hessian (Di Gennaro et al. 2025, Eqs. 2-3, 17-18).
+    The probability of the tree's class, and the hessian (Di Gennaro et al. 2025, Eqs. 2-3, 17-18);
+    of numeric targets none is of a class.
     """
+    if evidence.targets is not None:
+        return 0.0, 1.0
     other = np.array([0 if evidence.class_of(t) else 1])
     g, h = gradients(evidence.start(1), other, evidence.constant_hessian, t)
     return float(g[0]), float(h[0])

@@ -75,7 +75,7 @@ def value_ranges(
             continue
         seen = [own.X[:, f], grid.edges[f]]
         told = (None, None)
-        if cuts is not None:
+        if cuts is not None and f < cuts.n_features:
             seen.append(cuts.of(f) if feature.cuts else cuts.of(f)[:-1])
             told = (None, None) if feature.cuts else pooled_range(cuts, f)
         declared = (feature.low, feature.high) if ranges == "schema" else (None, None)

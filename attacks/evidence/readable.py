@@ -11,7 +11,7 @@ from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafSums, LeafValues
 from fedtrees.messages.models import BoostedModel
 from fedtrees.messages.shared_trees import SharedTrees
-from fedtrees.trees.boosted.losses import Logistic, Softmax, objective_of
+from fedtrees.trees.boosted.losses import Logistic, Softmax, SquaredError, objective_of
 
 TREES: tuple[type[Message], ...] = (
     LeafValues,
@@ -33,17 +33,31 @@ def shows(view: View, *kinds: type[Message]) -> bool:
     )
 
 
-def no_trees(view: View) -> Reason | None:
-    """Return why the principals see no boosted trees, None if they do."""
+def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
+    """Return why the principals see no boosted trees, None if they do.
+
+    ``numbers``: trees of squared error will do, too, if their rows are of all clients.
+    """
     if not shows(view, *TREES):
         return Reason("no-trees")
     if "intercept" in view.parameters and not shows(view, SharedTrees):
         return Reason("trees-of-several")
-    if classes_of_leaves(view) is None:
+    if classes_of_leaves(view) is None and not (numbers and squared_error(view)):
         return Reason("other-leaves")
+    if squared_error(view) and shows(view, SharedTrees):
+        return Reason("shared-numbers")
     if any(len(f.categories) > MOST_CODES for f in split_by_sets(view)):
         return Reason("many-categories", most=MOST_CODES)
     return None
+
+
+def squared_error(view: View) -> bool:
+    """Tell whether leaves are Newton steps of squared error."""
+    try:
+        objective = objective_of(view.parameters.get("objective"), view.schema.classes)
+    except UsageError:
+        return False
+    return isinstance(objective, SquaredError)
 
 
 def split_by_sets(view: View) -> list[Feature]:

@@ -29,6 +29,20 @@ def gradients(
     return gh[:, 0], np.ones(len(gh)) if constant_hessian else gh[:, 1]
 
 
+def gradients_of(
+    evidence: Evidence,
+    margin: NDArray[np.float32],
+    y: NDArray[Any],
+    target: NDArray[Any],
+    output: int = 0,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the same of rows with such classes; or with such ``target``, where it is a number."""
+    if evidence.targets is None:
+        return gradients(margin, y, evidence.constant_hessian, output)
+    g = (margin - target.astype(np.float32)).astype(np.float64)
+    return g, np.ones(len(g))
+
+
 def of_output(margin: NDArray[Any], output: int) -> NDArray[Any]:
     """Return one output's part of margins of shape (n,) or (n, K), as a view."""
     return margin if margin.ndim == 1 else margin[:, output]

@@ -30,8 +30,6 @@ _CLEAR = 0.01
 _MOST_ROWS = 300
 # Shares of classes are told in so many parts.
 _SHARES = 1_000_000
-# Variance of one row's gradient: that of a fair coin.
-_ROW_VARIANCE = 0.25
 # Rows expected in a leaf below which Pearson's test is not to be trusted.
 _FEWEST_EXPECTED = 5
 
@@ -63,7 +61,7 @@ class Weight:
         parts, sums = [np.ones(0)], 0
         for t, leaf in enumerate(basis.sums):
             own = np.bincount(leaf.own_leaf, minlength=len(leaf.var_g)) + 1.0
-            spread = _ROW_VARIANCE * rows * own / own.sum() * (1 + rows / own.sum())
+            spread = evidence.row_variance * rows * own / own.sum() * (1 + rows / own.sum())
             noise = np.where(leaf.var_g > NOISE_FLOOR, leaf.var_g, 0.0)
             parts.append(spread / (spread + noise) if rows else np.ones(1))
             if not evidence.is_foreign(t):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.own_sums import bins_left
-from fedtrees.attacks.evidence.routing import add_values, gradients
+from fedtrees.attacks.evidence.routing import add_values, gradients_of
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.routing import Routes
@@ -61,7 +61,7 @@ def victim_sums(
         tree, node, k = evidence.trees[t], nodes[:, t], t % evidence.outputs
         if k == 0:
             before = margin.copy()
-        g, h = gradients(before, own.y, evidence.constant_hessian, k)
+        g, h = gradients_of(evidence, before, own.y, own.X[:, -1], k)
         positive = own.y == evidence.class_of(t)
         out.append(_one_tree(evidence, t, positive, node, (g, h), subtract))
         add_values(margin, k, tree.value[node])

@@ -73,7 +73,8 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         trees, start, level = _released(view)
     elif levels := levels_of(view):
         summed = ([one.summed(view.principals) for one in levels[t]] for t in sorted(levels))
-        grown = [grow_again(tree, cuts, params, view.schema.complete) for tree in summed]
+        complete, numbers = view.schema.complete, not classes
+        grown = [grow_again(tree, cuts, params, complete, numbers=numbers) for tree in summed]
         (source,) = grown[0].sums
         trees = tuple(g.tree for g in grown)
         histograms = tuple(histograms_of(view, g, source) for g in grown)
@@ -82,7 +83,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         trees = _assemble(view)
         level = "statistics" if trees and trees[0].g is not None else "values"
     told = histograms is None  # sums are those beside splits and leaf values
-    if not trees or len(start) != (1 if classes == 2 else classes):
+    if not trees or len(start) != (1 if classes in (0, 2) else classes):
         return None
     if LEVELS.index(most) < LEVELS.index(level):
         level, histograms = most, None
@@ -108,7 +109,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         n_rows=view.n_rows,
         noise=noise_of(view, shown, noisy_cuts, parties, told),
         rounding=law_of_values(view),
-        constant_hessian=view.defense.unit_hessian,
+        constant_hessian=view.defense.unit_hessian or not classes,
         mean_start=params.base_score is None,
         reg_alpha=params.reg_alpha,
         subsample=params.subsample,

@@ -8,6 +8,7 @@ probabilities proportional to exp(beta * gain).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,10 +80,10 @@ def log_probability(
     twice = split[:, None, None] & (np.abs(gains - taken[:, None, None]) <= SAME * scale)
     gains = np.where(twice, -np.inf, gains)
     every = np.concatenate([taken[:, None], gains.reshape(V, -1)], axis=1) - taken[:, None]
-    odds = [_odds(every, split, beta) for beta in BETAS]
-    fits = [float(np.log(_softened(chance, split, doubt)).sum()) for chance, _ in odds]
+    chances, away_at = _odds(every, split)
+    fits = [float(np.log(_softened(chance, split, doubt)).sum()) for chance in chances]
     best = int(np.argmax(fits))
-    chance, away = odds[best]
+    chance, away = chances[best], away_at(best)
     sure = np.where(split, 1.0, (1 - doubt) * chance / _softened(chance, split, doubt))
     away = (away * sure[:, None]).reshape(gains.shape)
     pull = (away.sum(axis=(1, 2)), away)
@@ -90,7 +91,7 @@ def log_probability(
     return fits[best], BETAS[best] * slope
 
 
-def _odds(excess: Floats, split: NDArray[np.bool_], beta: float) -> tuple[Floats, Floats]:
+def _odds(excess: Floats, split: NDArray[np.bool_]) -> tuple[list[Floats], Callable[[int], Floats]]:
     """Return how probable every choice is, and by how much candidates lower its logarithm.
 
     Parameters
@@ -99,20 +100,32 @@ def _odds(excess: Floats, split: NDArray[np.bool_], beta: float) -> tuple[Floats
         What each gains more than what was taken, which comes first.
     split : bool array, shape (V,)
         Of a node that was left alone, only candidates that gain more count.
-    beta : float
 
     Returns
     -------
-    chance : float64 array, shape (V,)
-    away : float64 array, shape (V, candidates)
-        Derivatives of the logarithm by the gains, times -1 / beta.
+    chances : list of float64 array, shape (V,)
+        For each of `BETAS`.
+    away : callable
+        Returns, for one of them, derivatives of the logarithm by the gains, times -1 / beta,
+        float64 (V, candidates).
     """
     top = np.maximum(excess.max(axis=1, keepdims=True), 0.0)
-    odds = np.exp(beta * (excess - top))
-    spare = np.where(split[:, None] | (excess <= 0), 0.0, np.exp(-beta * top))
-    odds[:, 1:] *= split[:, None] | (excess[:, 1:] > 0)
-    whole = odds.sum(axis=1) - spare[:, 1:].sum(axis=1)
-    return odds[:, 0] / whole, odds[:, 1:] / whole[:, None]
+    counts = split[:, None] | (excess[:, 1:] > 0)
+    spared = np.where(split, 0, counts.sum(axis=1))
+    odds, spare = np.exp(BETAS[0] * (excess - top)), np.exp(-BETAS[0] * top[:, 0])
+    odds[:, 1:] *= counts
+    wholes, chances = list[Floats](), list[Floats]()
+    for _ in BETAS:  # each is four times the one before
+        wholes.append(odds.sum(axis=1) - spared * spare)
+        chances.append(odds[:, 0] / wholes[-1])
+        odds, spare = odds**2, spare**4
+        odds *= odds
+
+    def away(at: int) -> Floats:
+        found = np.exp(BETAS[at] * (excess[:, 1:] - top))
+        return np.asarray(found * counts / wholes[at][:, None])
+
+    return chances, away
 
 
 def _softened(chance: Floats, split: NDArray[np.bool_], doubt: float) -> Floats:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.readable import shows
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import NodeSplits
-from fedtrees.messages.forests import LeafClasses, LocalForest, PooledForest
-from fedtrees.messages.models import ForestModel
+from fedtrees.messages.forests import ForestModel, LeafClasses, LocalForest, PooledForest
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 Ints = NDArray[np.int32]

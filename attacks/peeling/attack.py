@@ -6,13 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
+from fedtrees.attacks.evidence.clients.histograms import told_apart
 from fedtrees.attacks.evidence.laws import law_of_rows
 from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled, victims_rows
-from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
+from fedtrees.attacks.evidence.readable import classes_of_leaves, shows, squared_error
 from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
+from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.annealing import CHAINS, LIKELY, Sought, likely_rows
 from fedtrees.attacks.peeling.counted import (
     CountedSources,
@@ -22,6 +25,13 @@ from fedtrees.attacks.peeling.counted import (
     presence,
 )
 from fedtrees.attacks.peeling.marks import marked_rows
+from fedtrees.attacks.peeling.numbers import (
+    SURE_NUMBER,
+    CountedBins,
+    exact_bins,
+    first_rows,
+    read_off,
+)
 from fedtrees.attacks.peeling.owners import owners_of, room_of
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import Ints, Residual, take_out
@@ -43,7 +53,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
-from fedtrees.messages.forests import ClassCounts
+from fedtrees.messages.class_counts import ClassCounts
 from fedtrees.trees.binning import Cuts
 
 
@@ -69,6 +79,8 @@ class HistogramPeeling(Attack):
         the owner whose columns have them.
     """
 
+    numbers: ClassVar[bool] = True
+
     work: float = MOST_WORK
     confidence: float = LEAST_CONFIDENCE
     sketches: bool = True
@@ -85,6 +97,8 @@ class HistogramPeeling(Attack):
             return None
         if not shows(view, Histogram, GlobalHistogram):
             return Reason("no-histograms")
+        if squared_error(view):
+            return None if exact_histograms(view) else Reason("numbers-off")
         if (classes_of_leaves(view) or 2) > 2:
             return Reason("several-probabilities")
         if classes_of_leaves(view) is None:
@@ -95,6 +109,8 @@ class HistogramPeeling(Attack):
         """Guess rows of the victims, with owner where single histograms were seen."""
         if not shows(view, Histogram, GlobalHistogram):
             return self._of_classes(view, rng)
+        if squared_error(view):
+            return self._of_numbers(view, rng)
         own = Table.empty(view.schema) if view.rows is None else view.rows
         sources = sources_of(view)
         if sources is None:
@@ -124,6 +140,31 @@ class HistogramPeeling(Attack):
                 "bins_unexplained": float(sum(p.unexplained for p in sources.parts.values())),
             },
         )
+
+    def _of_numbers(self, view: View, rng: np.random.Generator) -> Guess:
+        """Guess rows with numeric targets, those alone that are sure."""
+        whole = evidence_of(view)
+        assert whole is not None
+        assert whole.cuts is not None
+        cuts, d = whole.cuts, len(view.schema.features)
+        own = np.zeros((0, d), np.float32) if view.rows is None else view.rows.X
+        ranges, edges = ranges_of(view.schema, own, cuts), lower_edges(cuts, view)
+        tables, owners = [Table(np.zeros((0, d)), np.zeros(0))], list[str]()
+        for owner, evidence in (told_apart(view) or {"": whole}).items():
+            counted = CountedBins.of(evidence)
+            if evidence.own_in_bins and view.rows is not None:
+                counted.take_out(to_bins(cuts, own), view.rows.y)
+            found, sure = read_off(counted, first_rows(counted), np.zeros((0, d + 1)), rng)
+            if self.confidence > SURE_NUMBER:
+                sure[:] = False
+            X = values_in(cuts, view.schema, found.bins[sure], own, ranges, rng, edges)
+            tables.append(Table(X, counted.targets(found.g[sure])))
+            owners += [owner] * int(sure.sum())
+        table = Table.concat(tables)
+        confidence = np.full(len(table), SURE_NUMBER)
+        named = tuple(owners) if owners and all(owners) else None
+        notes = {"readable": 1.0, "trees_read": float(len(whole.trees))}
+        return Guess((Records(table, confidence, named),), notes)
 
     def _marked(
         self, sources: Sources, left: Residual, law: Channel | None, own: Ints | None
@@ -196,6 +237,12 @@ def _with_likely(
     seeds = rng.integers(0, 1 << 62, CHAINS)
     spare = search.most_work - sure.work
     return sure.beside(*likely_rows(search.state, search.counts, told, seeds, spare), LIKELY)
+
+
+def exact_histograms(view: View) -> bool:
+    """Tell whether the bins of all rows are seen as they are."""
+    evidence = evidence_of(view)
+    return evidence is not None and exact_bins(evidence)
 
 
 def _nothing(view: View) -> Guess:

@@ -14,7 +14,7 @@ from fedtrees.attacks.peeling.rows import CUT, DEFAULT_LEFT, FEATURE, LEFT, RIGH
 from fedtrees.core.view import View
 from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.boosting import NodeSplits
-from fedtrees.messages.forests import ClassCounts, ClassCountsRequest, ClassTotals
+from fedtrees.messages.class_counts import ClassCounts, ClassCountsRequest, ClassTotals
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.jit import kernel

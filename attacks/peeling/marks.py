@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.bins.subsets import certain_bins
-from fedtrees.attacks.bins.sums import Column, NodeSums
+from fedtrees.attacks.evidence.subsets import Column, NodeSums, certain_bins
 from fedtrees.attacks.peeling.peel import Peeled
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual
 from fedtrees.core.channel import Channel

@@ -43,6 +43,8 @@ class ThresholdQueries(Attack):
         al. take it as known; their Sec. 2.3 has it unknown.
     """
 
+    numbers: ClassVar[bool] = True
+
     m: int = 0
     epsilon: float = 0.0
     columns: str = "told"

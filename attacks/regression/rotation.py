@@ -21,6 +21,8 @@ from fedtrees.attacks.regression.reals import Reals, beside, least_squares, norm
 BEAM = 16
 #: What a column costs whose length the equations say is not 1, for each unit of its square.
 IMPOSSIBLE = 1e3
+#: An equation whose row stands out of the others by less, of 1, tells a sign alone.
+HARDLY = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +120,21 @@ def _candidates(
         return [(x, 0.0)]
     beyond = float(x @ x) - 1
     if len(basis) == n:
-        return [(x, abs(beyond))]
+        return [(_of_length_one(x, A[-1], basis[-1]) if len(A) == n else x, abs(beyond))]
     away = root(1 - x @ x) * beside(basis, n)
     if norm(away) <= tiny:
         return [(x, max(beyond, 0.0))]
     return [(x + away, 0.0), (x - away, 0.0)]
+
+
+def _of_length_one(x: Reals, row: Reals, last: Reals) -> Reals:
+    """Return x, of n equations, the last part by its length where the last row hardly tells it.
+
+    A small weight does so: its error is divided by how far its row stands out of the others.
+    """
+    part = x @ last
+    if abs(row @ last) >= HARDLY:
+        return x
+    rest = x - part * last
+    left = root(1 - rest @ rest)
+    return rest + (left if part > 0 else -left) * last

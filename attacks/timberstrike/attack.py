@@ -14,7 +14,9 @@ from fedtrees.attacks.evidence.marginals import all_sketched, likely_rows
 from fedtrees.attacks.evidence.prior import Ranges
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.readback.claims import with_counts_read_back
+from fedtrees.attacks.evidence.targets import told_moments
 from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.timberstrike.numbers import reconstruct_numbers
 from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.core.attack import Attack
@@ -50,6 +52,8 @@ class TimberStrike(Options, Attack):
         (`as_published`).
     """
 
+    numbers: ClassVar[bool] = True
+
     most: Level = "histograms"
     clues: Clues = "all"
     starts: Starts = "own"
@@ -57,16 +61,32 @@ class TimberStrike(Options, Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees, None if they do."""
-        return no_trees(view)
+        return no_trees(view, numbers=True)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""
+        if not view.schema.classes:
+            return self._numbers(view, rng)
         guess = self._reconstruct(view, rng)
         if self.scope != "union":
             reads = self.most == "histograms" and self.noise == "declared"
             return with_counts_read_back(guess, view) if reads else guess
         rows = (EveryRecord(r.table, owner=r.owner) for r in guess.all(Records))
         return Guess(tuple(rows), guess.notes)
+
+    def _numbers(self, view: View, rng: np.random.Generator) -> Guess:
+        """Guess rows with numeric targets."""
+
+        def one(evidence: Evidence, owner: str | None = None) -> Guess:
+            told = told_moments(view, owner)
+            return reconstruct_numbers(evidence, view.rows, view.schema, told, self, rng)
+
+        if self.most == "histograms" and self.scope != "union":
+            victims = victims_of(view, self.clues, self.starts, self.most)
+            if victims:
+                return union_of(victims, self.most, one)
+        evidence = evidence_of(view, self.most)
+        return Guess() if evidence is None else one(evidence)
 
     def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
         victims = victims_of(view, self.clues, self.starts, self.most)
@@ -140,6 +160,7 @@ class PublishedTimberStrike(TimberStrike):
     """
 
     comparison: ClassVar[bool] = True
+    numbers: ClassVar[bool] = False
 
     most: Level = "statistics"
     solver: Solver = "local-search"

@@ -18,7 +18,7 @@ from fedtrees.attacks.evidence.equations import contributions, equations, slopes
 from fedtrees.attacks.evidence.grid import Grid, LeafConstraints
 from fedtrees.attacks.evidence.maxent import draw_leaves, max_entropy
 from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
-from fedtrees.attacks.evidence.routing import add_values, gradients, of_output
+from fedtrees.attacks.evidence.routing import add_values, gradients_of, of_output
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.timberstrike.foreign import doubt_in_sums, expected_values
 from fedtrees.attacks.timberstrike.milp import solve_counts
@@ -142,7 +142,8 @@ def _assign(
     if options.random_leaf:
         chosen = draw_leaves(options_of, _evenly(options_of), group, rng.random(len(group)))
         return chosen, None if share is None else rng.random(len(share)) < share
-    g, h = gradients(margin[first], y, evidence.constant_hessian, t % evidence.outputs)
+    of = np.zeros(len(y)) if evidence.targets is None else evidence.targets.values[lo[:, -1]]
+    g, h = gradients_of(evidence, margin[first], y, of, t % evidence.outputs)
     target, ridge = equations(evidence, t, sums, leaves)
     if boxes.doubt is not None:
         doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size

@@ -144,7 +144,9 @@ def _defense(rng: np.random.Generator) -> Composition:
         parts.append(LaplaceHistogram(float(_one(rng, 1.0, 16.0)), clip=float(_one(rng, 1, 0.4))))
     if rng.random() < 0.3:
         small = MinBin(int(rng.integers(2, 7)), _one(rng, "client", "client", "server"))
-        parts.insert(int(rng.integers(0, len(parts) + 1)), small)
+        noisy = any(isinstance(part, LaplaceHistogram) for part in parts)  # is first, or no claim
+        place = int(rng.integers(0, len(parts) + 1))
+        parts.insert(len(parts) if noisy else place, small)
     if rng.random() < 0.4:
         lossy = Masking(mode="ideal", dropout=0.1)
         parts.append(_one(rng, SecureSum(), SecureSum(), Masking(mode="ideal"), lossy))

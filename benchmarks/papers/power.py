@@ -22,7 +22,8 @@ from fedtrees.core.specs import parse_one
 from fedtrees.defenses import dp_quantile_cuts, dp_sgd, label_noise, settled_cuts
 from fedtrees.privacy import noise
 from fedtrees.privacy.randomised_response import odds_within
-from fedtrees.protocols.horizontal import dp_forest, dp_gbdt
+from fedtrees.protocols.forests import dp_forest
+from fedtrees.protocols.horizontal import dp_gbdt
 from fedtrees.report.claims import refuted
 
 _HIST, _COLUMNS, _LAPLACE = "fedtree-hist", "secureboost", "laplace-hist[epsilon=1,calibrated=true]"

@@ -16,7 +16,6 @@ from fedtrees.benchmarks.perf.rivals import table
 from fedtrees.crypto import paillier
 from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram, with_siblings
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty
@@ -26,7 +25,8 @@ from fedtrees.crypto.obfuscators import (
     OwnerObfuscators,
     PlainObfuscators,
 )
-from fedtrees.crypto.slots import Slots
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.slots import Slots
 
 _BINS = 32
 _BITS = 20  # binary places of gradients

@@ -11,7 +11,7 @@ import numpy as np
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.registry import register
-from fedtrees.messages.models import ForestModel
+from fedtrees.messages.forests import ForestModel
 
 
 @register.attack("forest-counts")

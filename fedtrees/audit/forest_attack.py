@@ -6,15 +6,16 @@ import math
 import re
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.attack import DraftDP
-from fedtrees.attacks.leaves.attack import ForestBoxes
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.holding import Holding
+from fedtrees.core.registry import register
 from fedtrees.core.schema import OneHot, Schema, Table
+from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.messages.models import public_view
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -28,9 +29,9 @@ FEWEST = 10
 COMMON = 1000
 
 
-def attack_on(model: ModelFile) -> DraftDP | ForestBoxes:
+def attack_on(model: ModelFile) -> Any:
     """Return the attack that reads a forest."""
-    return ForestBoxes() if model.released is None else DraftDP()
+    return register.make("attack", Spec("forest-boxes" if model.released is None else "draft-dp"))
 
 
 def view_of_file(

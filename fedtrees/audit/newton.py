@@ -25,6 +25,7 @@ ENOUGH = 60  # and stumps two each: this many equations are read, or more
 _GOOD_SIZE = 12  # leaves: enough equations beyond the unknown sums, and quickly solved
 MOST_PIECES = 200  # of which the ones to fit on are chosen
 _ETA = (0.001, 2.0)  # learning rates searched
+_AT_ONCE = 24  # of these: matrices of 128 leaves take 8 MB then
 MOST_PARTS = 50  # clients or trees that a round learning rate was divided by
 HONEST = 4.0  # residual up to which round numbers are taken; the largest seen is 1.9
 MOST_RATES = 50
@@ -158,37 +159,42 @@ class _Fit:
         parts = [np.concatenate(x, axis=1) for x in (c, b, alone, each)]
         return parts[0], parts[1], parts[2], parts[3]
 
-    def at(self, eta: float) -> _Equations:
-        """Return the equations at one eta, and H: known, or near enough to tell the errors by."""
+    def at(self, eta: float | Floats) -> _Equations:
+        """Return the equations at every eta, and H: known, or near enough to tell errors by."""
         a, c, b = self.splits.system(eta)
         if self.h is not None:
             return _Equations(self, eta, (a, c, b), self.h)
-        scale = self.splits.error(np.ones(a.shape[1]), eta, 1.0)
-        both = np.column_stack([a, c]) / scale[:, None]  # H and lambda
-        h = np.maximum(np.linalg.lstsq(both, b / scale, rcond=None)[0][:-1], 1e-3)
+        scale = self.splits.error(np.ones(a.shape[-1]), eta, 1.0)
+        both = np.concatenate([a, c[..., None]], axis=-1) / scale[..., None]  # H and lambda
+        u, size, v = _decomposed(both)
+        share = _times(np.swapaxes(u, -1, -2), b / scale) / np.where(size > 0, size, np.inf)
+        h = np.maximum(_times(np.swapaxes(v, -1, -2), share)[..., :-1], 1e-3)
         return _Equations(self, eta, (a, c, b), h)
 
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """``A H + c lambda = b``."""
+    """``A H + c lambda = b`` at every eta, float64, shapes (..., 2k, J), (..., 2k) and (2k,)."""
 
     fit: _Fit
-    eta: float
+    eta: float | Floats
     system: tuple[Floats, Floats, Floats]
     h: Floats
 
-    def weighted(self, reg_lambda: float) -> tuple[Floats, Floats, Floats]:
+    def weighted(self, reg_lambda: float | Floats) -> tuple[Floats, Floats, Floats]:
         """Return A, c, b in units of each equation's float32 error."""
         a, c, b = self.system
         scale = self.fit.splits.error(self.h, self.eta, reg_lambda)
-        return a / scale[:, None], c / scale, b / scale
+        return a / scale[..., None], c / scale, b / scale
 
-    def residual(self, reg_lambda: float) -> Floats:
+    def residual(self, reg_lambda: float | Floats) -> Floats:
+        """Return what no sums explain, float64, shape (..., 2k)."""
         a, c, b = self.weighted(reg_lambda)
-        target = b - c * reg_lambda
-        h = np.linalg.lstsq(a, target, rcond=None)[0] if self.fit.h is None else self.h
-        return np.asarray(a @ h - target)
+        target = b - c * np.asarray(reg_lambda)[..., None]
+        if self.fit.h is not None:
+            return np.asarray(a @ self.h - target)
+        u, size, _ = _decomposed(a)
+        return _beside(u * (size > 0)[..., None, :], target)
 
     def without_sums(self) -> tuple[Floats, Floats]:
         """Return c and b with the unknown sums projected out."""
@@ -196,7 +202,23 @@ class _Equations:
         if self.fit.h is not None:
             return c, b - a @ self.h
         q = np.linalg.qr(a)[0]
-        return c - q @ (q.T @ c), b - q @ (q.T @ b)
+        return _beside(q, c), _beside(q, b)
+
+
+def _decomposed(a: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the singular vectors and values of matrices; values of no size are 0."""
+    u, size, v = np.linalg.svd(a, full_matrices=False)
+    least = max(a.shape[-2:]) * np.finfo(float).eps * size[..., :1]
+    return u, np.where(size > least, size, 0.0), v
+
+
+def _times(a: Floats, x: Floats) -> Floats:
+    return np.asarray((a @ x[..., None])[..., 0])
+
+
+def _beside(q: Floats, x: Floats) -> Floats:
+    """Return what of vectors is no combination of orthonormal columns."""
+    return x - _times(q, _times(np.swapaxes(q, -1, -2), x))
 
 
 def _search(fits: Sequence[_Fit]) -> tuple[float, float]:
@@ -217,22 +239,28 @@ def _search(fits: Sequence[_Fit]) -> tuple[float, float]:
         best = float(grid[int(np.argmin(_costs(fits, np.exp(grid))))])
         step = float(grid[1] - grid[0])
     eta = float(np.exp(best))
-    return eta, _reg_lambda([f.at(eta) for f in fits])
+    return eta, float(_reg_lambda([f.at(eta) for f in fits]))
 
 
-def _reg_lambda(equations: Sequence[_Equations]) -> float:
-    """Return the lambda of least squares."""
+def _reg_lambda(equations: Sequence[_Equations]) -> Floats:
+    """Return the lambda of least squares at every eta."""
     parts = [e.without_sums() for e in equations]
-    c, b = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return float(c @ b / max(c @ c, 1e-300))
+    c, b = (np.concatenate(x, axis=-1) for x in zip(*parts, strict=True))
+    return np.asarray((c * b).sum(axis=-1) / np.maximum((c * c).sum(axis=-1), 1e-300))
 
 
 def _costs(fits: Sequence[_Fit], eta: Floats) -> Floats:
     """Return the residuals of every eta with its lambda, float64, shape (E,)."""
     if any(f.h is None for f in fits):
-        return np.array([_cost(fits, float(x)) for x in eta])
-    parts = [f.curve(eta) for f in fits]
-    c, b, alone, each = (np.concatenate(x, axis=1) for x in zip(*parts, strict=True))
+        if len(eta) > _AT_ONCE:
+            parts = np.array_split(eta, range(_AT_ONCE, len(eta), _AT_ONCE))
+            return np.concatenate([_costs(fits, part) for part in parts])
+        equations = [f.at(eta) for f in fits]
+        lam = _reg_lambda(equations)
+        off = np.concatenate([e.residual(lam) for e in equations], axis=-1)
+        return np.where(lam < -0.01, np.inf, np.arcsinh(np.abs(off)).sum(axis=-1))
+    curves = [f.curve(eta) for f in fits]
+    c, b, alone, each = (np.concatenate(x, axis=1) for x in zip(*curves, strict=True))
 
     def scale(lam: Floats) -> Floats:
         return np.asarray(FLOAT32 * (alone + each * np.maximum(lam, 0)[:, None]) + 1e-12)
@@ -241,15 +269,6 @@ def _costs(fits: Sequence[_Fit], eta: Floats) -> Floats:
     lam = (c * b / unit**2).sum(axis=1) / np.maximum(((c / unit) ** 2).sum(axis=1), 1e-300)
     off = np.abs(c * lam[:, None] - b) / scale(lam)
     return np.where(lam < -0.01, np.inf, np.arcsinh(off).sum(axis=1))  # below 0 is no penalty
-
-
-def _cost(fits: Sequence[_Fit], eta: float) -> float:
-    """Return the same of one eta, with sums that are unknown."""
-    equations = [f.at(eta) for f in fits]
-    lam = _reg_lambda(equations)
-    if lam < -0.01:
-        return np.inf  # no penalty
-    return float(sum(np.arcsinh(np.abs(e.residual(lam))).sum() for e in equations))
 
 
 def _pieces(tree: Tree, statistics: Statistics) -> list[_Fit]:

@@ -1,7 +1,7 @@
 """Train once, attack many: cells, suites, the runner and the store of results.
 
 It may import all but `report`, `estimators`, `audit` and `cli`. ``fedtrees.bench(...)`` runs one
-and returns what it found: see `fedtrees.runs.bench`.
+and returns what it found: see `fedtrees.api.bench`.
 """
 
 import inspect
@@ -16,24 +16,18 @@ class _Called(ModuleType):
 
     def __call__(self, **options: Any) -> Any:
         # By name: what puts bench and report together stands above both.
-        call = import_module("fedtrees.runs").bench
-        known = inspect.signature(call).parameters
-        for name in options:
-            if name not in known:
-                errors = import_module("fedtrees.core.errors")
-                hint = errors.did_you_mean(name, known)
-                raise errors.UsageError(f"fedtrees.bench has no option {name!r}{hint}")
+        call = import_module("fedtrees.api").bench
         return call(**options)
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(import_module("fedtrees.runs").bench)
+        return inspect.signature(import_module("fedtrees.api").bench)
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
         """What `help` prints: how the package is called, before what is in it."""
         parameters = ",\n    ".join(map(str, self.__signature__.parameters.values()))
-        call = inspect.getdoc(import_module("fedtrees.runs").bench)
+        call = inspect.getdoc(import_module("fedtrees.api").bench)
         return f"fedtrees.bench(\n    {parameters},\n)\n\n{call}\n\n{vars(self)['__doc__']}"
 
 

@@ -52,7 +52,10 @@ QUERIES = 10**6  # rows that attacks which ask may ask for, over all checks
 KNOWN = "holder[labels=20]"  # what attacks that know a few labels know
 # Of `Protocol.serves`: what is called, and limits that change the small run.
 _HOOKS = ("rows", "candidates", "shown")
-_LIMITS = {"gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True}
+_LIMITS = {
+    "gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True, "declared_rows": 99,
+    "row_bounds": (0.5, 0.1),
+}  # fmt: skip
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
 #: Networks learn in few long steps, and cryptography takes time by their parameters.
 _SMALL_NETWORK: dict[str, Any] = {"units": 8, "rounds": 8, "lr": 1.0}

@@ -12,7 +12,6 @@ from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.guarantee import AtLeast, Guarantee, MutualInformation
 from fedtrees.core.holding import Holding
 from fedtrees.core.streams import Streams
-from fedtrees.messages.vertical import visible_nodes
 from fedtrees.privacy.measured import bound_of_guesses, most_of_guesses
 from fedtrees.privacy.node_information import node_information
 from fedtrees.protocols.base import Protocol, Training, train
@@ -108,7 +107,7 @@ def largest_node(training: Training, holdings: Mapping[str, Holding]) -> MutualI
     totals = np.bincount(y, minlength=len(training.schema.classes))
     worst = 0.0
     for name in (n for n, held in holdings.items() if held.y is None):
-        for _, _, rows in visible_nodes(view_of(training, (name,), holdings)):
+        for rows in training.protocol.nodes_shown(view_of(training, (name,), holdings)):
             counts = np.bincount(y[rows], minlength=len(totals))
             worst = max(worst, float(node_information(counts, totals)))
     if claims[0].unit == "share":

@@ -5,121 +5,30 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict, fields
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import (
-    Categorical,
-    ClientColumn,
-    Csv,
-    DataDir,
-    Defenses,
-    Drop,
-    Format,
-    Id,
-    Keep,
-    Margin,
-    Output,
-    Plugins,
-    Positive,
-    Sep,
-    Target,
-    Task,
-    by_client,
-    csv_table,
-    load_plugins,
-    names_of,
-    tell,
-)
-from fedtrees.core.errors import UsageError
+from fedtrees.bench.options import BenchOptions, tell
+from fedtrees.cli.options import Format, Output, takes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedtrees.bench.session import Bench
-    from fedtrees.bench.suite import Suite
 
 
+@takes(*(item.name for item in fields(BenchOptions)))
 def bench(
-    protocol: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-p",
-            "--protocol",
-            help="Protocols, with grids: fedtree-hist[max_depth=3,6].",
-            autocompletion=names_of("protocol"),
-        ),
-    ] = None,
-    defense: Defenses = None,
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-a",
-            "--attack",
-            help="Attacks, with parameters.",
-            autocompletion=names_of("attack"),
-        ),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            help="Datasets (see `fedtrees list datasets`).",
-            autocompletion=names_of("dataset"),
-        ),
-    ] = None,
-    csv: Csv = None,
-    target: Target = "",
-    task: Task = "",
-    positive: Positive = "",
-    id: Id = "",
-    client_column: ClientColumn = "",
-    categorical: Categorical = None,
-    keep: Keep = None,
-    drop: Drop = None,
-    sep: Sep = "",
-    partition: Annotated[
-        list[str] | None, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
-    ] = None,
-    clients: Annotated[
-        list[int] | None, typer.Option(help="Number of parties that hold data.")
-    ] = None,
-    threat: Annotated[
-        list[str] | None,
-        typer.Option(help="Who is curious: client, client[count=2], server; passive, active."),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="A count, or a list such as 0,1,2 (default: the suite's).")
-    ] = None,
-    suite: Annotated[
-        str | None, typer.Option(help="smoke, quick (default), full, or a .toml file.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("-j", "--jobs", help="Processes (default: all cores).")
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(help="Run folder (default: runs/SUITE; runs/custom where options change it)."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Finish the run in --out; nothing is computed twice.")
-    ] = False,
-    time_limit: Annotated[
-        float | None, typer.Option(help="Seconds one training or attack may take (0: no limit).")
-    ] = None,
-    margin: Margin = None,
+    *,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check everything, list cells and their cost; run nothing."),
     ] = False,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
     format: Output = Format.TABLE,
+    **given: Any,
 ) -> None:
     """Train federations with and without defenses, attack them, and report what leaked.
 
@@ -127,86 +36,15 @@ def bench(
     that defense. The undefended run and the blind adversary are always added. A claim of epsilon is
     audited in one more training; `fedtrees measure` looks harder.
     """
-    from fedtrees.bench.session import Bench, default_workers
-
-    table = csv_table(
-        csv, data, target, task=task, positive=positive, id=id, client_column=client_column,
-        categorical=categorical, keep=keep, drop=drop, sep=sep,
-    )  # fmt: skip
-    plugins = load_plugins(plugin)
-    replaced = {
-        "protocols": protocol,
-        "defenses": defense,
-        "attacks": attack,
-        "partitions": partition,
-        "clients": clients,
-        "threats": threat,
-        "data": [table] if table else data,
-    }
-    options = by_client(table, {k: v for k, v in replaced.items() if v}, data_dir)
-    chosen, folder = suite_of(options, seeds, suite, out, resume, time_limit, data_dir)
-    workers = default_workers() if jobs is None else jobs
-    if workers < 1:
-        raise UsageError(f"--jobs {jobs}: give 1 or more")
-    if margin is not None:
-        from fedtrees.report.states import check_margin
-
-        check_margin(margin)
-    session = Bench(chosen, folder, workers, data_dir, plugins)
+    options = BenchOptions(**given)
+    session = options.session()
     tell(session.notes)
     if dry_run:
         _dry_run(session, format.is_json)
         return
-    session.open(resume)
+    session.open(options.resume)
     counts = _run_with_progress(session)
-    _finish(session, counts, margin, format.is_json)
-
-
-def suite_of(
-    options: Mapping[str, Any],
-    seeds: str | None,
-    name: str | None,
-    out: str | None,
-    resume: bool,
-    time_limit: float | None,
-    data_dir: str | None = None,
-) -> tuple[Suite, Path]:
-    """Return the suite to run and where; say on stderr what was chosen to fit.
-
-    `options`: Keys of a grid, to replace the suite's. `seeds, name, out, resume, time_limit,
-    data_dir`: As the options of the command.
-
-    Raises `UsageError` if they contradict one another, or name what is unknown or goes with
-    nothing.
-    """
-    from fedtrees.bench.choice import chosen, told
-    from fedtrees.bench.session import fresh_folder, reopen
-    from fedtrees.bench.suite import DEFAULT_SUITE, Suite
-
-    if resume:
-        if out is None:
-            raise UsageError("--resume needs --out RUN: which run to finish")
-        folder = Path(out)
-        begun = reopen(folder)
-        suite = begun.override(options, seeds)
-        if name or suite != begun:
-            suite = chosen(Suite.load(name or DEFAULT_SUITE), options, seeds, data_dir)
-        if replace(suite, time_limit=begun.time_limit) != begun:
-            raise UsageError(
-                f"--resume finishes {folder} as it was begun; for other options choose another "
-                "--out"
-            )
-    else:
-        base = Suite.load(name or DEFAULT_SUITE)
-        suite = chosen(base, options, seeds, data_dir)
-        if text := told(base, options, suite):
-            tell([text])
-        folder = Path(out) if out else fresh_folder(Path("runs"), suite.name)
-    if time_limit is not None:
-        if not 0 <= time_limit < float("inf"):
-            raise UsageError(f"--time-limit {time_limit}: give seconds, 0 for no limit")
-        suite = replace(suite, time_limit=time_limit)
-    return suite, folder
+    _finish(session, counts, options.margin, format.is_json)
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:
@@ -307,16 +145,11 @@ class _Log:
 
 
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
-    from fedtrees.cli.results import (
-        failures,
-        no_attack_ran,
-        print_tables,
-        print_verdict,
-        study_of,
-        summary,
-    )
+    from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.core.counts import many
     from fedtrees.report.html import write_report
+    from fedtrees.report.study import study_of
+    from fedtrees.report.summary import failures, no_attack_ran, summary
 
     study = study_of(bench.folder, None, margin)
     report = write_report(bench.folder, margin=study.margin)

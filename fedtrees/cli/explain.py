@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedtrees.bench.options import load_plugins
 from fedtrees.cli.inspect import about, console, text_table
 from fedtrees.cli.options import (
     Clients,
@@ -20,7 +21,6 @@ from fedtrees.cli.options import (
     Plugins,
     check_clients,
     check_parties,
-    load_plugins,
 )
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import Spec, parse_composed, parse_grid

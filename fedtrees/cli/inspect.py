@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import DataDir, Format, Output, Plugins, load_plugins
+from fedtrees.bench.options import load_plugins
+from fedtrees.cli.options import DataDir, Format, Output, Plugins
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import parse_grid
 

@@ -56,7 +56,9 @@ def show(
     format: Output = Format.TABLE,
 ) -> None:
     """Print the leaderboards of a finished run, and its verdict last."""
-    from fedtrees.cli.results import print_tables, print_verdict, study_of, summary
+    from fedtrees.cli.results import print_tables, print_verdict
+    from fedtrees.report.study import study_of
+    from fedtrees.report.summary import summary
 
     study = study_of(Path(run), metric, margin)
     if format.is_json:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import Defenses, Format, Output, Plugins, load_plugins, names_of
+from fedtrees.bench.options import load_plugins
+from fedtrees.cli.options import Defenses, Format, Output, Plugins, names_of
 
 _BY_CHANCE = "; so is one right claim in twenty by chance: confirm it with other --seed"
 

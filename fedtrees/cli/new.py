@@ -57,7 +57,7 @@ def new(
 
 def written(kind: str, name: str, path: Path) -> str:
     """Return the text of a new file."""
-    text = (resources.files("fedtrees.templates") / f"{kind}.py").read_text(encoding="utf-8")
+    text = (resources.files("fedtrees.cli") / "templates" / f"{kind}.py").read_text("utf-8")
     old = KINDS[kind]
     text = text.replace(f"{old.replace('-', '_')}.py", path.name)
     return text.replace(_class(old), _class(name)).replace(old, name)

@@ -1,21 +1,9 @@
-"""What a run found, for a terminal or for programs."""
+"""What a run found, for a terminal."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
-
 from fedtrees.cli.inspect import console
-from fedtrees.core.errors import StoreError
-from fedtrees.report.rows import load_rows
-from fedtrees.report.states import MARGIN
 from fedtrees.report.study import Study
-
-
-def study_of(run: Path, metric: str | None, margin: float | None) -> Study:
-    """Return what a run found; no margin is the default one."""
-    return Study(run, load_rows(run), metric, margin=MARGIN if margin is None else margin)
 
 
 def print_tables(study: Study) -> None:
@@ -52,67 +40,3 @@ def print_verdict(study: Study) -> None:
     out.print()
     out.print(said.setting, style="bold", markup=False)
     out.print(made)
-
-
-def failures(run: Path) -> int:
-    """Return how many cells of a run failed or ran out of time."""
-    rows = load_rows(run)
-    bad = rows["status"].isin(("failed", "timeout")) & (rows["stage"] != "exposure")
-    return int(bad.sum())
-
-
-def no_attack_ran(run: Path) -> bool:
-    """Tell whether there are attacks in a run, and every one of them was skipped."""
-    rows = load_rows(run)
-    attacks = rows[rows["stage"] == "attack"]
-    return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
-
-
-def summary(study: Study) -> dict[str, Any]:
-    """Return leaderboards, findings and verdict as plain JSON types.
-
-    Raises `StoreError` if the run holds no rows.
-    """
-    from fedtrees.report.findings_json import as_json, estimate
-    from fedtrees.report.verdict_text import verdict
-
-    if study.rows.empty:
-        raise StoreError(
-            f"{study.folder} holds no results yet; finish it with fedtrees bench --resume"
-        )
-    boards = [
-        {
-            "dataset": f.panel.setting.dataset,
-            "partition": f.panel.setting.partition,
-            "protocol": f.panel.setting.protocol,
-            "threat": f.panel.threat,
-            "metric": f.metric,
-            "utility": f.utility,
-            "defenses": [
-                {
-                    "defense": row.point.defense,
-                    "utility": estimate(row.point.utility),
-                    "advantage": estimate(row.point.advantage),
-                    "attacks": [name for name, _ in row.point.attacks],
-                    "coverage": asdict(row.point.coverage),
-                    "claimed": row.point.claimed,
-                    "measured": row.point.measured,
-                    "pareto_optimal": row.on_front,
-                }
-                for row in board
-            ],
-        }
-        for f, board in study.boards
-    ]
-    said = verdict(study.findings)
-    return {
-        "run": str(study.folder),
-        "rows": len(study.rows),
-        "margin": study.margin,
-        "leaderboards": boards,
-        "findings": as_json(study.findings),
-        "verdict": {"setting": said.setting, "lines": [[x.key, x.text] for x in said.lines]},
-        "gaps": [
-            {**asdict(gap), "why": str(gap.why), "code": gap.why.code} for gap in study.gaps.asked
-        ],
-    }

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedtrees.bench.options import separator_of, tell
 from fedtrees.cli.inspect import console, text_table
-from fedtrees.cli.options import Format, Output, Sep, separator_of, tell
+from fedtrees.cli.options import Format, Output, Sep
 from fedtrees.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,28 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import (
-    Categorical,
-    ClientColumn,
-    Csv,
-    DataDir,
-    Drop,
-    Format,
-    Id,
-    Keep,
-    Output,
-    Plugins,
-    Positive,
-    Sep,
-    Target,
-    Task,
-    by_client,
-    check_clients,
-    check_parties,
-    csv_table,
-    load_plugins,
-    tell,
-)
+from fedtrees.bench.options import TABLE, by_client, load_plugins, table_of, tell
+from fedtrees.cli.options import Format, Output, check_clients, check_parties, takes
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
@@ -42,6 +22,7 @@ if TYPE_CHECKING:
     from fedtrees.protocols.base import Protocol, Training
 
 
+@takes(*TABLE, "data_dir", "plugin")
 def train(
     protocol: Annotated[
         str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
@@ -52,16 +33,6 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="A dataset (see `fedtrees list datasets`).")
     ] = None,
-    csv: Csv = None,
-    target: Target = "",
-    task: Task = "",
-    positive: Positive = "",
-    id: Id = "",
-    client_column: ClientColumn = "",
-    categorical: Categorical = None,
-    keep: Keep = None,
-    drop: Drop = None,
-    sep: Sep = "",
     partition: Annotated[
         str | None, typer.Option(help="iid (default), by-client, label-skew[alpha=], ...")
     ] = None,
@@ -79,9 +50,9 @@ def train(
     transcript: Annotated[
         str | None, typer.Option(help="Write every message of the training (.npz).")
     ] = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
+    *,
     format: Output = Format.TABLE,
+    **given: Any,
 ) -> None:
     """Train one federation, score its model on held-out rows, and write model and transcript.
 
@@ -95,23 +66,20 @@ def train(
 
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a whole number from 0 up")
-    table = csv_table(
-        csv, data, target, task=task, positive=positive, id=id, client_column=client_column,
-        categorical=categorical, keep=keep, drop=drop, sep=sep,
-    )  # fmt: skip
+    table = table_of({name: given[name] for name in TABLE}, data)
     named = {"partitions": partition, "clients": None if clients is None else [clients]}
-    told = by_client(table, named, data_dir)
+    told = by_client(table, named, given["data_dir"])
     clients = (told["clients"] or [3])[0]
     partition = (told["partitions"] or ["iid"])[0] if partition is None else partition
     check_clients(clients)
-    load_plugins(plugin)
+    load_plugins(given["plugin"])
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
     made: Protocol = register.make("protocol", protocol_spec)
     check_parties(made, clients)
     composed = make_defense(defense_spec)
     _check_targets(out, transcript, made)
     ref = DataRef(data or "breast-cancer") if table is None else DataRef.parse(table)
-    dataset = load_dataset(ref, data_dir)
+    dataset = load_dataset(ref, given["data_dir"])
     federation = spread(dataset, spreading, made.holder_names(clients), seed, made.layout)
     tell(dataset.notes if table else ())
     began = time.perf_counter()
@@ -128,7 +96,7 @@ def train(
         "seconds": round(seconds, 3),
     }
     if out:
-        _save_model(training, Path(out))
+        made.save(training, Path(out))
         facts["model"] = out
     if transcript:
         try:
@@ -159,9 +127,6 @@ def _specs(
 
 def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) -> None:
     """Refuse, before anything is trained, files that could not be written afterwards."""
-    from fedtrees.protocols.horizontal.dp_forest import DPForest
-    from fedtrees.trees.forest.params import ForestParams
-
     for file in (out, transcript):
         if file and not Path(file).absolute().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it first")
@@ -171,11 +136,7 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
         raise UsageError(f"--transcript {transcript}: end the name in .npz")
     if out and not protocol.released:
         raise UsageError(f"--out {out}: nobody holds the model of {protocol.name!r} whole")
-    wanted, kind = (
-        (".npz", "a random forest; XGBoost has no such model")
-        if isinstance(protocol, ForestParams | DPForest)
-        else (".json", "an XGBoost model")
-    )
+    wanted, kind = protocol.file
     if out and Path(out).suffix != wanted:
         raise UsageError(f"--out {out}: end the name in {wanted} ({kind})")
 
@@ -200,30 +161,6 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         **training_columns(training),
         "messages": len(training.transcript.deliveries),
     }
-
-
-def _save_model(training: Training, path: Path) -> None:
-    from fedtrees.estimators.boosting import names_for_xgboost
-    from fedtrees.trees.boosted.params import TreeParams
-    from fedtrees.trees.files.forests import save_random_decision_forest, save_random_forest
-    from fedtrees.trees.files.xgboost import save_xgboost
-    from fedtrees.trees.forest.random_decision import RandomDecisionForest
-    from fedtrees.trees.forest.random_forest import RandomForest
-
-    model = training.model
-    if isinstance(model, RandomForest):
-        parameters = training.protocol.parameters
-        once = training.defense.sums_exactly and parameters.get("bootstrap") is False
-        save_random_forest(model.counted_once() if once else model, path)
-        return
-    if isinstance(model, RandomDecisionForest):
-        known = training.protocol.parameters
-        noise = (known.get("mechanism"), known.get("epsilon"), training.noise_from)
-        save_random_decision_forest(model, path, *noise)
-        return
-    protocol, names = training.protocol, training.schema.names
-    params = protocol if isinstance(protocol, TreeParams) else None
-    save_xgboost(model, path, len(names), names_for_xgboost(names), params)
 
 
 def _print(facts: Mapping[str, Any]) -> None:

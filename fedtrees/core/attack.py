@@ -31,6 +31,8 @@ class Attack(ABC):
     most_rows : int or None
         Training rows of more than which it is not run: its cost grows faster than they do. That is
         said before anything is trained.
+    numbers : bool
+        Whether it also reads tables whose target is a number.
     threats : tuple of str
         Threats that it is tried under where it is named: of roles with what they must know besides.
     """
@@ -40,6 +42,7 @@ class Attack(ABC):
     gives: ClassVar[type[Claim] | None] = None
     comparison: ClassVar[bool] = False
     most_rows: ClassVar[int | None] = None
+    numbers: ClassVar[bool] = False
     threats: ClassVar[tuple[str, ...]] = ()
 
     def inapplicable(self, view: View) -> Reason | str | None:

@@ -205,6 +205,12 @@ class Defense:
         Whether it is right only while hessians keep to the loss's own bound.
     poisson_sampling : bool
         Whether it is right only while every row is drawn into a batch by itself.
+    declared_rows : int
+        How many rows each client is declared to have, which rates and steps follow from; 0: as many
+        as it has.
+    row_bounds : pair of float or None
+        Parties of a regression scale rows of their columns down to the first, a Euclidean norm, and
+        keep what these bring to a score within the second on either side of 0.
     counts_classes : bool
         Whether `candidates` reads `Level.left`: then class counts are summed beside gradients.
     reads_rows : bool
@@ -235,6 +241,8 @@ class Defense:
     unit_hessian: ClassVar[bool] = False
     bounds_hessian: ClassVar[bool] = False
     poisson_sampling: ClassVar[bool] = False
+    declared_rows: int = 0
+    row_bounds: tuple[float, float] | None = None
     counts_classes: ClassVar[bool] = False
     reads_rows: ClassVar[bool] = False
     opens_to: ClassVar[frozenset[str]] = frozenset()

@@ -83,6 +83,12 @@ def check_share(name: str, value: Any) -> None:
         raise UsageError(f"{name} must be a number between 0 and 1; got {value!r}")
 
 
+def check_margin(margin: float) -> None:
+    """Raise UsageError unless it is an advantage that a defense may leave."""
+    if not 0 < margin < 1:
+        raise UsageError(f"margin {margin:g}: give an advantage above 0 and below 1, such as 0.05")
+
+
 def check_known(what: str, value: Any, known: Iterable[str]) -> None:
     """Raise UsageError unless a parameter has one of the known values."""
     if value not in known:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +25,24 @@ class Reveal(StrEnum):
     COUNTS = "counts"
     MEMBERSHIP = "membership"
     MODEL = "model"
+
+
+class Trait(StrEnum):
+    """What a type of message is to defenses that act on the messages of every family."""
+
+    SUMMED = "a client's part of sums that a model is made of"
+    SUMMED_SECURELY = "a client's part of what the protocol itself sums securely"
+    COUNTED = "numbers of rows, each row in one place of a field or in none"
+    LABELS_COUNTED = "the number of rows, then of each class"
+    GRADIENTS = "sums of gradients and hessians, in units of `g_bits` and `h_bits`"
+    SUMMARY = "made of a client's columns, for cut points"
+    SETTLED = "told to everybody before or after the trees: cut points, grids, where to stop"
+    START = "where every prediction starts"
+    STATISTICS = "sums of rows beside a model, in `row_statistics`"
+    LEAVES = "what leaves predict, in `leaf_value`"
+    GROWN_ALONE = "trees that a client grew on its own rows"
+    POOLED = "a client's own forest, pooled in the order of arrival"
+    NETWORK = "weights of a network, or a client's update of them"
 
 
 _TYPES: dict[str, type[Message]] = {}
@@ -84,10 +105,17 @@ class Message:
     verbatim : frozenset of str
         Fields in which values of somebody's rows stand as they are: ends, summaries, thresholds. In
         all others ``fedtrees check`` takes such a value for a leak.
+    traits : frozenset of Trait
+        Of this type alone: one that is derived from it, and may say more, has none of them.
+    row_statistics, leaf_value
+        Names of fields, for `Trait.STATISTICS` and `Trait.LEAVES`.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(Reveal)
     verbatim: ClassVar[frozenset[str]] = frozenset()
+    traits: ClassVar[frozenset[Trait]] = frozenset()
+    row_statistics: ClassVar[tuple[str, ...]] = ()
+    leaf_value: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -97,6 +125,8 @@ class Message:
                 f"two message types are called {cls.__name__!r} ({known.__module__} and "
                 f"{cls.__module__}); rename one"
             )
+        if "traits" not in vars(cls):
+            cls.traits = frozenset()
         _TYPES[cls.__name__] = cls
 
     def __post_init__(self) -> None:
@@ -151,5 +181,43 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def message_type(name: str) -> type[Message] | None:
-    """Return the message class of that name, None if no imported module defines one."""
+    """Return the message class of that name, None if no installed module defines one."""
+    if name not in _TYPES:
+        load_families()
     return _TYPES.get(name)
+
+
+class _Having:
+    """Types by trait, as a class attribute: whatever families are installed."""
+
+    def __init__(self, reasons: Mapping[Trait, str], with_reasons: bool) -> None:
+        self._reasons, self._with_reasons = reasons, with_reasons
+
+    def __get__(self, part: object, owner: object = None) -> Any:
+        found = _having(tuple(self._reasons.items()), len(_TYPES))
+        return dict(found) if self._with_reasons else tuple(found)
+
+
+@cache
+def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message], str]:
+    every = sorted(_TYPES.items())
+    return {t: why for trait, why in traits for _, t in every if trait in t.traits}
+
+
+def having(*traits: Trait) -> Any:
+    """Declare a defense's `guards` or `requires`: message types with one of these traits."""
+    load_families()
+    return _Having(dict.fromkeys(traits, ""), with_reasons=False)
+
+
+def exempting(reasons: Mapping[Trait, str]) -> Any:
+    """Declare a defense's `exempts`: message types with these traits, and why each may cross."""
+    load_families()
+    return _Having(reasons, with_reasons=True)
+
+
+@cache
+def load_families() -> None:
+    """Import the messages of every family that is installed: entry points ``fedtrees.messages``."""
+    for entry in entry_points(group="fedtrees.messages"):
+        entry.load()

@@ -23,7 +23,7 @@ from fedtrees.core.specs import Spec
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 PLUGIN = "fedtrees_plugin_"  # what modules of plugin files begin with
 _OURS = "fedtrees."
-KINDS = ("protocol", "defense", "attack", "metric", "dataset")
+KINDS = ("protocol", "defense", "attack", "metric", "dataset", "sealing")
 
 
 class Registry:

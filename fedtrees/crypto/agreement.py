@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedtrees.crypto.coins import Coins
-from fedtrees.crypto.errors import MalformedError
-from fedtrees.crypto.secret import Secret
+from fedtrees.sealing.errors import MalformedError
+from fedtrees.sealing.secret import Secret
 
 KEY_BYTES = 32
 

@@ -10,12 +10,13 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from fedtrees.core.sealed import Sealed
-from fedtrees.crypto import marked, paillier, sizes
-from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
+from fedtrees.crypto import marked, paillier
 from fedtrees.crypto.keys import KeyPair, PublicKey
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import Obfuscators
-from fedtrees.crypto.slots import Slots
+from fedtrees.sealing import sizes
+from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError, WrongKeyError
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.slots import Slots
 
 
 @dataclass(frozen=True)

@@ -9,30 +9,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.crypto import sizes
 from fedtrees.crypto.arrays import EncryptedArray
-from fedtrees.crypto.errors import MalformedError, MissingPartyError, WrongKeyError
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import (
     DJNObfuscators,
     Obfuscators,
     PlainObfuscators,
 )
-from fedtrees.crypto.secret import Unprintable
-from fedtrees.crypto.slots import Slots
+from fedtrees.sealing import sizes
+from fedtrees.sealing.errors import MalformedError, MissingPartyError, WrongKeyError
+from fedtrees.sealing.ideal import Ideal
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.secret import Unprintable
+from fedtrees.sealing.slots import Slots
 
 _ADDER = "whoever adds"
-
-
-def public_key_bytes(bits: int, djn: bool) -> int:
-    """Return the bytes of a public key: n, and for DJN obfuscators their base modulo n^2."""
-    return bits // 8 + (sizes.ciphertext_bytes(bits) if djn else 0)
 
 
 def check_all(parties: Sequence[str], sent: Collection[str]) -> None:
@@ -158,29 +154,6 @@ class RealSums(Unprintable):
 
 def _place(name: str, number: int) -> str:
     return f"{number} of {name}"
-
-
-class Ideal(Unprintable):
-    """The ideal functionality of all sides: nothing is computed, and nothing is in the messages.
-
-    Parameters
-    ----------
-    bits : int
-        Of the key whose ciphertexts are counted.
-    ledger : Ledger
-        Work that is not done is counted, and takes no time.
-    """
-
-    def __init__(self, bits: int, ledger: Ledger) -> None:
-        self._bits, self.ledger = bits, ledger
-        self._inside: dict[str, NDArray[Any]] = {}
-
-    def public_key(self) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def learn(self, key: bytes, bits: int) -> None:
-        """Take in nothing."""
 
 
 class IdealSums(Ideal):

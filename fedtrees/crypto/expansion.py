@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
-from fedtrees.crypto.secret import Secret
+from fedtrees.sealing.secret import Secret
 
 # Counter and nonce are 0: every seed is derived for one message, and expanded for nothing else.
 _START = bytes(16)

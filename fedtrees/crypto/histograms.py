@@ -20,11 +20,11 @@ from gmpy2 import mpz, powmod
 from numpy.typing import NDArray
 
 from fedtrees.crypto import marked, paillier
-from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
 from fedtrees.crypto.keys import KeyPair, PublicKey
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import Obfuscators
-from fedtrees.crypto.slots import Slots
+from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.slots import Slots
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,11 @@ from functools import cached_property
 
 from gmpy2 import invert, is_prime, mpz, next_prime, powmod
 
-from fedtrees.core.errors import UsageError
-from fedtrees.crypto import sizes
 from fedtrees.crypto.coins import SYSTEM, Coins
-from fedtrees.crypto.errors import MalformedError
-from fedtrees.crypto.secret import Secret, Unprintable
+from fedtrees.sealing import sizes
+from fedtrees.sealing.errors import MalformedError
+from fedtrees.sealing.secret import Secret, Unprintable
 
-# 2048 bits are worth 112 bits of symmetric key and 3072 are worth 128 (NIST SP 800-57, part 1,
-# table 2); 1024 are worth 80, within reach of those who can pay, and there for comparison with
-# published systems.
-KEY_BITS = (1024, 2048, 3072)
-DEFAULT_BITS = 2048
 WEAK_BELOW = 2048
 
 _COFACTOR_BITS = 24  # of (p - 1) / 2 beyond its large prime: enough to find p, quickly factored
@@ -141,7 +135,7 @@ class KeyPair(Unprintable):
         self.public, self._primes = public, Secret(primes)
 
     @classmethod
-    def generate(cls, bits: int = DEFAULT_BITS) -> KeyPair:
+    def generate(cls, bits: int = sizes.DEFAULT_BITS) -> KeyPair:
         """Draw a key from the operating system's generator.
 
         Each prime is ``2 k r + 1`` with a random prime r and a small odd k: its owner then knows
@@ -158,13 +152,11 @@ class KeyPair(Unprintable):
         UsageError
             For another length. A length of 1024 warns.
         """
-        if bits not in KEY_BITS:
-            known = ", ".join(map(str, KEY_BITS))
-            raise UsageError(f"a Paillier key of {bits!r} bits; choose one of {known}")
+        sizes.check_key_bits("bits", bits)
         if bits < WEAK_BELOW:
             warnings.warn(
-                f"a {bits}-bit Paillier key is weak: use it to compare, and {DEFAULT_BITS} bits "
-                "to protect",
+                f"a {bits}-bit Paillier key is weak: use it to compare, and "
+                f"{sizes.DEFAULT_BITS} bits to protect",
                 stacklevel=2,
             )
         return drawn(bits, SYSTEM)

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from gmpy2 import mpz
 
 from fedtrees.crypto import paillier
-from fedtrees.crypto.errors import MalformedError, WrongKeyError
 from fedtrees.crypto.keys import PublicKey
-from fedtrees.crypto.sizes import MARK_BYTES, ciphertext_bytes
-from fedtrees.crypto.slots import Slots
+from fedtrees.sealing.errors import MalformedError, WrongKeyError
+from fedtrees.sealing.sizes import MARK_BYTES, ciphertext_bytes
+from fedtrees.sealing.slots import Slots
 
 
 def reading(kind: str, slots: Slots, shape: Sequence[int], *more: object) -> str:

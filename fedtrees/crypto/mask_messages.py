@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedtrees.core.errors import UsageError
 from fedtrees.core.sealed import Sealed
-from fedtrees.crypto.errors import TooFewPartiesError
+from fedtrees.sealing.errors import TooFewPartiesError
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from fedtrees.crypto import sizes
 from fedtrees.crypto.agreement import KEY_BYTES
-from fedtrees.crypto.errors import MalformedError
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskPlan, Unmasking
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty, check_numbers
-from fedtrees.crypto.secret import Unprintable
 from fedtrees.crypto.shamir import SHARE_BYTES
 from fedtrees.crypto.survivor_sets import SurvivorSets
+from fedtrees.sealing.errors import MalformedError
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.secret import Unprintable
 
 Opened = Mapping[str, SurvivorSets]
 

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from fedtrees.crypto.agreement import KEY_BYTES, derive, expanded
-from fedtrees.crypto.errors import WrongKeyError
 from fedtrees.crypto.mask_messages import Advertisement, MaskPlan
-from fedtrees.crypto.secret import Secret
+from fedtrees.sealing.errors import WrongKeyError
+from fedtrees.sealing.secret import Secret
 
 _NONCE = bytes(12)  # each box and each lock has a key of its own
 

@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.crypto import shamir, sizes
-from fedtrees.crypto.errors import (
+from fedtrees.crypto.expansion import expand
+from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
+from fedtrees.crypto.mask_seeds import agreed_keys, commitment, self_seed, tag, unlock
+from fedtrees.crypto.masking_party import adds, check_index, check_roster
+from fedtrees.sealing.errors import (
     LateError,
     MalformedError,
     RepeatedError,
     WrongKeyError,
 )
-from fedtrees.crypto.expansion import expand
-from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
-from fedtrees.crypto.mask_seeds import agreed_keys, commitment, self_seed, tag, unlock
-from fedtrees.crypto.masking_party import adds, check_index, check_roster
-from fedtrees.crypto.secret import Secret, Unprintable
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.secret import Secret, Unprintable
 
 Taken = TypeVar("Taken", Advertisement, Deal, MaskedArray, Unmasking)
 

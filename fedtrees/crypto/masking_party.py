@@ -15,16 +15,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.agreement import KEY_BYTES, agree, draw_key, public_of
 from fedtrees.crypto.coins import SYSTEM, Coins
-from fedtrees.crypto.errors import (
-    ExposureError,
-    LateError,
-    MalformedError,
-    PlaintextOverflowError,
-    RepeatedError,
-    WrongKeyError,
-)
 from fedtrees.crypto.expansion import expand
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.mask_seeds import (
     agreed_keys,
@@ -38,8 +29,17 @@ from fedtrees.crypto.mask_seeds import (
     self_seed,
     tag,
 )
-from fedtrees.crypto.secret import Secret, Unprintable
 from fedtrees.crypto.survivor_sets import SurvivorSets
+from fedtrees.sealing.errors import (
+    ExposureError,
+    LateError,
+    MalformedError,
+    PlaintextOverflowError,
+    RepeatedError,
+    WrongKeyError,
+)
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.secret import Secret, Unprintable
 
 
 class MaskingParty(Unprintable):

@@ -14,8 +14,8 @@ from gmpy2 import invert, mpz, powmod
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto.coins import SYSTEM, Coins
 from fedtrees.crypto.keys import KeyPair, Prime, PublicKey
-from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.secret import Unprintable
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.secret import Unprintable
 
 # Bits of the exponent to a table row: 1,024 bits take 114 multiplications instead of some 1,200,
 # and a table modulo a 2,048-bit number takes 17 MB, twice as much for every further bit.

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from gmpy2 import invert, mpz, powmod
 
-from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
 from fedtrees.crypto.keys import KeyPair, PublicKey
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import Obfuscators
-from fedtrees.crypto.sizes import ciphertext_bytes
+from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.sizes import ciphertext_bytes
 
 
 def greatest(public: PublicKey) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from fedtrees.crypto.coins import Coins
-from fedtrees.crypto.errors import MalformedError, TooFewPartiesError
-from fedtrees.crypto.secret import Secret
+from fedtrees.sealing.errors import MalformedError, TooFewPartiesError
+from fedtrees.sealing.secret import Secret
 
 PRIME = 2**256 + 297  # the least above 2^256: every secret of 32 bytes is an element
 SECRET_BYTES = 32

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-from fedtrees.crypto.errors import ExposureError
+from fedtrees.sealing.errors import ExposureError
 
 _Row = Mapping[str, Fraction]
 

@@ -1,28 +1,20 @@
-"""Whole numbers in vectors under one Paillier key: encrypt, add, multiply by a plain matrix, open.
-
-One party has the key. Others encrypt, add to what they cannot read, and multiply it by what is
-theirs (Yang et al. 2019); and the same without work.
-"""
+"""Whole numbers in vectors under one Paillier key, computed (`fedtrees.sealing.vectors`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from gmpy2 import mpz, powmod
-from numpy.typing import NDArray
 
 from fedtrees.crypto import paillier
-from fedtrees.crypto.encrypted_sums import Ideal, public_key_bytes
-from fedtrees.crypto.errors import PlaintextOverflowError
 from fedtrees.crypto.keys import KeyPair, PublicKey
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import DJNObfuscators, PlainObfuscators
-from fedtrees.crypto.secret import Unprintable
-from fedtrees.crypto.sizes import ciphertext_bytes
-
-Integers = NDArray[Any]  # of Python's whole numbers, dtype object
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.secret import Unprintable
+from fedtrees.sealing.sizes import ciphertext_bytes
+from fedtrees.sealing.vectors import Integers
 
 
 class KeyedVectors(Unprintable):
@@ -122,58 +114,11 @@ class BlindVectors(Unprintable):
         return count * ciphertext_bytes(self._public.bits)
 
 
-class IdealVectors(Ideal):
-    """The ideal functionality of both sides: numbers are kept by name, and no message has them."""
-
-    def encrypted(self, name: str, values: Integers) -> bytes:
-        """Keep the vector; refuse what a plaintext has no room for."""
-        self._keep(name, values)
-        for done in ("obfuscators", "encrypted"):
-            self.ledger.enter(done, len(values))
-        return b""
-
-    def combined(
-        self,
-        name: str,
-        parts: Mapping[str, tuple[bytes, Integers]],
-        plain: Integers,
-        *,
-        opens: bool = False,
-    ) -> bytes:
-        """Compute in the open, and keep the result."""
-        total = plain
-        for done in ("obfuscators", "encrypted"):
-            self.ledger.enter(done, len(plain))
-        for held, (_, matrix) in parts.items():
-            inside = self._inside[held]
-            total = total + (matrix * inside if matrix.ndim == 1 else matrix @ inside)
-            self.ledger.enter("multiplied", matrix.size)
-            self.ledger.enter("added", len(plain))
-        self._keep(name, total)
-        return b""
-
-    def opened(self, name: str, payload: bytes, count: int) -> Integers:
-        """Return the vector."""
-        self.ledger.enter("decrypted", count)
-        return self._inside[name]
-
-    def nbytes(self, count: int) -> int:
-        """Return the bytes of so many ciphertexts."""
-        return count * ciphertext_bytes(self._bits)
-
-    def _keep(self, name: str, values: Integers) -> None:
-        bound = 1 << (self._bits - 3)  # as `paillier.greatest` says
-        if any(not -bound < v < bound for v in values):
-            raise PlaintextOverflowError(
-                f"a number of more than {self._bits - 3} bits does not fit a plaintext of "
-                f"{self._bits} bits; use a longer key, or fewer binary places"
-            )
-        self._inside[name] = values
-
-
-def key_bytes(bits: int) -> int:
-    """Return the bytes of the public key that its holder tells."""
-    return public_key_bytes(bits, djn=True)
+def real(
+    bits: int, ledger: Ledger
+) -> tuple[Callable[[], KeyedVectors], Callable[[], BlindVectors]]:
+    """Return what makes the holder's side, and any other's."""
+    return partial(KeyedVectors, bits, ledger), partial(BlindVectors, ledger)
 
 
 def _product(found: list[mpz], powers: Integers, square: mpz) -> mpz:

@@ -125,9 +125,18 @@ def dates(cells: Iterable[str]) -> dict[str, float] | None:
 
     series = pd.Series(left, dtype=object).str.replace(r"(?<=\d)T(?=\d)", " ", regex=True)
     series = series.str.replace(r"(?<=:\d\d)(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)$", "", regex=True)
-    forms = ["%Y%m%d"] if _compact(left[0]) else [d + t for d in _DATES for t in _TIMES]
+    shapes = {_shape(cell) for cell in series}
+    if not all("0" in shape for shape in shapes):  # pandas reads "now" as a date
+        return None
+    named = any(map(str.isalpha, "".join(shapes)))
+    forms = ["%Y%m%d"] if _compact(left[0]) else [
+        form for form in (d + t for d in _DATES for t in _TIMES)
+        if (named if "%b" in form.lower() else _shape(form) in shapes)
+    ]  # fmt: skip
     # What reads none of the first cells may still read a later one, but is not asked first.
-    fit = {f: _fit(series, f) if _fit(series[:200], f) else 0 for f in forms}
+    fit = {f: _fit(series[:200], f) for f in forms}
+    if len(series) > 200:
+        fit = {f: count and _fit(series, f) for f, count in fit.items()}
     days = pd.Series(math.nan, index=series.index)
     for form in sorted(forms, key=lambda f: -fit[f]):
         at = days.isna()
@@ -145,6 +154,11 @@ def _fit(series: Any, form: str) -> int:
     import pandas as pd
 
     return int(pd.to_datetime(series, format=form, errors="coerce").notna().sum())
+
+
+def _shape(text: str) -> str:
+    """Return a cell, or a form of numbers alone, with 0 for every number of it."""
+    return re.sub(r"%[a-zA-Z]|\d+", "0", " ".join(text.split()))
 
 
 def _compact(cell: str) -> bool:

@@ -1,6 +1,6 @@
 """Federated trees as scikit-learn estimators: every fit is a real federation with a transcript.
 
-It may import `protocols`, `data` and below.
+It may import `bench` and below.
 """
 
 from fedtrees.estimators.boosting import FederatedGBDTClassifier, FederatedGBDTRegressor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -17,7 +17,7 @@ from fedtrees.estimators.columns import row_weights
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.files.xgboost import save_xgboost
+from fedtrees.trees.files.xgboost import save_xgboost, writable
 
 _SAME = (
     "max_depth", "max_leaves", "grow_policy", "learning_rate", "reg_lambda", "reg_alpha", "gamma",
@@ -158,14 +158,8 @@ class _Boosting(FederatedEstimator):
             raise UsageError(f"{path}: the model is written as JSON; end the name in .json")
         protocol = self.training_.protocol
         params = protocol if isinstance(protocol, TreeParams) else None
-        names = names_for_xgboost(getattr(self, "feature_names_in_", ()))
+        names = writable(getattr(self, "feature_names_in_", ()))
         save_xgboost(self.model_, path, self.n_features_in_, names, params)
-
-
-def names_for_xgboost(names: Iterable[Any]) -> list[str]:
-    """Return feature names as a model file may carry them: none where XGBoost would refuse some."""
-    texts = [str(n) for n in names]
-    return [] if any(set("[]<") & set(text) for text in texts) else texts
 
 
 class FederatedGBDTClassifier(ClassifierPart, _Boosting):

@@ -13,6 +13,7 @@ from fedtrees.guessing.consensus import cost_weights, matched_consensus
 from fedtrees.guessing.frequent import frequent_rows
 from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.matching import graded_costs
+from fedtrees.guessing.targets import all_narrow, wide, widened
 from fedtrees.guessing.tolerance import estimated_width
 
 Counts = NDArray[np.int64]
@@ -49,6 +50,7 @@ def blind_guesses(
     rng: np.random.Generator,
     *,
     counts: Counts | None = None,
+    target: tuple[float, float] | None = None,
     draws: int = DRAWS,
 ) -> dict[str, Table]:
     """Return the guesses of an adversary with an empty transcript, by name.
@@ -63,6 +65,9 @@ def blind_guesses(
         Number of rows to guess, as known or assumed by the attack it is compared with.
     counts : int64 array, shape (K,), optional
         Rows of each class, where they are known; in these shares the labels of all guesses are.
+    target : pair of float, optional
+        Range that numeric targets are drawn from where no rows are known. They are guessed as one
+        more column (`fedtrees.guessing.targets`).
     draws : int
         Draws per random guess; all of them enter its consensus, the last one stands alone.
         Below 2: no consensus.
@@ -98,6 +103,10 @@ def blind_guesses(
         raise DataError(
             f"own rows have {own.X.shape[1]} features, the schema has {len(schema.features)}"
         )
+    if not schema.classes:
+        columns, rows = widened(schema, target), None if own is None else wide(own)
+        one = np.array([n, 0])
+        return all_narrow(blind_guesses(rows, columns, n, rng, counts=one, draws=draws))
     guesses, made = dict[str, Table](), Draws(own, schema, n, rng, counts, max(1, draws))
     kinds = ["uniform"]
     made.of("uniform")
@@ -133,8 +142,8 @@ class Draws:
     draws : int
         Samples of each kind.
     at_once : bool
-        Redraw the cells of all samples together, in one order of columns: in a fifth of the time,
-        and as good.
+        Draw all samples of a kind together, redrawn cells in one order of columns: in a fifth of
+        the time, and as good.
     """
 
     def __init__(
@@ -182,6 +191,9 @@ class Draws:
             return (equations.redraw(t, self._rng) for t in self.of("bootstrap"))
         mixed = (self._own, self._schema, self._n, self._counts, SHARES.get(kind, NEAR_MIXED))
         near = _nearest(self._own, self.width[:-1], self._rng) if kind == "near" else None
+        if self._at_once:
+            every = mixed_rows(*mixed, self._rng, near, tables=self._draws)
+            return (every.take(part) for part in np.split(np.arange(len(every)), self._draws))
         return (mixed_rows(*mixed, self._rng, near) for _ in range(self._draws))
 
     def _made(self, name: str) -> Table:
@@ -262,13 +274,18 @@ def mixed_rows(
     share: float,
     rng: np.random.Generator,
     near: NDArray[np.intp] | None = None,
+    tables: int = 1,
 ) -> Table:
     """Resample own rows, and take a share of their cells from other own rows of the same label.
 
-    First `NEAR_SHARE` of the cells come from similar rows where they are given.
+    First `NEAR_SHARE` of the cells come from similar rows where they are given. So many tables of
+    ``n`` rows come as one.
     """
-    y = rng.choice(own.y, n) if counts is None else _labels(own, schema, n, counts, rng)
-    X = np.empty((n, own.X.shape[1]), dtype=np.float32)
+    if counts is None:
+        y = rng.choice(own.y, tables * n)
+    else:
+        y = np.concatenate([_labels(own, schema, n, counts, rng) for _ in range(tables)])
+    X = np.empty((len(y), own.X.shape[1]), dtype=np.float32)
     for label in np.unique(y):
         mine, pool = np.flatnonzero(y == label), np.flatnonzero(own.y == label)
         pool = pool if len(pool) else np.arange(len(own))

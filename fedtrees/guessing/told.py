@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.matching import assign, mismatch_counts
+from fedtrees.guessing.targets import all_narrow, wide, widened
 
 #: Own rows that are compared with a told one, and how many of the nearest vote on what is missing.
 _CANDIDATES, _VOTERS = 1000, 15
@@ -47,6 +48,9 @@ def nearest_guesses(
     ones the middle of each number and the most frequent category, group or label. Parameters as of
     `fitted`.
     """
+    if not schema.classes:
+        rows = wide(own), widened(schema)
+        return all_narrow(nearest_guesses(*rows, columns, told, width, rng))
     own = own.take(rng.permutation(len(own))[:_CANDIDATES])
     apart = mismatch_counts(told, own.X[:, columns], width[columns])
     near = np.argsort(apart + rng.random(apart.shape), axis=1)[:, :_VOTERS]

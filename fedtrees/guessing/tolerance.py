@@ -33,11 +33,11 @@ class Tolerance:
     def of(truth: Table, schema: Schema) -> Tolerance:
         """Return 0.319 population sigma per continuous column, ignoring missing values.
 
-        The label and categorical columns are compared by equality; so is a constant column.
+        A class and categorical columns are compared by equality; so is a constant column.
         """
-        X = truth.X.astype(np.float64)
-        width, span = np.zeros(X.shape[1] + 1), np.zeros(X.shape[1] + 1)
-        for k in np.flatnonzero(~schema.categorical):
+        X = np.column_stack([truth.X.astype(np.float64), truth.y])
+        width, span = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+        for k in np.flatnonzero(~np.append(schema.categorical, len(schema.classes) > 0)):
             present = X[~np.isnan(X[:, k]), k]
             if len(present):
                 width[k] = SIGMA_SHARE * present.std()

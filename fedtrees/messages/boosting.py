@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, summable
+from fedtrees.core.messages import Message, Reveal, Trait, summable
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
@@ -31,6 +31,7 @@ class LabelSums(Message):
         ``w``, ``w y`` and ``w y^2``.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY, Trait.LABELS_COUNTED})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     sums: NDArray[np.float64] = summable()
 
@@ -47,6 +48,7 @@ class BaseScore(Message):
         Binary places of the gradients and of the hessians.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.START})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     margin: NDArray[np.float32]
     g_bits: int = 30
@@ -86,6 +88,7 @@ class Histogram(Message):
         Binary places of gradients and hessians.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.GRADIENTS})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     nodes: NDArray[np.int32]
@@ -138,6 +141,7 @@ class LeafSums(Message):
         Fixed-point sums of gradient and hessian, with a share of the noise where clients add it.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     sums: NDArray[np.int64] = summable()
@@ -195,6 +199,7 @@ class ValidationLoss(Message):
         number.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     round: int
     sums: NDArray[np.float64] = summable()
@@ -204,6 +209,7 @@ class ValidationLoss(Message):
 class StopBoosting(Message):
     """Tell the clients that the model ends with the first `rounds` rounds."""
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
 
     rounds: int
@@ -232,6 +238,8 @@ class NodeSplits(Message):
         Where the threshold is NaN: the categories that go right, by code.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS})
+    row_statistics: ClassVar[tuple[str, ...]] = ("g", "h", "gain")
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     tree: int
@@ -266,6 +274,9 @@ class LeafValues(Message):
     g, h : float64 array, shape (k,), or None
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
+    row_statistics: ClassVar[tuple[str, ...]] = ("g", "h")
+    leaf_value: ClassVar[str] = "value"
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL}
     tree: int
     nodes: NDArray[np.int32]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, summable
+from fedtrees.core.messages import Message, Reveal, Trait, summable
 from fedtrees.core.transcript import Transcript
 
 
@@ -46,6 +46,7 @@ class FeatureSketch(Message):
         Whose it is, where it is passed on; None: its sender's.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMARY})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
     verbatim: ClassVar[frozenset[str]] = frozenset({"points", "low"})
     points: NDArray[np.float32]
@@ -59,6 +60,7 @@ class FeatureSketch(Message):
 class FeatureRanges(Message):
     """A client's smallest and largest value of every feature, float32, shape (d,) each."""
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMARY})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     verbatim: ClassVar[frozenset[str]] = frozenset({"low", "high"})
     low: NDArray[np.float32]
@@ -82,6 +84,7 @@ class GridRequest(Message):
         How many are asked.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
 
     borders: NDArray[np.float32]
@@ -108,6 +111,7 @@ class GridCounts(Message):
         How many were asked.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.COUNTED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
     features: int
     clients: int
@@ -118,6 +122,7 @@ class GridCounts(Message):
 class CutPoints(Message):
     """The cut points everyone bins with (`fedtrees.trees.binning.Cuts`)."""
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     verbatim: ClassVar[frozenset[str]] = frozenset({"values", "minimum"})
     values: NDArray[np.float32]

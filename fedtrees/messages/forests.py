@@ -1,4 +1,4 @@
-"""What random-forest protocols say beside `fedtrees.messages.boosting`."""
+"""What random-forest protocols say of leaves and whole forests, and a released one."""
 
 from __future__ import annotations
 
@@ -8,75 +8,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, summable
+from fedtrees.core.messages import Message, Reveal, Trait
+from fedtrees.messages.models import as_message
+from fedtrees.trees.forest.random_forest import RandomForest
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
-
-
-@dataclass(frozen=True, eq=False)
-class ClassTotalsRequest(Message):
-    """Start a tree: ask a client to draw its rows and count their classes."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
-    tree: int
-
-
-@dataclass(frozen=True, eq=False)
-class ClassTotals(Message):
-    """A client's drawn rows of each class, int64, shape (K,); one drawn twice counts twice."""
-
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
-    tree: int
-    counts: NDArray[np.int64] = summable()
-
-    @property
-    def series(self) -> str:
-        """The tree: its counts are of the same drawn rows."""
-        return f"tree {self.tree}"
-
-
-@dataclass(frozen=True, eq=False)
-class ClassCountsRequest(Message):
-    """Ask for class counts per bin, of some features at each of some nodes.
-
-    Attributes
-    ----------
-    tree : int
-    nodes : int32 array, shape (k,)
-    features : int32 array, shape (p,)
-        Of all nodes, one after the other, in the order in which they are tried.
-    offsets : int64 array, shape (k + 1,)
-        Node j is asked for ``features[offsets[j]:offsets[j + 1]]``.
-    """
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
-    tree: int
-    nodes: NDArray[np.int32]
-    features: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class ClassCounts(Message):
-    """One client's answer to a `ClassCountsRequest`.
-
-    Attributes
-    ----------
-    tree : int
-    nodes : int32 array, shape (k,)
-    counts : int64 array, shape (bins of all asked features, K)
-        Rows of each class per bin; missing values are in none.
-    """
-
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
-    tree: int
-    nodes: NDArray[np.int32]
-    counts: NDArray[np.int64] = summable()
-
-    @property
-    def series(self) -> str:
-        """The tree: its counts are of the same drawn rows."""
-        return f"tree {self.tree}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +28,9 @@ class LeafClasses(Message):
         Training rows of each class, where they are shared.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
+    row_statistics: ClassVar[tuple[str, ...]] = ("counts",)
+    leaf_value: ClassVar[str] = "probability"
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL}
     tree: int
     nodes: NDArray[np.int32]
@@ -130,6 +69,7 @@ class ForestArrays(Message):
         Training rows of each class, where they are shared.
     """
 
+    leaf_value: ClassVar[str] = "probability"
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL, Reveal.THRESHOLDS}
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     sizes: NDArray[np.int64]
@@ -150,9 +90,26 @@ class ForestArrays(Message):
 class LocalForest(ForestArrays):
     """A forest that one client grew alone: its thresholds are values of that client's rows."""
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.LEAVES, Trait.POOLED})
     discloses: ClassVar[frozenset[Reveal]] = ForestArrays.discloses | {Reveal.FEATURES}
 
 
 @dataclass(frozen=True, eq=False)
 class PooledForest(LocalForest):
     """The trees of all clients, in the order of the clients."""
+
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.LEAVES})
+
+
+@dataclass(frozen=True, eq=False)
+class ForestModel(ForestArrays):
+    """A random forest."""
+
+    def model(self) -> RandomForest:
+        """Return the forest."""
+        return RandomForest.from_arrays(vars(self))
+
+
+@as_message.register
+def _forest(model: RandomForest) -> Message:
+    return ForestModel(**model.to_arrays())

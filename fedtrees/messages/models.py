@@ -13,18 +13,12 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, load_families
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
-from fedtrees.messages.forests import ForestArrays
-from fedtrees.messages.networks import NetworkModel
-from fedtrees.messages.private_forests import PrivateForest
-from fedtrees.neural.model import TabularNetwork
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import named_objective
-from fedtrees.trees.forest.random_decision import RandomDecisionForest
-from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.routing import joined_sets
 
 _ALWAYS = {
@@ -99,15 +93,6 @@ class BoostedModel(Message):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class ForestModel(ForestArrays):
-    """A random forest."""
-
-    def model(self) -> RandomForest:
-        """Return the forest."""
-        return RandomForest.from_arrays(vars(self))
-
-
 def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_rows: int) -> View:
     """Return what somebody sees who was handed a model, and nothing else.
 
@@ -136,13 +121,16 @@ def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_row
 
 @singledispatch
 def as_message(model: Any) -> Message:
-    """Return a model as the message that tells it; what is no tree ensemble says so itself.
+    """Return a model as the message that tells it; families register theirs, or it says so itself.
 
     Raises
     ------
     DataError
         If it has no ``as_message()``.
     """
+    load_families()
+    if as_message.dispatch(type(model)) is not as_message.dispatch(object):
+        return as_message(model)
     if not hasattr(model, "as_message"):
         raise DataError(f"a {type(model).__name__} cannot be told: it has no as_message()")
     message: Message = model.as_message()
@@ -163,18 +151,3 @@ def _boosted(model: Forest) -> Message:
     if categories.shape[1]:
         arrays["categories"] = categories
     return BoostedModel(model.objective.name, model.base_margin, sizes, **arrays)
-
-
-@as_message.register
-def _forest(model: RandomForest) -> Message:
-    return ForestModel(**model.to_arrays())
-
-
-@as_message.register
-def _private(model: RandomDecisionForest) -> Message:
-    return PrivateForest.of(model)
-
-
-@as_message.register
-def _network(model: TabularNetwork) -> Message:
-    return NetworkModel.of(model)

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, summable
+from fedtrees.core.messages import Message, Reveal, Trait, summable
+from fedtrees.messages.models import as_message
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.model import TabularNetwork
 from fedtrees.neural.perceptron import Layers
@@ -31,6 +32,7 @@ class ColumnSums(Message):
         Present values, their sum and the sum of their squares.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
     sums: NDArray[np.float64] = summable()
 
@@ -62,6 +64,7 @@ class NetworkWeights(Message):
         Names of the clients that take part, joined by commas; empty: all.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.NETWORK})
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.MODEL, Reveal.LABELS, Reveal.FEATURES}
     )
@@ -84,6 +87,7 @@ class NetworkUpdate(Message):
         How many rows that is the mean of; where rows are drawn each by itself, on average.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.NETWORK})
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS}
     )
@@ -142,3 +146,6 @@ class NetworkModel(Message):
         layers.split(self.weights)
         encoding = Encoding(self.feature.astype(np.intp), self.category, self.mean, self.std)
         return TabularNetwork(layers, self.weights, encoding)
+
+
+as_message.register(TabularNetwork, NetworkModel.of)

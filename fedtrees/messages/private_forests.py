@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, summable
+from fedtrees.core.messages import Message, Reveal, Trait, summable
+from fedtrees.messages.models import as_message
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 
 
@@ -46,6 +47,7 @@ class LeafClassCounts(Message):
         How many rows there are; 0 where that is not told.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
     )
@@ -90,3 +92,6 @@ class PrivateForest(Message):
         return RandomDecisionForest(
             RandomSplits(self.feature, self.threshold), self.counts, self.rows
         )
+
+
+as_message.register(RandomDecisionForest, PrivateForest.of)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, Trait
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,8 @@ class SharedTrees(Message):
         Gains of the splits, 0 at a leaf.
     """
 
+    row_statistics: ClassVar[tuple[str, ...]] = ("sum_hessian", "base_weights", "loss_changes")
+    leaf_value: ClassVar[str] = "value"
     discloses: ClassVar[frozenset[Reveal]] = _GROWN_ALONE | {Reveal.COUNTS}
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     round: int
@@ -81,6 +83,10 @@ class SharedTrees(Message):
 class ClientTrees(SharedTrees):
     """The trees a client grew in a round; none if it has no rows. Fields as in `SharedTrees`."""
 
+    traits: ClassVar[frozenset[Trait]] = frozenset(
+        {Trait.GROWN_ALONE, Trait.STATISTICS, Trait.LEAVES}
+    )
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GlobalTrees(SharedTrees):
@@ -91,6 +97,8 @@ class GlobalTrees(SharedTrees):
     first : int
         The model's number of the first of these trees: so many were sent before.
     """
+
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
 
     first: int
 
@@ -108,6 +116,8 @@ class ClientModels(SharedTrees):
     trees : int64 array, shape (m,)
         Trees of each model.
     """
+
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
 
     owner: NDArray[np.int32]
     trees: NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.messages import Reveal
+from fedtrees.core.messages import Reveal, Trait
 from fedtrees.messages.packing import unpack
 from fedtrees.messages.shared_trees import ClientModels
 from fedtrees.neural.tree_outputs import RatesNetwork
@@ -34,6 +34,7 @@ class TreeNetworkModel(ClientModels):
         As `fedtrees.neural.tree_outputs.RatesNetwork.split` takes them.
     """
 
+    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
     discloses: ClassVar[frozenset[Reveal]] = ClientModels.discloses
     objective: str
     weights: NDArray[np.float32]

@@ -101,7 +101,7 @@ class RowStatistics(Message):
     tree : int
     limit, terms : int
         The greatest absolute value of a statistic, and how many are added at most
-        (`fedtrees.crypto.slots.Slots`).
+        (`fedtrees.sealing.slots.Slots`).
     statistics : Sealed
         int64, shape (m, s); one ciphertext for all statistics of a row.
     """

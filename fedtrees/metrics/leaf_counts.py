@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fedtrees.core.columns import Measure
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Claim, LeafCounts
+from fedtrees.core.messages import Trait
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
-from fedtrees.messages.forests import LocalForest
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.routing import Routes
@@ -228,7 +228,9 @@ class LeafCountMetric(Metric[GrownTrees]):
     def truth(self, case: Case) -> GrownTrees | None:
         """Return the true counts of all trees scored; None where no tree covers victims' rows."""
         victims = case.victims_rows
-        if victims is None or case.model is None or not getattr(case.model, "trees", ()):
+        if not case.schema.classes or victims is None:
+            return None
+        if case.model is None or not getattr(case.model, "trees", ()):
             return None
         grown = _grown_on(case)
         if not grown:
@@ -342,9 +344,10 @@ def _first_blocks(case: Case) -> Iterator[tuple[str, int, int]]:
             return
         if isinstance(d.message, ClientTrees) and len(d.message.sizes):
             replies.setdefault(d.sender, d.message)
-        if type(d.message) is LocalForest and len(d.message.sizes):  # pooled in this order
-            yield d.sender, pooled, 0
-            pooled += len(d.message.sizes)
+        if Trait.POOLED in d.message.traits:
+            own = len(getattr(d.message, "sizes"))  # noqa: B009 - a forest, of whatever type
+            yield from [(d.sender, pooled, 0)] * bool(own)
+            pooled += own
     trees, taken = case.model.trees, set[int]()
     for sender, reply in replies.items():
         # all replies are of as many trees

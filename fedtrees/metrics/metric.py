@@ -24,6 +24,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View
 from fedtrees.guessing.blind import DRAWS, blind_guesses
+from fedtrees.guessing.targets import range_of
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.known_entries import dealt, of_every_row
 
@@ -155,12 +156,7 @@ class Case:
 
     @property
     def victims_rows(self) -> Table | None:
-        """Whole rows with classes of everybody but the principals, None where nobody holds such.
-
-        Rows with a number in place of a class are none: no blind adversary guesses such yet.
-        """
-        if not self.schema.classes:
-            return None
+        """Whole rows of everybody but the principals, None where nobody holds such."""
         return stacked(self.victims.values(), self.schema)
 
     def rows_in(self, name: str, round: int) -> Table:
@@ -213,13 +209,18 @@ class Case:
     def blind_rows(self, n: int, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Table]:
         """Return what the principals guess of n rows who never looked, by name.
 
-        Who holds no rows is granted how many of the victims' are of each class: how frequent a
-        class is, is public more often than not, and the first messages of most protocols say it.
+        Who holds no rows is granted how many of the victims' are of each class, or the mean and the
+        standard deviation of numeric targets: that is public more often than not, and the first
+        messages of most protocols say it.
         """
-        own, counts = self.blind_view().rows, None
-        if (own is None or self.told_others) and self.victims_rows is not None:
-            counts = np.bincount(self.victims_rows.y, minlength=max(len(self.schema.classes), 2))
-        return blind_guesses(own, self.schema, n, rng, counts=counts, draws=draws)
+        own, victims = self.blind_view().rows, self.victims_rows
+        counts, target = None, None
+        if (own is None or self.told_others) and victims is not None:
+            if self.schema.classes:
+                counts = np.bincount(victims.y, minlength=max(len(self.schema.classes), 2))
+            else:
+                target = range_of(float(victims.y.mean()), float(victims.y.std()))
+        return blind_guesses(own, self.schema, n, rng, counts=counts, target=target, draws=draws)
 
     def blind_rng(self) -> np.random.Generator:
         """Return the coins of the blind adversary's guesses: one set for who knows others' rows."""

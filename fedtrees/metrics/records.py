@@ -36,6 +36,9 @@ class RecordScores:
         Share of true rows that were guessed to the last bit of every float32, label included.
     per_feature : mapping of str to float
         Share of true rows whose pair agrees in that column; the label under its own name.
+    target_error : float or None
+        Mean distance of the targets of rows that are matched by their features alone, in parts of
+        the true range and at most 1, which an unmatched row counts; None where rows have classes.
     gower : float
         Mean Gower distance of matched rows (0 is perfect), with a matching of its own.
     hamming : float or None
@@ -53,6 +56,7 @@ class RecordScores:
     close_rows: float
     bit_exact_rows: float
     per_feature: Mapping[str, float]
+    target_error: float | None
     gower: float
     hamming: float | None
     rows: int
@@ -124,6 +128,7 @@ def score_records(
         close_rows=float(close.mean()),
         bit_exact_rows=1.0 - len(_without_equal_rows(A, B)[0]) / n,
         per_feature=dict(zip(names, agree.mean(axis=0).tolist(), strict=True)),
+        target_error=None if schema.classes else _target_error(A, B, tolerance),
         gower=gower_distance(A, B, tolerance.range),
         # Differences of bits are 0 or 1 and every tolerance is below 1: the matching is the same.
         hamming=1.0 - ra if binary else None,
@@ -152,6 +157,23 @@ def sorted_rows(table: Table) -> NDArray[np.float64]:
     """Return features and label as one array, shape (n, d + 1), rows in lexicographic order."""
     rows = np.column_stack([table.X.astype(np.float64), table.y.astype(np.float64)])
     return np.ascontiguousarray(rows[np.lexsort(rows.T[::-1])])
+
+
+def _target_error(
+    A: NDArray[np.float64], B: NDArray[np.float64], tolerance: Tolerance
+) -> float | None:
+    """Return the mean distance of targets in parts of their range, None if all are the same."""
+    off, span = np.ones(len(A)), float(tolerance.range[-1])
+    if not span:
+        return None
+    if len(B):
+        # both are sorted: among rows with equal features, targets must not decide
+        B = B[np.random.default_rng(0).permutation(len(B))]
+        mine, guessed = (np.ascontiguousarray(rows[:, :-1]) for rows in (A, B))
+        pair = assign(mismatch_counts(mine, guessed, tolerance.width[:-1]))
+        matched = np.flatnonzero(pair >= 0)
+        off[matched] = np.abs(A[matched, -1] - B[pair[matched], -1]) / span
+    return float(np.minimum(off, 1.0).mean())
 
 
 def _agreement(

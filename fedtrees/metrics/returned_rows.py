@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts, bin_rows
+
+#: Of the range of numeric targets, how far one may be off that was read off.
+TARGET_ERROR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,9 @@ def score_returned_rows(
         raise DataError("no true rows to score against")
     if owner is not None and len(owner) != len(returned):
         raise DataError(f"{len(owner)} owners for {len(returned)} returned rows")
-    keys = _keys(returned, cuts)
-    held = [(name, key) for name, table in truth.items() for key in _keys(table, cuts)]
+    y = np.unique(np.concatenate([table.y for table in truth.values()]))
+    keys = _keys(returned, cuts, y)
+    held = [(name, key) for name, table in truth.items() for key in _keys(table, cuts, y)]
     right = (Counter(keys) & Counter(key for _, key in held)).total()
     owned = None
     if owner is not None:
@@ -74,9 +80,16 @@ def score_returned_rows(
     return ReturnedRows(right / n, wrong, owned, len(keys))
 
 
-def _keys(table: Table, cuts: Cuts) -> list[bytes]:
-    """Return bins and label of every row as bytes."""
+def _keys(table: Table, cuts: Cuts, labels: NDArray[Any]) -> list[bytes]:
+    """Return bins and label of every row as bytes; of a number, which of the true ones it is."""
     codes = bin_rows(table.X, cuts).codes.astype(np.int64)
     missing = np.isnan(table.X)
-    rows = np.column_stack([np.where(missing, -1, codes), table.y.astype(np.int64)])
+    y = table.y if labels.dtype.kind == "i" else _which(table.y.astype(np.float64), labels)
+    rows = np.column_stack([np.where(missing, -1, codes), y.astype(np.int64)])
     return [row.tobytes() for row in rows]
+
+
+def _which(y: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the place of the true target that each number is, -1 where it is none."""
+    at = np.searchsorted((targets[1:] + targets[:-1]) / 2, y)
+    return np.where(np.abs(y - targets[at]) <= TARGET_ERROR * np.ptp(targets), at, -1)

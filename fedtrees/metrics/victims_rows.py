@@ -39,6 +39,8 @@ def unscorable(claims: Sequence[Records], case: Case) -> str | None:
         return f"it guessed {table.X.shape[1]} columns; the schema has {wanted}"
     if np.isinf(table.X).any():
         return "it guessed infinite values; rows must be finite"
+    if not case.schema.classes:
+        return None if np.isfinite(table.y).all() else "it guessed targets that are not finite"
     classes = max(len(case.schema.classes), 2)
     if not np.isin(table.y, np.arange(classes)).all():
         known = "0 and 1" if classes == 2 else f"0 to {classes - 1}"
@@ -117,8 +119,8 @@ def _told(made: Mapping[str, Table], case: Case, n: int) -> dict[str, Table]:
 class RecordMetric(Metric[VictimsRows]):
     """Guessed rows, matched with the true ones: see `fedtrees.metrics.records.score_records`.
 
-    A cell agrees within 0.319 standard deviations, if its column is categorical where it is equal;
-    an exact row agrees in every column. Gower distance has no such cliff. Where all columns are
+    A cell agrees within 0.319 standard deviations, a category or class where it is equal; an exact
+    row agrees in every column. Gower distance has no such cliff. Where all columns are
     codes, ``right_rows`` and errors are of features alone, rows matched by them.
 
     An attack that returns only what it is sure of is completed by the best blind guess before it
@@ -152,6 +154,7 @@ class RecordMetric(Metric[VictimsRows]):
         Measure("right_rows", "rows right in every feature", "share of rows", klass="person"),
         Measure("ra_top", "reconstruction accuracy, named columns", "share of cells"),
         Measure("ra_of", "reconstruction accuracy of a column", "share of rows", part="column"),
+        Measure("target_error", "error of numeric targets", "share of the range", 0.0),
         Measure("gower", "Gower distance", "distance", 0.0),
         Measure("hamming", "Hamming distance", "distance", 0.0),
         Measure("row_error", "wrong features", "share of cells", 0.0),
@@ -216,6 +219,7 @@ class RecordMetric(Metric[VictimsRows]):
         found: dict[str, float | None] = {
             "ra": got.ra, "ra_top": got.ra_top, "exact_rows": got.exact_rows,
             "close_rows": got.close_rows, "bit_exact_rows": got.bit_exact_rows,
+            **({} if got.target_error is None else {"target_error": got.target_error}),
             "gower": got.gower, "hamming": got.hamming,
         }  # fmt: skip
         if truth.inlier is not None:

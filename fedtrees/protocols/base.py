@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealing
 from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.transcript import Transcript
-from fedtrees.core.view import Seen
+from fedtrees.core.view import Seen, View
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.limits import check_channels
@@ -80,8 +81,8 @@ class Protocol(ABC):
         Of `says`, what crosses only under some parameters or defenses, each with when.
     serves : frozenset of str
         Hooks and limits of defenses that its parties keep to (`fedtrees.protocols.fit`): of
-        ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows`` and
-        ``poisson_sampling``.
+        ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows``,
+        ``poisson_sampling``, ``declared_rows`` and ``row_bounds``.
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
     noised : tuple of Message types
@@ -99,6 +100,8 @@ class Protocol(ABC):
         A dataset that needs no file to show it on.
     called : mapping of str to (str, str)
         What a reader calls one party of a role, and several.
+    file : tuple of str
+        How the name of a file with its model ends, and what that is.
     needs : tuple of str
         Modules of an extra that it trains with.
     """
@@ -121,6 +124,7 @@ class Protocol(ABC):
         "client": ("one of the clients", "clients together"),
         "public": ("whoever has the released model", "holders of the released model"),
     }
+    file: ClassVar[tuple[str, str]] = (".json", "an XGBoost model")
     needs: ClassVar[tuple[str, ...]] = ()
 
     def roles(self, parties: int) -> Mapping[str, str]:
@@ -164,6 +168,19 @@ class Protocol(ABC):
     def exact(self) -> Protocol | None:
         """Return the same protocol without what `laws` states, drawn otherwise alike; None: no."""
         return None
+
+    def nodes_shown(self, view: View) -> Iterator[NDArray[np.int32]]:
+        """Yield the rows of every node that somebody is shown; none where nodes are not shown."""
+        return iter(())
+
+    def save(self, training: Training, path: Path) -> None:
+        """Write a model that was trained, into a file of its `file`'s suffix."""
+        from fedtrees.trees.boosted.params import TreeParams
+        from fedtrees.trees.files.xgboost import save_xgboost, writable
+
+        names = training.schema.names
+        params = self if isinstance(self, TreeParams) else None
+        save_xgboost(training.model, path, len(names), writable(names), params)
 
     def canaries(self) -> Any:
         """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""

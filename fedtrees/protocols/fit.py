@@ -120,6 +120,8 @@ def _wanted(part: Defense) -> set[str]:
         "gradient_clip": part.gradient_clip is not None,
         "least_leaf_rows": part.least_leaf_rows > 0,
         "poisson_sampling": part.poisson_sampling,
+        "declared_rows": part.declared_rows > 0,
+        "row_bounds": part.row_bounds is not None,
     }
     return hooks | {name for name, used in limits.items() if used}
 
@@ -131,7 +133,8 @@ def _before(attack: Spec, data: Data) -> Reason:
     if most is not None and data.rows > most:
         return Reason("too-many-rows", rows=data.rows, most=most)
     numeric = data.schema is not None and not data.schema.classes
-    if numeric and data.scored and not data.scored(getattr(maker, "gives", None)):
+    reads = getattr(maker, "numbers", False)
+    if numeric and not reads and data.scored and not data.scored(getattr(maker, "gives", None)):
         return Reason("numeric-target")
     return FITS
 

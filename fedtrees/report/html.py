@@ -7,11 +7,12 @@ import tomllib
 from pathlib import Path, PurePath
 from typing import Any
 
+from fedtrees.core.errors import check_margin
 from fedtrees.core.files import write_text
 from fedtrees.report.findings import findings
 from fedtrees.report.page import Method, page
 from fedtrees.report.rows import load_rows, read_json, read_text
-from fedtrees.report.states import MARGIN, check_margin
+from fedtrees.report.states import MARGIN
 
 
 def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:

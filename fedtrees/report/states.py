@@ -15,7 +15,6 @@ from typing import Literal
 import pandas as pd
 
 from fedtrees.core.columns import measure
-from fedtrees.core.errors import UsageError
 from fedtrees.report.coverage import Coverage
 from fedtrees.report.intervals import Estimate, t_estimate
 from fedtrees.report.worst import attack_metrics, worst_case
@@ -228,13 +227,6 @@ def plain(cells: Sequence[Cell]) -> list[Cell]:
     """Return cells without those that another of them tells more plainly."""
     here = {c.metric for c in cells}
     return [c for c in cells if not here & {*measure(c.metric).beside}]
-
-
-def check_margin(margin: float) -> float:
-    """Return the margin; raise `UsageError` if it is none."""
-    if not 0 < margin < 1:
-        raise UsageError(f"margin {margin:g}: give an advantage above 0 and below 1, such as 0.05")
-    return margin
 
 
 def _mean(values: Sequence[float]) -> float:

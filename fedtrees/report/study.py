@@ -9,14 +9,14 @@ from pathlib import Path
 import pandas as pd
 
 from fedtrees.core.columns import UTILITY
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, check_margin, did_you_mean
 from fedtrees.report import style
 from fedtrees.report.findings import Findings, findings
 from fedtrees.report.frontier import Frontier, frontiers
 from fedtrees.report.gaps import Gaps
 from fedtrees.report.protocol_budgets import over_budgets
-from fedtrees.report.rows import Panel, Setting
-from fedtrees.report.states import MARGIN, check_margin
+from fedtrees.report.rows import Panel, Setting, load_rows
+from fedtrees.report.states import MARGIN
 from fedtrees.report.tables import LeaderRow, leaderboard
 from fedtrees.report.worst import attack_metrics, panels
 
@@ -91,3 +91,8 @@ class Study:
         """One colour per defense family, equal in every figure."""
         drawn = (*self.frontiers, *self.over_budgets)
         return style.palette(p.family for f in drawn for p in f.points)
+
+
+def study_of(run: Path, metric: str | None = None, margin: float | None = None) -> Study:
+    """Return what a run found; no margin is the default one."""
+    return Study(run, load_rows(run), metric, margin=MARGIN if margin is None else margin)

@@ -9,7 +9,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.defenses.leaf_rounding import LeafRounding
 from fedtrees.defenses.masking import Masking
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.protocols.horizontal.forest_hist import ForestHist
+from fedtrees.protocols.forests.forest_hist import ForestHist
 
 
 def odd_table(rng):

@@ -15,14 +15,14 @@ from fedtrees.attacks.leaves.shares import Numbers
 from fedtrees.attacks.peeling.annealing import LIKELY
 from fedtrees.attacks.peeling.supports import SURE, least_support
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto.errors import ExposureError, TooFewPartiesError
 from fedtrees.defenses.leaf_rounding import LeafRounding
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.split_only import SplitOnly
 from fedtrees.guessing.recipes import agreement
 from fedtrees.guessing.tolerance import Tolerance
-from fedtrees.protocols.horizontal.forest_hist import ForestHist
-from fedtrees.protocols.horizontal.local_forests import LocalForests
+from fedtrees.protocols.forests.forest_hist import ForestHist
+from fedtrees.protocols.forests.local_forests import LocalForests
+from fedtrees.sealing.errors import ExposureError, TooFewPartiesError
 from fedtrees.trees.forest.random_forest import ClassTree, shares
 
 TABLE = made_up(0, 90)

@@ -29,8 +29,8 @@ from fedtrees.core.schema import Table
 from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
+from fedtrees.protocols.forests.forest_hist import ForestHist
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
-from fedtrees.protocols.horizontal.forest_hist import ForestHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.trees.sketch import POINTS_PER_BIN, local_sketch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import guessed
@@ -200,8 +201,10 @@ def test_the_recipe_that_suits_own_rows():
     noise = np.random.default_rng(1).normal(size=(120, 10))
     gaps = np.random.default_rng(2).random((120, 10)) < 0.5
     assert best_recipe(table(one), wide, rng()).share <= 0.1
-    apart = best_recipe(table(np.where(gaps, np.nan, noise)), wide, rng())
-    assert apart == Recipe(1.0, "given-label+consensus")
+    apart = table(np.where(gaps, np.nan, noise))
+    found = [best_recipe(apart, wide, np.random.default_rng(seed)) for seed in range(20)]
+    assert Counter(found).most_common(1)[0][0] == Recipe(1.0, "given-label+consensus")
+    assert np.mean([r.share for r in found]) > 0.6  # .8 ± .07
 
 
 def test_the_usual_recipe_of_few_rows():

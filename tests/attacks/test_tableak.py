@@ -402,7 +402,7 @@ def test_gradients_of_the_published_network_are_found(published):
 def test_the_attack_loads_no_torch():
     code = (
         "import sys; import fedtrees.attacks.gradients.attack; "
-        "import fedtrees.protocols.horizontal.network_training; import fedtrees.defenses.dp_sgd; "
+        "import fedtrees.protocols.networks.network_training; import fedtrees.defenses.dp_sgd; "
         "print('torch' in sys.modules or 'dp_accounting' in sys.modules)"
     )
     done = subprocess.run(

@@ -1,5 +1,8 @@
 """TimberStrike under noise on rows' gradients: what it makes of counts, sums and bare values."""
 
+import runpy
+from importlib import resources
+
 import guessed
 import numpy as np
 import pytest
@@ -159,7 +162,8 @@ def test_as_published_gradients_are_read_too_small():
 
 def test_rounding_of_a_defense_never_seen_before_is_read_from_its_channel():
     """The template's defense rounds what is told beside splits and leaf values."""
-    from fedtrees.templates.defense import RoundedStatistics
+    template = resources.files("fedtrees.cli") / "templates" / "defense.py"
+    RoundedStatistics = runpy.run_path(str(template))["RoundedStatistics"]
 
     clients, schema = sample_federation()
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 2, "max_depth": 2}))

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from fedtrees.api import Run
 from fedtrees.bench import choice
 from fedtrees.bench.choice import chosen, told
 from fedtrees.bench.suite import Suite
@@ -12,7 +13,6 @@ from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_one
-from fedtrees.runs import Run
 
 QUICK = Suite.load("quick")
 #: Stands in for the default suite: what is chosen around it is chosen as always.

@@ -327,6 +327,7 @@ from fedtrees.defenses.split_only import SplitOnly
 @register.defense("deadly")
 @dataclass(frozen=True)
 class Deadly(SplitOnly):
+    acts_through = SplitOnly.acts_through | {"finish"}
     times: int = 1
     notes: str = ""
 

@@ -10,10 +10,10 @@ import pytest
 
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
-from fedtrees.cli.results import study_of, summary
 from fedtrees.core.attack import contenders
-from fedtrees.metrics.metric import headlines
 from fedtrees.report.states import MARGIN
+from fedtrees.report.study import study_of
+from fedtrees.report.summary import summary
 
 SHARED = '"split-only", "leaf-rounding[decimals=1]", "mask-sum-hessian", "min-leaf[k=5]"'
 NOISY = '"laplace-hist[epsilon=1]", "laplace-gradient[epsilon=4]", "hist-rounding[step=0.01]"'
@@ -147,20 +147,22 @@ def check_coverage(folder):
 
 
 def check_named(folder, margin):
-    """No attack is above the margin on average against who is named, by any headline score."""
+    """No attack is above the margin on average where a cell is called down to its line."""
     found, named = attacked(folder), []
-    for board in reported(folder, margin)["leaderboards"]:
-        for entry in board["defenses"]:
-            name = entry["defense"]
-            if not entry["at_blind"]:
-                continue
-            named.append((board["threat"], name))
-            key = (board["protocol"].partition("[")[0], name.partition("[")[0], board["threat"])
-            for metric in set(headlines()) & set(found[key]):
+    for setting in reported(folder, margin)["findings"]:
+        protocol = setting["protocol"].partition("[")[0]
+        for adversary in setting["adversaries"]:
+            for cell in adversary["cells"]:
+                if cell["state"] != "shut":
+                    continue
+                threat, name = adversary["threat"], cell["defense"]
+                named.append((threat, name, cell["metric"]))
+                key = (protocol, name.partition("[")[0], threat)
                 by_attack = defaultdict(list)
-                for scores in found[key][metric].values():
+                for scores in found[key][cell["metric"]].values():
                     for attack, advantage in scores.items():
                         by_attack[attack].append(advantage)
+                assert by_attack
                 for values in by_attack.values():
                     assert sum(values) / len(values) < (margin or MARGIN)
     return named

@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_wine
 
 import fedtrees
+from fedtrees.api import Run, bench
+from fedtrees.bench.options import BenchOptions
 from fedtrees.cli.bench import bench as command
 from fedtrees.cli.main import main
 from fedtrees.core.errors import DataError, StoreError, UsageError
-from fedtrees.runs import Run, bench
 
 TINY = {
     "protocol": "fedtree-hist[trees=1,max_depth=2]",
@@ -30,9 +31,21 @@ def run(tmp_path_factory):
 
 
 def test_its_options_are_those_of_the_command():
-    ours = set(inspect.signature(bench).parameters)
-    assert set(inspect.signature(command).parameters) - ours == {"dry_run", "format"}
-    assert not ours - set(inspect.signature(command).parameters)
+    ours, theirs = (inspect.signature(f).parameters for f in (bench, command))
+    assert set(theirs) - set(ours) == {"dry_run", "format"}
+    assert not set(ours) - set(theirs)
+
+
+def test_one_object_whoever_made_it():
+    listed = BenchOptions(defense=["min-bin", "none"], seeds=[0, 4], clients=2, csv=None)
+    assert listed == BenchOptions(defense=("min-bin", "none"), seeds="0,4,", clients=(2,))
+    assert listed.grid == {"defenses": ["min-bin", "none"], "clients": [2]}
+    for wrong, rule in (({"jobs": 0}, "--jobs 0"),
+                        ({"sep": "ab", "csv": "a", "target": "y"}, "one"),
+                        ({"resume": True}, "--out RUN"), ({"csv": "a", "data": "wine"}, "not both"),
+                        ({"margin": 2.0}, "margin 2"), ({"target": 3}, "give text")):  # fmt: skip
+        with pytest.raises(UsageError, match=rule):
+            BenchOptions(**wrong)
 
 
 def test_the_rows_are_those_of_the_command(run, tmp_path):
@@ -118,6 +131,6 @@ def test_calls_that_make_no_sense_name_the_remedy():
 
 def test_help_prints_how_it_is_called():
     text = pydoc.render_doc(fedtrees.bench, renderer=pydoc.plaintext)
-    assert "defense: 'Several' = None" in text
+    assert "defense: 'tuple[str, ...]' = ()" in text
     assert "data : str, list of str, DataFrame, or (X, y), optional" in text
     assert inspect.signature(fedtrees.bench) == inspect.signature(bench)

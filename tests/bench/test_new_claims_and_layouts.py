@@ -89,7 +89,7 @@ def test_a_claim_of_ones_own_is_benched_beside_its_blind_line_and_drawn(over_row
     assert (skipped["status"], skipped["reason"]) == ("skipped", "the principals see no base score")
     assert (skipped["reason_code"], skipped["state_code"]) == ("other", "skip")
     page = (folder / "report.html").read_text()
-    assert "share_error" in page
+    assert "error of the share of a class" in page
     assert "plugin-read-share" in page
 
 
@@ -109,7 +109,7 @@ def test_a_blind_cell_without_rows_to_reconstruct_works(over_columns):
         assert found[name]["blind"] == line["value"]
     assert float(found["label_auc"]["value"]) == 1.0
     page = (folder / "report.html").read_text()
-    assert "v_measure" in page or "label_accuracy" in page
+    assert "labels told" in page
     assert "plugin-read-residuals" in page
 
 

@@ -14,11 +14,11 @@ from statistics import mean
 import numpy as np
 import pytest
 
+from fedtrees.api import Run
 from fedtrees.bench.suite import Grid, Suite
 from fedtrees.cli.main import main
-from fedtrees.cli.results import study_of
 from fedtrees.report.html import without_folders
-from fedtrees.runs import Run
+from fedtrees.report.study import study_of
 
 N, HELD_OUT = 100, 20
 PRIVATE = 'ward "7" of \\ Olten'  # a folder

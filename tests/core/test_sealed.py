@@ -17,8 +17,9 @@ from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC, Transcript
 from fedtrees.messages.boosting import Histogram
-from fedtrees.messages.forests import ClassCounts, ClassTotals
-from fedtrees.messages.models import BoostedModel, ForestModel
+from fedtrees.messages.class_counts import ClassCounts, ClassTotals
+from fedtrees.messages.forests import ForestModel
+from fedtrees.messages.models import BoostedModel
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
 

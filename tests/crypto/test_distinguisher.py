@@ -15,12 +15,13 @@ from fedtrees.crypto import paillier
 from fedtrees.crypto.encrypted_sums import RealSums
 from fedtrees.crypto.histograms import EncryptedRows
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import DJNObfuscators
-from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums, Sums
-from fedtrees.crypto.sizes import MARK_BYTES
-from fedtrees.crypto.slots import Slots
+from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums
 from fedtrees.crypto.vectors import BlindVectors, KeyedVectors
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.row_sums import Sums
+from fedtrees.sealing.sizes import MARK_BYTES
+from fedtrees.sealing.slots import Slots
 
 TRIALS = 200
 SURE = 1e-6

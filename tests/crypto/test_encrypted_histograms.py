@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
 from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram, with_siblings
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import DJNObfuscators
-from fedtrees.crypto.sizes import histogram
-from fedtrees.crypto.slots import Slots
+from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError, WrongKeyError
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.sizes import histogram
+from fedtrees.sealing.slots import Slots
 
 LIMIT = 2**20
 

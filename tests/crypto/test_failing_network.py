@@ -14,7 +14,9 @@ from test_masks import STAYS, Federation, arrays_of, names_of
 
 from fedtrees.crypto import marked
 from fedtrees.crypto.encrypted_sums import RealSums as EncryptedSums
-from fedtrees.crypto.errors import (
+from fedtrees.crypto.mask_messages import usual_threshold
+from fedtrees.crypto.survivor_sets import SurvivorSets
+from fedtrees.sealing.errors import (
     CryptoError,
     ExposureError,
     MalformedError,
@@ -22,11 +24,9 @@ from fedtrees.crypto.errors import (
     TooFewPartiesError,
     WrongKeyError,
 )
-from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.mask_messages import usual_threshold
-from fedtrees.crypto.sizes import MARK_BYTES
-from fedtrees.crypto.slots import Slots
-from fedtrees.crypto.survivor_sets import SurvivorSets
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.sizes import MARK_BYTES
+from fedtrees.sealing.slots import Slots
 
 HARMS = ("lost", "late", "twice", "changed", "cut", "foreign", "renamed", "replayed")
 

@@ -9,8 +9,9 @@ from seeded_keys import SeededCoins, of_phe, seeded, to_phe
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto.coins import SYSTEM
-from fedtrees.crypto.keys import DEFAULT_BITS, KeyPair
+from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.obfuscators import OwnerObfuscators
+from fedtrees.sealing.sizes import DEFAULT_BITS
 
 
 def test_a_key_has_the_length_that_was_asked_for():
@@ -28,7 +29,7 @@ def test_a_short_key_is_flagged():
 
 @pytest.mark.parametrize("bits", [512, 2047, 4096])
 def test_other_lengths_are_refused(bits):
-    with pytest.raises(UsageError, match="choose one of 1024, 2048, 3072"):
+    with pytest.raises(UsageError, match="has one of 1024, 2048, 3072"):
         KeyPair.generate(bits)
 
 

@@ -9,9 +9,9 @@ from seeded_keys import SeededCoins
 
 from fedtrees.crypto import shamir
 from fedtrees.crypto.agreement import agree, expanded, hkdf, public_of
-from fedtrees.crypto.errors import MalformedError, TooFewPartiesError
 from fedtrees.crypto.expansion import expand
-from fedtrees.crypto.secret import Secret
+from fedtrees.sealing.errors import MalformedError, TooFewPartiesError
+from fedtrees.sealing.secret import Secret
 
 
 def hidden(text):

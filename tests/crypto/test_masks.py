@@ -14,16 +14,6 @@ from seeded_keys import SeededCoins
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.agreement import KEY_BYTES
-from fedtrees.crypto.errors import (
-    ExposureError,
-    LateError,
-    MalformedError,
-    PlaintextOverflowError,
-    RepeatedError,
-    TooFewPartiesError,
-    WrongKeyError,
-)
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import (
     IdealMasks,
@@ -36,6 +26,16 @@ from fedtrees.crypto.mask_seeds import unlock
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty
 from fedtrees.crypto.survivor_sets import SurvivorSets
+from fedtrees.sealing.errors import (
+    ExposureError,
+    LateError,
+    MalformedError,
+    PlaintextOverflowError,
+    RepeatedError,
+    TooFewPartiesError,
+    WrongKeyError,
+)
+from fedtrees.sealing.ledger import Ledger
 
 STAYS = 4  # else: gone before advertising (0), dealing (1), masking (2), unmasking (3)
 

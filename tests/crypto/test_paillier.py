@@ -10,8 +10,8 @@ from seeded_keys import numbers_of, of_phe, to_phe
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import obfuscators as sources
 from fedtrees.crypto import paillier
-from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
-from fedtrees.crypto.ledger import Ledger
+from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError
+from fedtrees.sealing.ledger import Ledger
 
 BOUND = 2**509 - 1  # below n // 3 - 1 of every 512-bit key
 values = st.lists(st.integers(-BOUND, BOUND), min_size=1, max_size=5)

@@ -11,9 +11,9 @@ import pytest
 from test_masks import Federation
 
 from fedtrees.crypto import obfuscators as sources
-from fedtrees.crypto.errors import ExposureError
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.secret import Secret
+from fedtrees.sealing.errors import ExposureError
+from fedtrees.sealing.secret import Secret
 
 
 def spellings(secret):

@@ -11,10 +11,10 @@ from seeded_keys import seeded
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import paillier, sizes
 from fedtrees.crypto.arrays import EncryptedArray
-from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import OwnerObfuscators
-from fedtrees.crypto.slots import Slots
+from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError, WrongKeyError
+from fedtrees.sealing.ledger import Ledger
+from fedtrees.sealing.slots import Slots
 
 limits = st.integers(1, 2**40)
 counts = st.integers(1, 2**20)

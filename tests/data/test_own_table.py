@@ -158,6 +158,7 @@ def test_dates_are_days(forms):
     epoch = datetime.date(1970, 1, 1)
     assert dates(cells) == {c: (d - epoch).days for c, d in zip(cells, days, strict=True)}
     assert dates([*cells, "soon"]) is None
+    assert dates([*cells * 10, "now"]) is None
 
 
 # --- what its columns are

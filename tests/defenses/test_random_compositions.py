@@ -15,8 +15,8 @@ from fedtrees.core.holding import Holding, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
-from fedtrees.crypto.errors import MissingPartyError, TooFewPartiesError
 from fedtrees.defenses import masking
+from fedtrees.sealing.errors import MissingPartyError, TooFewPartiesError
 
 # What is written is drawn: of every list one value.
 _HIST = "[trees=1,2;max_depth=1,2;max_bin=4;cuts=public,sketch;base_score=0.5,0.9,none;"

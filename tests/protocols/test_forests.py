@@ -19,15 +19,8 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.messages.boosting import NodeSplits
-from fedtrees.messages.forests import (
-    ClassCounts,
-    ClassCountsRequest,
-    ClassTotals,
-    LeafClasses,
-    LocalForest,
-    PooledForest,
-)
-from fedtrees.messages.models import ForestModel
+from fedtrees.messages.class_counts import ClassCounts, ClassCountsRequest, ClassTotals
+from fedtrees.messages.forests import ForestModel, LeafClasses, LocalForest, PooledForest
 from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
 from fedtrees.protocols.views import view_of

@@ -10,6 +10,7 @@ from federations import sample_federation
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.guarantee import join
 from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
@@ -120,22 +121,14 @@ def test_under_a_secure_sum_the_model_is_the_same_but_for_rounding():
     assert [(d.sender, d.receivers) for d in readable] == 2 * [("server", ("server",))]
 
 
-@pytest.mark.extra("opacus")
-def test_dp_sgd_clips_as_opacus():
-    import torch
-    from opacus.optimizers import DPOptimizer
-
-    gradients = np.random.default_rng(0).normal(size=(5, 20)).astype(np.float32)
-    held = torch.nn.Parameter(torch.zeros(20))
-    theirs = DPOptimizer(
-        torch.optim.SGD([held], lr=1.0), noise_multiplier=0.0, max_grad_norm=2.0,
-        expected_batch_size=1,
-    )  # fmt: skip
-    held.grad_sample = torch.tensor(gradients)
-    theirs.step()
-    np.testing.assert_allclose(
-        clipped(gradients, 2.0).sum(axis=0), -held.detach().numpy(), atol=1e-6
-    )
+def test_dp_sgd_cuts_rows_to_the_norm_and_leaves_shorter_ones():
+    gradients = np.random.default_rng(0).normal(size=(50, 20)).astype(np.float32)
+    norms, kept = np.linalg.norm(gradients, axis=1), clipped(gradients, 4.0)
+    long = norms > 4
+    assert 5 < long.sum() < 45
+    assert np.array_equal(kept[~long], gradients[~long])
+    np.testing.assert_allclose(kept[long], 4 * gradients[long] / norms[long, None], rtol=1e-5)
+    assert (np.linalg.norm(kept.astype(np.float64), axis=1) <= 4).all()
 
 
 @pytest.mark.extra("dp_accounting")
@@ -155,12 +148,35 @@ def test_dp_sgd_spends_what_it_claims():
     assert rows == {name: len(held) for name, held in HELD.items()}
     for one in (covered, told):
         assert one.claims[1].unprotected == one.spent[1].unprotected == "rows"
+    assert "unprotected=rows" in join(told.claims)
     # every row by itself: batches of another size, and the harness knows which
     sizes = {
         int(covered.protocol.grown_on(30, Streams(1, "seed").child(n), r, covered.defense).sum())
         for n in HELD for r in (0, 1)
     }  # fmt: skip
     assert len(sizes) > 1
+
+
+@pytest.mark.extra("dp_accounting")
+def test_of_declared_rows_nothing_that_crosses_follows_from_how_many_there_are():
+    defense, told = "dp-sgd[epsilon=2,declared_rows=40]", []
+    for more in (0, 1):
+        held = over_clients([t.take(np.arange(len(t) - more)) for t in CLIENTS])
+        one = run("fedavg-mlp", defense, held, statistics="public")
+        assert one.claims[1].unprotected == one.spent[1].unprotected == ""
+        assert one.spent[1].epsilon == pytest.approx(2, rel=0.02)
+        noise = {(e.scale, e.rate, e.count) for e in one.transcript.events}
+        told.append((noise, len(one.transcript.events), [d.message.rows[0] for d in sent(one)]))
+    assert told[0] == told[1]
+    assert told[0][0].pop()[1] == 4 / 40
+    # each row is drawn at the rate that is accounted for
+    n, streams = 20_000, Streams(0)
+    rows = one.protocol.batches(n, streams, 0, one.defense)[0]
+    assert abs(len(rows) / n - 0.1) < 0.02
+    # trees that cross tell more than any number declared
+    made = register.make("protocol", Spec("fedxgbllr", {"trees": 1}))
+    with pytest.raises(UsageError, match="declared_rows, which no party of 'fedxgbllr'"):
+        train(made, HELD, SCHEMA, defense=one.defense)
 
 
 @pytest.mark.extra("dp_accounting")
@@ -175,7 +191,7 @@ def test_noise_of_dp_sgd_has_the_scale_that_the_accountant_asks_for():
 @pytest.mark.extra("dp_accounting")
 def test_an_epsilon_that_no_noise_buys_is_refused():
     with pytest.raises(UsageError, match="give a larger epsilon or delta"):
-        run(defense="dp-sgd[epsilon=1e-9]")
+        run(defense="dp-sgd[epsilon=1e-9,delta=1e-12]")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.cuts import CutPoints, CutsRequest
 from fedtrees.protocols.base import train
-from fedtrees.protocols.horizontal.cut_points import public_cuts
+from fedtrees.protocols.cut_points import public_cuts
+from fedtrees.protocols.forests.forest_hist import ForestHist
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
-from fedtrees.protocols.horizontal.forest_hist import ForestHist
 
 SCHEMA = Schema(
     (

@@ -19,7 +19,6 @@ from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums
 from fedtrees.data import catalogue
 from fedtrees.data.partition import Partition
@@ -38,6 +37,7 @@ from fedtrees.privacy.node_information import node_information
 from fedtrees.protocols.base import train
 from fedtrees.protocols.vertical.node_quantiles import candidate_cuts
 from fedtrees.protocols.vertical.secureboost import SecureBoost
+from fedtrees.sealing.ledger import Ledger
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import objective_of
@@ -267,8 +267,8 @@ def test_computed_ciphertexts_give_the_same_model_messages_and_bytes(
 
 def test_sums_of_rows_are_the_plain_ones_whatever_the_bins():
     """Columns of 2 and 5 bins, missing values, rows in no node."""
-    from fedtrees.crypto.row_sums import Sums
-    from fedtrees.crypto.slots import Slots
+    from fedtrees.sealing.row_sums import Sums
+    from fedtrees.sealing.slots import Slots
 
     rng = np.random.default_rng(0)
     n_bins, rows = np.array([5, 2, 5]), rng.integers(-50, 50, (40, 3))

@@ -91,38 +91,44 @@ class Splits:
             leaf=leaf,
         )
 
-    def system(self, eta: float) -> tuple[Floats, Floats, Floats]:
-        """Return A, c, b of ``A H + c lambda = b`` for the hessian sums H of the leaves."""
-        value = self.child[self.leaf] / eta
+    def system(self, eta: float | Floats) -> tuple[Floats, Floats, Floats]:
+        """Return A, c, b of ``A H + c lambda = b`` for the hessian sums H of the leaves.
+
+        float64, shapes (..., 2k, J), (..., 2k) and (2k,) for k splits and eta of shape (...).
+        """
+        u = 1 / np.asarray(eta)[..., None]
+        value = self.child[self.leaf] * u
         below = self.member[self.inner]
-        w, wl, wr = self.weight, *self._children(eta)
-        of_gradient = (w[:, None] - value) * below
+        w, wl, wr = self.weight, *self._children(u)
+        of_gradient = (w[:, None] - value[..., None, :]) * below
         of_gain = (
-            (wl**2)[:, None] * self.member[self.left]
-            + (wr**2)[:, None] * self.member[self.right]
+            (wl**2)[..., None] * self.member[self.left]
+            + (wr**2)[..., None] * self.member[self.right]
             - (w**2)[:, None] * below
         )
-        c = np.concatenate([w - below @ value, wl**2 + wr**2 - w**2])
+        c = np.concatenate([w - value @ below.T, wl**2 + wr**2 - w**2], axis=-1)
         b = np.concatenate([np.zeros(len(w)), self.gain])
-        return np.concatenate([of_gradient, of_gain]), c, b
+        return np.concatenate([of_gradient, of_gain], axis=-2), c, b
 
-    def error(self, h: Floats, eta: float, reg_lambda: float) -> Floats:
-        """Return the float32 error of each equation, given the leaves' sums."""
-        below = self.member[self.inner]
-        at, shift = self.member @ h, max(reg_lambda, 0.0)
-        value = np.abs(self.child[self.leaf]) / eta
-        w, wl, wr = np.abs(self.weight), *self._children(eta)
-        of_gradient = w * (at[self.inner] + shift) + below @ (value * (h + shift))
+    def error(self, h: Floats, eta: float | Floats, reg_lambda: float | Floats) -> Floats:
+        """Return the float32 error of each equation, given the leaves' sums.
+
+        float64, shape (..., 2k) for H of shape (..., J), eta and lambda of shape (...).
+        """
+        u = 1 / np.asarray(eta)[..., None]
+        below, shift = self.member[self.inner], np.maximum(reg_lambda, 0.0)[..., None]
+        at = h @ self.member.T + shift
+        value = np.abs(self.child[self.leaf]) * u
+        w, wl, wr = np.abs(self.weight), *self._children(u)
+        of_gradient = w * at[..., self.inner] + (value * (h + shift)) @ below.T
         of_gain = (
-            wl**2 * (at[self.left] + shift)
-            + wr**2 * (at[self.right] + shift)
-            + w**2 * (at[self.inner] + shift)
+            wl**2 * at[..., self.left] + wr**2 * at[..., self.right] + w**2 * at[..., self.inner]
         )
-        return FLOAT32 * np.concatenate([of_gradient, of_gain]) + 1e-12
+        return FLOAT32 * np.concatenate([of_gradient, of_gain], axis=-1) + 1e-12
 
-    def _children(self, eta: float) -> tuple[Floats, Floats]:
-        scaled = np.where(self.leaf, self.child / eta, self.child)
-        return scaled[self.left], scaled[self.right]
+    def _children(self, u: Floats) -> tuple[Floats, Floats]:
+        scaled = np.where(self.leaf, self.child * u, self.child)
+        return scaled[..., self.left], scaled[..., self.right]
 
 
 def leaves_below(tree: Tree) -> Floats:

@@ -79,10 +79,10 @@ def victims_of(
         Use no more than this. The values of trees of all are nobody's own; of clients' sums in
         nodes alone, the sum over clients is worth as much to `joint` and `timberstrike`.
     """
-    objective = _objective(view)
-    if objective is None:
-        return []
+    objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     shared = blocks_of(view)
+    if objective is SQUARED_ERROR and shared is not None:
+        return []
     if shared is None:
         found = [] if most == "values" else _by_sums(view)
         if found or most != "histograms":
@@ -118,15 +118,6 @@ def _by_sums(view: View) -> list[Victim]:
         n_rows = round(float(sums.sums[0][:, 1].sum()) / h)
         found.append(Victim(who, (), replace(evidence, n_rows=n_rows)))
     return found
-
-
-def _objective(view: View) -> Objective | None:
-    """Return the objective, None where attacks cannot read its trees."""
-    classes = view.schema.classes
-    if not classes:
-        return None
-    objective = objective_of(view.parameters.get("objective"), classes)
-    return None if objective is SQUARED_ERROR else objective
 
 
 def chains_of(shared: Blocks, clues: Clues) -> list[list[Block]]:

@@ -52,7 +52,7 @@ from fedtrees.privacy.leaf_sums import RowBound, leaf_scales, row_bound
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
-from fedtrees.protocols.horizontal.cut_points import settle_cuts
+from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
 from fedtrees.trees.boosted.fixed_point import Bits, from_fixed, to_fixed

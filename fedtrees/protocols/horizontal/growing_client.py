@@ -6,7 +6,7 @@ import numpy as np
 
 from fedtrees.core.party import handles
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
-from fedtrees.protocols.horizontal.cut_points import BinningClient
+from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.losses import Objective
 from fedtrees.trees.partition import Decisions, RowPartition

@@ -29,7 +29,7 @@ from fedtrees.messages.boosting import (
     ValidationRequest,
 )
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.horizontal.cut_points import settle_cuts
+from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.boosted.boosting import checked_weights
@@ -200,7 +200,10 @@ class HistogramServer(Coordinator):
         """Grow one tree from summed histograms."""
         total = self.ask_histograms(net, tree, ROOT)
         whole, complete = total.totals[0], self.schema.complete
-        grower = TreeGrower(self.cuts, self.params, whole, bits=total.bits, complete=complete)
+        unbounded = math.isinf(self.objective.bounds[0])
+        grower = TreeGrower(
+            self.cuts, self.params, whole, bits=total.bits, complete=complete, unbounded=unbounded
+        )
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
             allowed = net.allowed_splits(tree, len(grower.nodes), self.cuts.total_bins)

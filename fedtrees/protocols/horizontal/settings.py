@@ -25,12 +25,11 @@ from fedtrees.messages.boosting import (
     ValidationRequest,
 )
 from fedtrees.messages.cuts import CUT_MESSAGES, SOME_CUT_MESSAGES
+from fedtrees.protocols.boosting_protocol import BoostingProtocol
 from fedtrees.protocols.canaries import HistogramCanaries
-from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
+from fedtrees.protocols.cut_points import CUT_METHODS
 from fedtrees.protocols.stump_canaries import StumpCanaries
 from fedtrees.trees.boosted.sampling import dropped_rows
-
-CUT_METHODS = ("sketch", "equal-width", "public")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.messages.packing import join, pack, unpack
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
+from fedtrees.protocols.boosting_protocol import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees
 from fedtrees.trees.boosted.forest import Forest, Tree

@@ -15,9 +15,6 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.network import Network
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
-from fedtrees.crypto import sizes
-from fedtrees.crypto.row_sums import IdealRowSums, KeyedRowSums, Sums, key_bytes
-from fedtrees.crypto.slots import Slots
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -38,7 +35,11 @@ from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.passive import drawn_columns
-from fedtrees.protocols.vertical.settings import ACTIVE, PASSIVE, VerticalProtocol
+from fedtrees.protocols.vertical.settings import VerticalProtocol
+from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
+from fedtrees.sealing import sizes
+from fedtrees.sealing.row_sums import RowSums, Sums, key_bytes
+from fedtrees.sealing.slots import Slots
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
@@ -94,7 +95,7 @@ class Active(Coordinator):
     """
 
     role = ACTIVE
-    sealing: KeyedRowSums | IdealRowSums
+    sealing: RowSums
     pure_leaves = False
 
     def __init__(

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from fedtrees.core.holding import Holding
 from fedtrees.core.party import Party, handles
 from fedtrees.core.sealed import Sealed
-from fedtrees.crypto.row_sums import BlindRowSums, IdealRowSums, Sums
-from fedtrees.crypto.slots import Slots
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -25,7 +23,9 @@ from fedtrees.messages.vertical import (
     TreeColumns,
 )
 from fedtrees.protocols.vertical.columns import GlobalBins
-from fedtrees.protocols.vertical.settings import PASSIVE
+from fedtrees.protocols.vertically_held import PASSIVE
+from fedtrees.sealing.row_sums import BlindSums, Sums
+from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.params import feature_count
 
 
@@ -43,7 +43,7 @@ class Passive(Party):
     """
 
     role = PASSIVE
-    sealing: BlindRowSums | IdealRowSums
+    sealing: BlindSums
 
     def __init__(
         self, name: str, held: Holding, bins: GlobalBins, share: str | int | float | None

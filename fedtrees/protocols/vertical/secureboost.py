@@ -15,15 +15,16 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.crypto.slots import Slots
-from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
+from fedtrees.protocols.boosting_protocol import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.node_quantiles import NodeQuantiles
 from fedtrees.protocols.vertical.passive import Passive
-from fedtrees.protocols.vertical.settings import ACTIVE, VerticalProtocol
+from fedtrees.protocols.vertical.settings import VerticalProtocol
+from fedtrees.protocols.vertically_held import ACTIVE
+from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.boosting import checked_weights
 from fedtrees.trees.boosted.fixed_point import to_fixed, weighted
 from fedtrees.trees.boosted.forest import Forest

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
-from fedtrees.core.errors import DataError, UsageError, check_known
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import check_known
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message
 from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealing
-from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
-from fedtrees.crypto.ledger import Ledger, costs_of
-from fedtrees.crypto.row_sums import BlindRowSums, IdealRowSums, KeyedRowSums
+from fedtrees.core.view import View
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -28,12 +28,14 @@ from fedtrees.messages.vertical import (
     RoutedRows,
     RowStatistics,
     TreeColumns,
+    visible_nodes,
 )
 from fedtrees.messages.vertical_model import HeldModel
 from fedtrees.protocols.base import Protocol
-
-ACTIVE, PASSIVE = "active", "passive"
-CRYPTO = ("ideal", "real")
+from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, check_columns_held
+from fedtrees.sealing.ideal import MODES, sealing
+from fedtrees.sealing.row_sums import IdealRowSums
+from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +74,8 @@ class VerticalProtocol(Protocol):
         parent: Any = super()
         if hasattr(parent, "__post_init__"):
             parent.__post_init__()
-        check_known("crypto", self.crypto, CRYPTO)
-        if self.key_bits not in KEY_BITS:
-            known = ", ".join(map(str, KEY_BITS))
-            raise UsageError(f"key_bits={self.key_bits!r}: a Paillier key has one of {known}")
+        check_known("crypto", self.crypto, MODES)
+        check_key_bits("key_bits", self.key_bits)
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the active party, who has the labels, and the passive ones."""
@@ -83,38 +83,12 @@ class VerticalProtocol(Protocol):
 
     def sealing(self) -> Sealing:
         """Say what encrypts, adds and opens in one run."""
-        ledger, bits = Ledger(), self.key_bits
-        costs = partial(costs_of, ledger)
-        if self.crypto == "ideal":
-            ideal = IdealRowSums(bits, ledger)
-            return Sealing(ACTIVE, lambda: ideal, lambda: ideal, costs)
-        return Sealing(
-            ACTIVE, partial(KeyedRowSums, bits, ledger), partial(BlindRowSums, ledger), costs
-        )
+        return sealing(self.crypto, "row-sums", IdealRowSums, self.key_bits, ACTIVE)
+
+    def nodes_shown(self, view: View) -> Iterator[NDArray[np.int32]]:
+        """Yield the rows of roots, inner nodes and leaves."""
+        return (rows for _, _, rows in visible_nodes(view))
 
     def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:
         """Refuse labels in other hands, other rows, parties without columns, one class."""
         check_columns_held(holdings, schema)
-
-
-def check_columns_held(holdings: Mapping[str, Holding], schema: Schema) -> None:
-    """Refuse labels in other hands, other rows, parties without columns, one class.
-
-    Raises
-    ------
-    DataError
-    """
-    (active, first), *others = holdings.items()
-    if first.y is None:
-        raise DataError(f"{active!r} holds no labels; give them to it, whoever else has them")
-    for name, held in others:
-        if held.y is not None:
-            raise DataError(f"{name!r} holds labels; only {active!r} may have them")
-        if not len(held.columns):
-            raise DataError(f"{name!r} holds no column; give it one, or leave it out")
-        if len(held) != len(first):
-            raise DataError(
-                f"{name!r} holds {len(held)} rows and {active!r} {len(first)}: align them by id"
-            )
-    if schema.classes and len(first) and (first.y == first.y[0]).all():
-        raise DataError(f"all labels of {active!r} are {first.y[0]}; it takes two classes")

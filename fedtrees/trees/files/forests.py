@@ -76,7 +76,7 @@ def save_random_decision_forest(
     forest : RandomDecisionForest
     path : path
     mechanism, epsilon : str and float, optional
-        What noise its counts have (`fedtrees.protocols.horizontal.dp_forest`). Both are public.
+        What noise its counts have (`fedtrees.protocols.forests.dp_forest`). Both are public.
     noise_from : str
         Where the noise came from (`fedtrees.core.streams.NoiseFrom`).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -379,3 +379,9 @@ def order_of_trees(tree_info: Sequence[int], trees: int, outputs: int) -> list[i
         raise DataError(f"the {trees} trees of the model do not divide into {outputs} outputs")
     order: list[int] = np.argsort(info, kind="stable").reshape(outputs, rounds).T.ravel().tolist()
     return order
+
+
+def writable(names: Iterable[Any]) -> list[str]:
+    """Return feature names as a model file may carry them: none where XGBoost would refuse some."""
+    texts = [str(n) for n in names]
+    return [] if any(set("[]<") & set(text) for text in texts) else texts

@@ -16,7 +16,6 @@ from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import emptied
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
-from fedtrees.crypto.errors import ExposureError, MissingPartyError, TooFewPartiesError
 from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
 from fedtrees.defenses.masking import MaskedSums, Masking
 from fedtrees.messages.aggregation import MaskSurvivors
@@ -24,6 +23,7 @@ from fedtrees.messages.boosting import Histogram
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
+from fedtrees.sealing.errors import ExposureError, MissingPartyError, TooFewPartiesError
 
 ALL = ("client-0", "client-1", "client-2", "client-3")
 RUNS = {

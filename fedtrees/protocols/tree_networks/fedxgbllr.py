@@ -24,8 +24,8 @@ from fedtrees.messages.tree_networks import TreeNetwork, TreeNetworkModel, start
 from fedtrees.neural.adam import Adam
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.protocols.horizontal.local_ensembles import EnsembleServer, LocalEnsembles
-from fedtrees.protocols.horizontal.network_training import WHY, drawn, mean_update, rows_in
 from fedtrees.protocols.horizontal.tree_sharing import BoostingClient
+from fedtrees.protocols.networks.network_training import WHY, drawn, mean_update, rows_in
 from fedtrees.trees.boosted.losses import SquaredError, sigmoid
 
 #: Adam's decays, as in Flower's baseline.

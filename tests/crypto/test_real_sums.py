@@ -33,27 +33,27 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
 from fedtrees.crypto import agreement, masking_party, shamir
 from fedtrees.crypto.encrypted_sums import RealSums
-from fedtrees.crypto.errors import (
-    CryptoError,
-    MissingPartyError,
-    PlaintextOverflowError,
-    WrongKeyError,
-)
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.mask_rounds import RealMasks
 from fedtrees.crypto.masking_party import MaskingParty
-from fedtrees.crypto.sizes import MARK_BYTES
 from fedtrees.defenses.masking import SUMS_AT_ONCE
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey
 from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
+from fedtrees.messages.class_counts import ClassCounts, ClassTotals
 from fedtrees.messages.cuts import GridCounts
-from fedtrees.messages.forests import ClassCounts, ClassTotals
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.views import view_of
+from fedtrees.sealing.errors import (
+    CryptoError,
+    MissingPartyError,
+    PlaintextOverflowError,
+    WrongKeyError,
+)
+from fedtrees.sealing.sizes import MARK_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
 

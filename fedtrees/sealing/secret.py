@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, NoReturn, TypeVar
 
-from fedtrees.crypto.errors import ExposureError
+from fedtrees.sealing.errors import ExposureError
 
 Value = TypeVar("Value")
 

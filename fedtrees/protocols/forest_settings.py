@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.base import Protocol, Training
+from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.forest.params import ForestParams
+
+#: How a file with a forest ends, and what it is.
+FOREST_FILE = (".npz", "a random forest; XGBoost has no such model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +28,18 @@ class ForestProtocol(ForestParams, Protocol):
 
     leaf_counts: bool = True
 
+    file: ClassVar[tuple[str, str]] = FOREST_FILE
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.leaf_counts, bool):
             raise UsageError(f"leaf_counts={self.leaf_counts!r}: give true or false")
+
+    def save(self, training: Training, path: Path) -> None:
+        """Write the forest; where every row is counted once in each tree, so that this is known."""
+        once = training.defense.sums_exactly and not self.bootstrap
+        model = training.model
+        save_random_forest(model.counted_once() if once else model, path)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -26,9 +27,10 @@ from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, Ra
 from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import Coordinator, Protocol, Training
 from fedtrees.protocols.canaries import ALONE_DEPTH, ForestCanaries
-from fedtrees.protocols.horizontal.forest_settings import checked_rows, class_count
+from fedtrees.protocols.forest_settings import FOREST_FILE, checked_rows, class_count
+from fedtrees.trees.files.forests import save_random_decision_forest
 from fedtrees.trees.forest.random_decision import (
     RandomDecisionForest,
     draw_splits,
@@ -170,6 +172,7 @@ class DPForest(Protocol):
     noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
     curious: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    file: ClassVar[tuple[str, str]] = FOREST_FILE
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -196,6 +199,11 @@ class DPForest(Protocol):
                 f"noise=distributed: {self.mechanism} is no sum of shares; take "
                 "mechanism=geometric, or noise=central"
             )
+
+    def save(self, training: Training, path: Path) -> None:
+        """Write the forest, with the noise that its counts carry."""
+        noise = (self.mechanism, self.epsilon, training.noise_from)
+        save_random_decision_forest(training.model, path, *noise)
 
     @property
     def noisy(self) -> bool:

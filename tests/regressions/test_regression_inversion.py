@@ -3,9 +3,9 @@
 import gmpy2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from regressions import by_columns, by_rows, inverted, seen, table, trained
+from regression_runs import by_columns, by_rows, inverted, seen, table, trained
 
 from fedtrees.attacks.regression.modular import rank, solved
 from fedtrees.attacks.regression.rotation import Column, solutions
@@ -57,6 +57,7 @@ def test_numbers_of_any_length_survive_their_bytes(seed):
 
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**4), hidden=st.integers(2, 4))
+@example(seed=5798, hidden=3)  # a weight of 5e-7, known to 8e-11
 def test_every_value_is_found_to_the_last_bit_with_the_entries_that_theory_asks_for(seed, hidden):
     rows, schema = table(9, 9 + hidden, seed)
     held = by_columns(rows, 9)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.bins.sums import Column
 from fedtrees.trees.jit import kernel
 
 #: Partial sums that one search may list, from quick looks at everything to thorough ones.
@@ -17,6 +16,48 @@ MOST_SOLUTIONS = 4096
 #: Rows of nodes that are searched; more have more bins and rows than sums tell apart.
 MOST_ROWS = 4096
 _SEED = 20110101  # of multipliers that make one number of the statistics of a row
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSums:
+    """The sums over the bins of one column at one node.
+
+    Attributes
+    ----------
+    tree : int
+    rows : int32 array, shape (m,)
+        Those of the node that bring anything.
+    brings : int64 array, shape (m, s)
+        What each brings.
+    sums : int64 array, shape (B + 1, s)
+        Of the rows in every bin; last: of those without a value.
+    """
+
+    tree: int
+    rows: NDArray[np.int32]
+    brings: NDArray[np.int64]
+    sums: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """All that is seen of one column.
+
+    Attributes
+    ----------
+    owner : str
+    position : int
+        In the schema.
+    nodes : tuple of NodeSums
+        Small nodes first.
+    allowed : bool array, shape (N, B + 1)
+        In which bins a row may be, by the splits of the column that it came by; last: no value.
+    """
+
+    owner: str
+    position: int
+    nodes: tuple[NodeSums, ...]
+    allowed: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,10 +22,12 @@ from fedtrees.messages.cuts import (
     GridCounts,
     GridRequest,
 )
-from fedtrees.protocols.horizontal.grid_cut_points import settle_on_a_grid
+from fedtrees.protocols.grid_cut_points import settle_on_a_grid
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.grid import count_cells
 from fedtrees.trees.sketch import Sketch, equal_width_cuts, local_sketch, merge_sketches
+
+CUT_METHODS = ("sketch", "equal-width", "public")
 
 
 class BinningClient(Party):

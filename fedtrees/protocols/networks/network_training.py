@@ -32,7 +32,7 @@ from fedtrees.neural.model import TabularNetwork
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial, mean_gradient, torch_module
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.network_canaries import GradientCanaries, NetworkCanaries
+from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
 #: The mean gradient of some rows at some weights.
 LocalGradient = Callable[[NDArray[np.float32], NDArray[np.intp]], NDArray[np.float32]]
@@ -77,6 +77,11 @@ class NetworkClient(Party):
         self.data, self.params, self.defense = data, protocol, defense
         self.encoding, self.layers = Encoding.of(schema), protocol.layers(schema)
 
+    @property
+    def rows_told(self) -> int:
+        """How many rows others may conclude that it has."""
+        return self.defense.declared_rows or len(self.data)
+
     @handles(ColumnSumsRequest)
     def column_sums(self, message: ColumnSumsRequest) -> ColumnSums:
         """Answer with sums of the input columns."""
@@ -100,7 +105,7 @@ class NetworkClient(Party):
             return NetworkUpdate(message.round, nothing, np.zeros(1, np.int64))
         steps = self.params.batches(len(self.data), self.streams, message.round, self.defense)
         update = self.params.local(message.weights, steps, self.gradient)
-        rows = self.params.rows_of_update(len(self.data))
+        rows = self.params.rows_of_update(self.rows_told)
         return NetworkUpdate(message.round, update * np.float32(rows), np.array([rows]))
 
     def gradient(self, weights: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -108,8 +113,8 @@ class NetworkClient(Party):
         batch = (self.layers, weights, self.inputs[rows], self.data.y[rows])
         if not self.defense.changes_examples:
             return mean_gradient(*batch)
-        n = len(self.data)
-        rate = self.params.batch / n if self.defense.poisson_sampling else 1.0
+        n = self.rows_told
+        rate = min(self.params.batch / n, 1.0) if self.defense.poisson_sampling else 1.0
         stage = Stage("example-gradients", rate=rate, steps=self.params.steps_of_run(n))
         changed = self.row_hook(stage, example_gradients(*batch))
         return np.asarray(changed.sum(axis=0) / np.float32(self.params.batch), dtype=np.float32)
@@ -249,7 +254,7 @@ class NetworkProtocol(Protocol):
     says: ClassVar[tuple[type[Message], ...]] = (
         ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights, NetworkUpdate,
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset({"rows", "poisson_sampling"})
+    serves: ClassVar[frozenset[str]] = frozenset({"rows", "poisson_sampling", "declared_rows"})
     summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     curious: ClassVar[tuple[str, ...]] = ("server", "server+client")
     needs: ClassVar[tuple[str, ...]] = ("torch",)
@@ -340,15 +345,16 @@ class NetworkProtocol(Protocol):
 
 
 def drawn(
-    n: int, count: int, streams: Streams, round: int, step: int, poisson: bool
+    n: int, count: int, streams: Streams, round: int, step: int, poisson: bool, told: int = 0
 ) -> NDArray[np.intp]:
-    """Draw a batch of n rows: `count` of them, or each by itself with probability count / n.
+    """Draw a batch of n rows: `count` of them, or each by itself with probability count / told.
 
-    Who is drawn by itself is secret: accountants take less epsilon for it.
+    Where no number of rows is told, of n. Who is drawn by itself is secret: accountants take less
+    epsilon for it.
     """
     u = (streams.noise if poisson else streams).rng("batch", round, step).random(n)
     if poisson:
-        return np.flatnonzero(u < count / n)
+        return np.flatnonzero(u < count / (told or n))
     return np.sort(np.argsort(u, kind="stable")[:count])
 
 
@@ -372,7 +378,8 @@ class FedSGD(NetworkProtocol):
         self, n: int, streams: Streams, round: int, defense: Composition
     ) -> list[NDArray[np.intp]]:
         """Return the one batch of the round."""
-        return [drawn(n, self.batch, streams, round, 0, defense.poisson_sampling)]
+        told = defense.declared_rows
+        return [drawn(n, self.batch, streams, round, 0, defense.poisson_sampling, told)]
 
     def local(
         self,
@@ -421,11 +428,12 @@ class FedAvg(NetworkProtocol):
         self, n: int, streams: Streams, round: int, defense: Composition
     ) -> list[NDArray[np.intp]]:
         """Return the batches of all epochs."""
-        m = self.rows_of_update(n)
+        told = defense.declared_rows
+        m = self.rows_of_update(told or n)
         per_epoch = -(-m // self.batch)
         if defense.poisson_sampling:
             steps = range(self.epochs * per_epoch)
-            return [drawn(n, self.batch, streams, round, step, True) for step in steps]
+            return [drawn(n, self.batch, streams, round, step, True, told) for step in steps]
         rows = drawn(n, m, streams, round, 0, False)
         found = []
         for epoch in range(self.epochs):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto.errors import PlaintextOverflowError
+from fedtrees.sealing.errors import PlaintextOverflowError
 
 _INT64 = 2**63 - 1
 

@@ -1,0 +1,139 @@
+"""What is known of numeric targets before rows are sought: their mean, spread, and cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from fedtrees.attacks.evidence.boosted import Evidence, Targets
+from fedtrees.attacks.evidence.counts import share_out
+from fedtrees.attacks.evidence.sums import LeafSums, leaf_sums
+from fedtrees.core.view import View
+from fedtrees.messages.boosting import LabelSums
+
+Floats = NDArray[np.float64]
+
+#: Cells that targets are told apart by: a middle one of 12 is about 0.25 standard deviations wide,
+#: which a guess within 0.319 of them has right.
+CELLS = 12
+#: Targets that stand for those of rows of whom no targets are known.
+DRAWN = 240
+#: Variance of targets over what the leaves of the first tree tell apart, where nothing else tells.
+UNEXPLAINED = 2.0
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and standard deviation of targets, None where not told."""
+
+    mean: float | None = None
+    deviation: float | None = None
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Where nearly all targets are."""
+        if self.mean is None or self.deviation is None:
+            return None
+        return self.mean - 2 * self.deviation, self.mean + 2 * self.deviation
+
+
+def told_moments(view: View, owner: str | None = None) -> Moments:
+    """Return what the sums of targets that start boosting tell of others' rows, or one other's."""
+    sums = [
+        m.sums
+        for item, m in view.messages(LabelSums)
+        if len(m.sums) == 4 and item.sender not in view.principals
+        if owner is None or item.sender == owner
+    ]
+    _, weight, first, second = np.sum(sums, axis=0) if sums else np.zeros(4)
+    if not weight > 0:
+        return Moments()
+    mean = first / weight
+    return Moments(float(mean), float(np.sqrt(max(second / weight - mean**2, 0.0))))
+
+
+def moments_of(evidence: Evidence, own: Floats, told: Moments) -> Moments:
+    """Return the most that is known of the victims' targets.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Its leaf sums are of own rows, too, if ``own_inside``.
+    own : float64 array, shape (r,)
+        Own rows' targets.
+    told : Moments
+        Of the victims, from elsewhere.
+    """
+    base = float(np.ravel(evidence.base_margin)[0])
+    mean, deviation, exact = told.mean, told.deviation, evidence.noise is None
+    if deviation is None and len(own) > 1:
+        deviation = float(own.std())
+    sums = leaf_sums(evidence, 0) if evidence.trees else None
+    if mean is None:
+        mean = base
+        if sums is not None and exact and sums[1].sum() >= 1:
+            mean = base - float(sums[0].sum() / sums[1].sum())
+        n = evidence.n_rows or 0
+        if evidence.own_inside and len(own) and n > len(own):
+            mean = (n * mean - float(own.sum())) / (n - len(own))
+    if deviation is None and sums is not None:
+        g, h = sums
+        some = h > 0
+        between = float((g[some] ** 2 / h[some]).sum() / max(h[some].sum(), 1))
+        deviation = np.sqrt(UNEXPLAINED * between)
+    elif deviation is None and evidence.trees:
+        values = evidence.trees[0].value[evidence.trees[0].leaves] / evidence.learning_rate
+        deviation = np.sqrt(UNEXPLAINED) * float(values.std())
+    return Moments(mean, float(deviation or 0.0))
+
+
+def targets_of(moments: Moments, own: Floats, n: int) -> Targets:
+    """Return cells of n victims' targets: own rows' distribution, tilted to the mean, or a normal.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the victims, both known.
+    own : float64 array, shape (r,)
+    n : int
+    """
+    assert moments.mean is not None
+    assert moments.deviation is not None
+    known = own
+    if len(own) < 2:
+        known = moments.mean + moments.deviation * ndtri((np.arange(DRAWN) + 0.5) / DRAWN)
+    known = np.sort(known.astype(np.float32))
+    cuts = np.quantile(known, np.arange(1, CELLS) / CELLS, method="nearest")
+    edges = np.unique(cuts[cuts > known[0]]).astype(np.float32)
+    cell = np.searchsorted(edges, known, side="right")
+    count = np.bincount(cell, minlength=len(edges) + 1).astype(np.float64)
+    values = np.bincount(cell, known, len(edges) + 1) / np.maximum(count, 1)
+    return Targets(edges, values, share_out(_tilted(count, values, moments.mean), n))
+
+
+def _tilted(share: Floats, values: Floats, mean: float) -> Floats:
+    """Return the shares nearest to these (in relative entropy) whose mean is given."""
+    spread = float(np.ptp(values))
+    if not spread:
+        return share
+    at = (values - values.min()) / spread
+    wanted = float(np.clip((mean - values.min()) / spread, 0.02, 0.98))
+    low, high = -50.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        weight = share * np.exp(middle * (at - 0.5))
+        low, high = (middle, high) if weight @ at < wanted * weight.sum() else (low, middle)
+    return share * np.exp(low * (at - 0.5))
+
+
+def victims_in(evidence: Evidence, sums: Sequence[LeafSums], own: int) -> int:
+    """Return how many victims' rows there are: as declared, or as hessians of 1 have it."""
+    if evidence.n_rows is not None:
+        return max(evidence.n_rows - (own if evidence.own_inside else 0), 0)
+    if sums and sums[0].h is not None:
+        return max(round(float(sums[0].h.sum())), 0)
+    return evidence.most_rows or 0

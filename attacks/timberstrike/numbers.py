@@ -1,0 +1,154 @@
+"""Rows with numeric targets from trees of squared error.
+
+Every row has hessian 1, so that counts of leaves are certain, and its first gradient is its target
+but for the base score. A target is one more column (`fedtrees.guessing.targets`), of which every
+row is in some cell from the start; rows then go to leaves so that sums agree, as classes do. Where
+exact bins are seen, rows are read off them (`fedtrees.attacks.peeling.numbers`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.boxes import Boxes, open_boxes, stacked
+from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
+from fedtrees.attacks.evidence.targets import Moments, moments_of, targets_of, victims_in
+from fedtrees.attacks.peeling.numbers import (
+    CountedBins,
+    agreeing,
+    completed,
+    exact_bins,
+    first_rows,
+    read_off,
+)
+from fedtrees.attacks.peeling.values import to_bins, values_in
+from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
+from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.sequence import follow
+from fedtrees.core.guess import Guess, Records
+from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.targets import narrow, wide, widened
+
+CHAINS = 5  # samples of rows in bins
+MOST_CELLS = 2**21  # of boxes that become rows at once: memory
+
+
+def reconstruct_numbers(
+    evidence: Evidence,
+    own: Table | None,
+    schema: Schema,
+    told: Moments,
+    options: Options,
+    rng: np.random.Generator,
+) -> Guess:
+    """Reconstruct the rows behind a forest boosted on squared error.
+
+    Parameters as of `reconstruct`; ``told`` is what else is known of the victims' targets.
+    """
+    own = Table(np.zeros((0, len(schema.features))), np.zeros(0)) if own is None else own
+    y = own.y.astype(np.float64)
+    moments = moments_of(evidence, y, told)
+    schema, own = widened(schema, moments.range), wide(own)
+    trees = AUTO_TREES if options.max_trees is None else options.max_trees
+    evidence = replace(evidence.rounds(trees), targets=targets_of(moments, y, 0))
+    whole = options.scope == "union"
+    basis = Basis.of(
+        evidence, own, schema, ranges=options.ranges, use_prior=options.use_prior,
+        subtract=not whole,
+    ).with_missing_values()  # fmt: skip
+    if options.weighs_blind:
+        basis = basis.with_recipe(schema, rng)
+    n = victims_in(evidence, basis.sums, 0 if whole else len(own))
+    evidence = replace(evidence, targets=targets_of(moments, y, n))
+    if exact_bins(evidence) and not whole and not options.random_leaf:
+        worlds, group, notes = _from_bins(evidence, basis, own, schema, options, rng)
+        weight = Weight(1.0, 1.0)
+    else:
+        worlds, group, notes = _from_leaves(evidence, basis, n, schema, options, rng)
+        weight = Weight.of(evidence, basis, n)
+    notes["trees_read"] = float(len(evidence.trees))
+    records = matched_consensus(worlds, basis.prior.tolerance(schema), groups=group)
+    if options.weighs_blind:
+        strange = evidence.noise is None and own_rows_differ(*_per_leaf(basis))
+        blind = Blind.of(basis, schema, 1.0, rng, strange=strange)
+        records, choice = submitted(records, worlds, blind, weight, rng, n)
+        notes |= choice
+    return Guess((Records(narrow(records)),), notes)
+
+
+def _from_bins(
+    evidence: Evidence,
+    basis: Basis,
+    own: Table,
+    schema: Schema,
+    options: Options,
+    rng: np.random.Generator,
+) -> tuple[list[Table], NDArray[np.int64], dict[str, float]]:
+    """Return samples of rows that have the bins of all trees, and which go by their target."""
+    assert evidence.cuts is not None
+    cuts, d, prior = evidence.cuts, evidence.cuts.n_features, basis.prior
+    counted, mine = CountedBins.of(evidence), to_bins(cuts, own.X[:, :d])
+    if evidence.own_in_bins and len(own):
+        counted.take_out(mine, own.X[:, -1].astype(np.float64))
+    alike = np.column_stack([mine, own.X[:, -1]]).astype(np.float64)
+    found, sure = read_off(counted, first_rows(counted), alike, rng)
+    few = replace(schema, features=schema.features[:-1])
+    ranges = prior.low[:-1], prior.high[:-1]
+    worlds = []
+    for _ in range(min(CHAINS, options.chains_for(len(found.g)))):
+        bins, g = completed(counted, found, alike, rng)
+        bins = agreeing(counted, found, bins, g, rng)
+        X = values_in(cuts, few, bins, prior.own.X[:, :d], ranges, rng)
+        worlds.append(wide(Table(X, counted.targets(g))))
+    # a row has the same gradient in every sample
+    return worlds, np.arange(len(found.g)), {"rows_read_off": float(sure.sum())}
+
+
+def _from_leaves(
+    evidence: Evidence,
+    basis: Basis,
+    n: int,
+    schema: Schema,
+    options: Options,
+    rng: np.random.Generator,
+) -> tuple[list[Table], NDArray[np.int64], dict[str, float]]:
+    """Return samples of rows that follow the trees, and the cell of each row's target."""
+    assert evidence.targets is not None
+    cell = np.repeat(np.arange(len(evidence.targets.values)), evidence.targets.sizes)
+    found = []
+    for _ in range(options.chains_for(n)):
+        boxes = open_boxes((n,), basis.grid, evidence)
+        boxes.lo[:, -1], boxes.hi[:, -1], boxes.history[:] = cell, cell + 1, cell
+        follow(evidence, basis.sums, basis.grid, basis.prior, boxes, options, rng, 0)
+        found.append(boxes)
+    notes = {"residual_last_tree": boxes.residual[-1]} if boxes.residual else {}
+    return _worlds(found, basis, schema, options, rng), cell, notes
+
+
+def _worlds(
+    found: list[Boxes], basis: Basis, schema: Schema, options: Options, rng: np.random.Generator
+) -> list[Table]:
+    """Return rows in the boxes of every chain."""
+    at_once = max(1, MOST_CELLS // max(found[0].lo.size, 1))
+    tables = []
+    for first in range(0, len(found), at_once):
+        some = found[first : first + at_once]
+        rows = points(options.points, stacked(some), basis.grid, basis.prior, schema, rng)
+        tables += [rows.take(part) for part in np.split(np.arange(len(rows)), len(some))]
+    return tables
+
+
+def _per_leaf(basis: Basis) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    """Return victims' and own rows in the leaves of the first tree, where counts are seen."""
+    first = basis.sums[:1]
+    if not first or first[0].h is None:
+        return [], []
+    rows = np.maximum(np.rint(first[0].h), 0).astype(np.int64)
+    return [rows[:, None]], [first[0].own_n0[:, None]]

@@ -1,0 +1,299 @@
+"""What a bench can be told: on the command line, from Python and beside a suite file, one object.
+
+The fields are the options, their help and their flags; `fedtrees.cli.options` makes the command's
+parameters of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedtrees.core.errors import UsageError, check_margin
+
+if TYPE_CHECKING:
+    from fedtrees.bench.session import Bench
+    from fedtrees.bench.suite import Suite
+
+#: Options that name keys of a grid, and the keys.
+GRID = {
+    "protocol": "protocols",
+    "defense": "defenses",
+    "attack": "attacks",
+    "partition": "partitions",
+    "clients": "clients",
+    "threat": "threats",
+    "data": "data",
+}
+#: Options that say how a table of one's own is read.
+TABLE = (
+    "csv", "target", "task", "positive", "id", "client_column", "categorical", "keep", "drop",
+    "sep",
+)  # fmt: skip
+_COLUMNS = ("categorical", "keep", "drop")  # names of columns, with commas or without
+
+
+def _option(help: str, *flags: str, default: Any = (), names: str = "") -> Any:
+    """Declare an option; `flags` where they are not its name, `names`: what completes it."""
+    return field(default=default, metadata={"help": help, "flags": flags, "names": names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Options of a bench, checked as far as they can be without reading a file.
+
+    Several values may be given as a list, one as a text.
+
+    Raises
+    ------
+    UsageError
+        Values that are no texts, or out of range, or that contradict one another.
+    """
+
+    protocol: tuple[str, ...] = _option(
+        "Protocols, with grids: fedtree-hist[max_depth=3,6].", "-p", "--protocol", names="protocol"
+    )
+    defense: tuple[str, ...] = _option(
+        "Defenses, with grids: split-only, laplace-hist[epsilon=1,4].", "-d", "--defense",
+        names="defense",
+    )  # fmt: skip
+    attack: tuple[str, ...] = _option("Attacks, with parameters.", "-a", "--attack", names="attack")
+    data: tuple[str, ...] = _option(
+        "Datasets (see `fedtrees list datasets`).", "--data", names="dataset"
+    )
+    csv: tuple[str, ...] = _option(
+        "Your own table: CSV, .xlsx or .parquet. Repeat it for a file per client, or with --id for "
+        "a file per party of a vertical federation."
+    )
+    target: str = _option("Target column of --csv.", default="")
+    task: str = _option(
+        "What the target of --csv is: binary, classes, number (default: inferred).", default=""
+    )
+    positive: str = _option("Positive class of --csv.", default="")
+    id: str = _option("Column that joins the parties' files, the labels' first.", default="")
+    client_column: str = _option("Column of --csv that says who has the row.", default="")
+    categorical: tuple[str, ...] = _option(
+        "More columns of --csv to be coded as categories (repeat or commas)."
+    )
+    keep: tuple[str, ...] = _option(
+        "Columns of --csv to use although they look like ids, dates or free text."
+    )
+    drop: tuple[str, ...] = _option("Columns of --csv to leave out.")
+    sep: str = _option(
+        "Separator of the CSV file, one character or 'tab' (default: found out).", default=""
+    )
+    partition: tuple[str, ...] = _option("iid, label-skew[alpha=], quantity-skew, ...")
+    clients: tuple[int, ...] = _option("Number of parties that hold data.")
+    threat: tuple[str, ...] = _option(
+        "Who is curious: client, client[count=2], server; passive, active."
+    )
+    seeds: str | None = _option(
+        "A count, or a list such as 0,1,2 (default: the suite's).", default=None
+    )
+    suite: str = _option("smoke, quick (default), full, or a .toml file.", default="")
+    jobs: int | None = _option("Processes (default: all cores).", "-j", "--jobs", default=None)
+    out: str = _option(
+        "Run folder (default: runs/SUITE; runs/custom where options change it).", default=""
+    )
+    resume: bool = _option(
+        "Finish the run in --out; nothing is computed twice.", "--resume", default=False
+    )
+    time_limit: float | None = _option(
+        "Seconds one training or attack may take (0: no limit).", default=None
+    )
+    margin: float | None = _option(
+        "Advantage that counts as down to blind (default: 0.05).", default=None
+    )
+    data_dir: str | None = _option(
+        "Folder with data files (default: $FEDTREES_DATA, or the user's own).", default=None
+    )
+    plugin: tuple[str, ...] = _option("A Python file with @register decorators (repeatable).")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            read = _read(item.name, getattr(self, item.name), item.default)
+            object.__setattr__(self, item.name, read)
+        if self.margin is not None:
+            check_margin(self.margin)
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"--jobs {self.jobs}: give 1 or more")
+        if self.time_limit is not None and not 0 <= self.time_limit < float("inf"):
+            raise UsageError(f"--time-limit {self.time_limit}: give seconds, 0 for no limit")
+        if self.resume and not self.out:
+            raise UsageError("--resume needs --out RUN: which run to finish")
+        assert self.table is None or self.table  # made now, for its errors
+
+    @cached_property
+    def table(self) -> dict[str, Any] | None:
+        """How to read a table of one's own, as a suite says it; None where there is none."""
+        return table_of({name: getattr(self, name) for name in TABLE}, self.data)
+
+    @cached_property
+    def grid(self) -> dict[str, Any]:
+        """Keys of a grid to replace the suite's; a table that tells its clients tells them here."""
+        found = {key: list(getattr(self, name)) for name, key in GRID.items()}
+        found |= {"data": [self.table]} if self.table else {}
+        return by_client(self.table, {k: v for k, v in found.items() if v}, self.data_dir)
+
+    def suite_and_folder(self) -> tuple[Suite, Path]:
+        """Return the suite to run and where.
+
+        Raises `UsageError` if something is unknown, or another run is to be finished.
+        """
+        from fedtrees.bench.choice import chosen, told
+        from fedtrees.bench.session import fresh_folder, reopen
+        from fedtrees.bench.suite import DEFAULT_SUITE, Suite
+
+        begun = reopen(Path(self.out)) if self.resume else None
+        suite = begun.override(self.grid, self.seeds) if begun is not None else None
+        if suite is None or self.suite or suite != begun:
+            base = Suite.load(self.suite or DEFAULT_SUITE)
+            suite = chosen(base, self.grid, self.seeds, self.data_dir)
+            if begun is None and (text := told(base, self.grid, suite)):
+                tell([text])
+        if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
+            raise UsageError(
+                f"--resume finishes {self.out} as it was begun; for other options choose another "
+                "--out"
+            )
+        if self.time_limit is not None:
+            suite = replace(suite, time_limit=self.time_limit)
+        return suite, Path(self.out) if self.out else fresh_folder(Path("runs"), suite.name)
+
+    def session(self) -> Bench:
+        """Return the bench, everything checked and nothing written."""
+        from fedtrees.bench.session import Bench, default_workers
+
+        plugins = load_plugins(self.plugin)
+        suite, folder = self.suite_and_folder()
+        workers = default_workers() if self.jobs is None else self.jobs
+        return Bench(suite, folder, workers, self.data_dir, plugins)
+
+
+def _read(name: str, given: Any, default: Any) -> Any:
+    """Return what an option was given, as its field says it: several as a tuple, no path."""
+    if given is None:
+        return default
+    if name == "seeds" and not isinstance(given, str):
+        return str(given) if isinstance(given, int) else ",".join(map(str, given)) + ","
+    if not isinstance(default, tuple):
+        text = os.fspath(given) if isinstance(given, os.PathLike) else given
+        if isinstance(default, str) and not isinstance(text, str):
+            raise UsageError(f"{name}={given!r}: give text")
+        return text
+    if name == "clients":
+        return (given,) if isinstance(given, int) else tuple(given)
+    return several(given, name)
+
+
+def several(given: str | Sequence[str] | None, name: str = "") -> tuple[str, ...]:
+    """Return what an option of one text or several was given.
+
+    Raises `UsageError`: it is neither. `name`: Of the option.
+    """
+    found = [given] if isinstance(given, str) else given
+    if found is None or (isinstance(found, Sequence) and all(isinstance(t, str) for t in found)):
+        return tuple(found or ())
+    table = ", a DataFrame or (X, y)" if name == "data" else ""
+    raise UsageError(f"{name}={given!r}: give a text or a list of texts{table}")
+
+
+def table_of(options: Mapping[str, Any], data: Any) -> dict[str, Any] | None:
+    """Return how to read --csv, as a suite says it; None where there is no such file.
+
+    `options`: By name, as in `BenchOptions`.
+
+    Raises `UsageError` if they contradict one another.
+    """
+    given = {k: v for k, v in options.items() if v and k != "csv"}
+    if not options["csv"]:
+        if given:
+            named = ["--" + name.replace("_", "-") for name in given]
+            raise UsageError(f"{', '.join(named)}: only with a table of one's own; give --csv FILE")
+        return None
+    files = ",".join(options["csv"])
+    for name in (n for n in _COLUMNS if n in given):
+        given[name] = [c for text in given[name] for c in text.split(",") if c]
+    if not all(files.split(",")) and not os.path.exists(files):
+        raise UsageError(f"--csv {files!r} lacks the name of a file; give --csv FILE for each")
+    if data:
+        raise UsageError(
+            "give --data or --csv, not both; bench them one after the other, and give "
+            "`fedtrees table` both runs"
+        )
+    if "target" not in given:
+        raise UsageError(f"--csv needs --target COLUMN{_columns_in(files, given.get('sep', ''))}")
+    if "sep" in given:
+        given["sep"] = separator_of(given["sep"])
+    return {"csv": files, **given}
+
+
+def by_client(
+    table: Mapping[str, Any] | None, grid: Mapping[str, Any], data_dir: str | None
+) -> dict[str, Any]:
+    """Return a grid with the clients that a table tells of, where no partition is named.
+
+    Raises `DataError` or `UsageError` as `fedtrees.data.clients.load_clients`.
+    """
+    from fedtrees.bench.federation import load_dataset
+    from fedtrees.bench.suite import DataRef
+    from fedtrees.data.partition import BY_CLIENT
+
+    ref = DataRef.parse(table) if table else None
+    if ref is None or not ref.clients_are_told or grid.get("partitions"):
+        return dict(grid)
+    count = len(load_dataset(ref, data_dir).owner_names)
+    return {**grid, "partitions": [BY_CLIENT], "clients": grid.get("clients") or [count]}
+
+
+def separator_of(text: str) -> str:
+    """Return the character that --sep names.
+
+    Raises `UsageError` if it is none.
+    """
+    character = {"tab": "\t", "\\t": "\t", "space": " "}.get(text, text)
+    if len(character) > 1 or character in ('"', "\n", "\r", "\0"):
+        raise UsageError(f"--sep {text!r}: give one character, tab or space")
+    return character
+
+
+def _columns_in(csv: str, separator: str) -> str:
+    """Return the columns to choose the target from, where the file can be read."""
+    from fedtrees.core.errors import DataError
+    from fedtrees.data.spreadsheets import read_table
+
+    try:
+        names = read_table(csv.split(",")[0], separator_of(separator)).names
+    except DataError:
+        return ""
+    return f"; the columns are {', '.join(names[:60])}" + (", ..." if len(names) > 60 else "")
+
+
+def load_plugins(files: Sequence[str] | None) -> tuple[str, ...]:
+    """Load plugin files and return their names."""
+    from fedtrees.core.registry import load_plugin
+
+    if files:
+        import fedtrees.isolation.plugins  # attacks are told of from there
+
+        assert fedtrees.isolation.plugins
+    for file in files or ():
+        load_plugin(file)
+    return tuple(files or ())
+
+
+def tell(notes: Sequence[str]) -> None:
+    """Print on stderr what was found out about a table, a line for each kind of thing."""
+    width = max(40, shutil.get_terminal_size().columns)
+    for note in notes:
+        text = textwrap.fill(
+            note, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
+        print(text, file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Forests: grown jointly, pooled, or of random tests with private counts."""

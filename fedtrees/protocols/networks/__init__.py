@@ -1,0 +1,1 @@
+"""Networks that clients train together."""

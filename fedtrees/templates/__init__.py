@@ -1,1 +1,0 @@
-"""Files that `fedtrees new` writes: a protocol, a defense and an attack, each complete."""

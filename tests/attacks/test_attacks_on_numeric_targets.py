@@ -1,0 +1,126 @@
+"""Numeric targets: what is guessed blindly, and what trees of squared error tell."""
+
+import numpy as np
+import pytest
+
+from fedtrees.attacks.evidence.targets import Moments, targets_of
+from fedtrees.attacks.peeling.attack import HistogramPeeling
+from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.holding import over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.guessing.blind import blind_guesses
+from fedtrees.guessing.tolerance import Tolerance
+from fedtrees.metrics.records import score_records
+from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import Data, fits
+from fedtrees.protocols.views import view_of
+
+SCHEMA = Schema(tuple(Feature(f"x{k}", low=-5, high=5) for k in range(4)), "y", classes=())
+
+
+def rows(n, seed=0):
+    """Rows whose target is a sum of their features, and noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4)).astype(np.float32)
+    return Table(X, 10 * X[:, 0] + 5 * X[:, 1] + rng.normal(size=n) + 100)
+
+
+def view(protocol, who, defense="none", n=90):
+    """What a party saw of a small training on numeric targets, and the other clients' rows."""
+    held = over_clients([rows(n).take(part) for part in np.array_split(np.arange(n), 3)])
+    made = register.make("protocol", parse_grid(protocol)[0])
+    by = make_defense(parse_composed([defense])[0])
+    seen = view_of(train(made, held, SCHEMA, defense=by, seed=1), (who,), held)
+    return seen, Table.concat([h.table for name, h in held.items() if name != who])
+
+
+@pytest.mark.parametrize("k", [5, 15])
+def test_bins_that_are_not_sent_do_not_blow_up_boosting(k):
+    held = over_clients([rows(90).take(part) for part in np.array_split(np.arange(90), 3)])
+    made = register.make("protocol", parse_grid("fedtree-hist[trees=20,max_depth=3]")[0])
+    defense = make_defense(parse_composed([f"min-bin[k={k}]"])[0])
+    trained = train(made, held, SCHEMA, defense=defense, seed=1)
+    fresh = rows(200, seed=9)
+    off = trained.predict(fresh.X) - fresh.y
+    assert np.abs(off).max() < 3 * np.ptp(fresh.y)
+
+
+def test_targets_are_compared_by_features_alone():
+    truth = rows(40)
+    got = score_records(truth, truth, SCHEMA)
+    assert (got.target_error, got.ra, got.exact_rows) == (0, 1, 1)
+    half = np.ptp(truth.y) / 2
+    off = score_records(Table(truth.X, truth.y + half), truth, SCHEMA)
+    assert off.target_error == pytest.approx(0.5, abs=1e-6)
+    assert off.per_feature["y"] < 0.7  # where features decide, targets may still be near others'
+
+
+def test_a_blind_guess_has_own_rows_targets_or_those_of_a_range():
+    own, rng = rows(30), np.random.default_rng(1)
+    for guess in blind_guesses(own, SCHEMA, 20, rng, draws=2).values():
+        assert guess.y.dtype == np.float64
+        assert own.y.min() - 1e-3 <= guess.y.min() <= guess.y.max() <= own.y.max() + 1e-3
+    guess = blind_guesses(None, SCHEMA, 200, rng, target=(90.0, 110.0), draws=2)["uniform"]
+    assert 90 <= guess.y.min() < 92 < 108 < guess.y.max() <= 110
+    assert guess.X.shape == (200, 4)
+
+
+def test_cells_of_targets_have_the_mean_that_sums_tell():
+    own = rows(60).y
+    for mean in (own.mean() - 8, own.mean() + 5):
+        found = targets_of(Moments(mean, own.std()), own, 1000)
+        assert found.sizes.sum() == 1000
+        assert found.sizes @ found.values / 1000 == pytest.approx(mean, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "who", "defense", "gain"),
+    [
+        ("fedtree-hist[trees=5,max_depth=3]", "server", "none", 0.4),
+        ("fedtree-hist[trees=5,max_depth=3]", "client-0", "split-only", -0.05),
+        ("nvflare-hist[trees=5,max_depth=3]", "client-0", "none", 0.2),
+    ],
+)
+def test_timberstrike_reads_trees_of_squared_error(protocol, who, defense, gain):
+    seen, victims = view(protocol, who, defense)
+    attack = TimberStrike(chains=3)
+    assert attack.inapplicable(seen) is None
+    guess = attack.run(seen, np.random.default_rng(0)).claims[0].table
+    assert len(guess) == len(victims)
+    target = None if seen.rows else (victims.y.mean() - 15, victims.y.mean() + 15)
+    rng = np.random.default_rng(2)
+    blind = blind_guesses(seen.rows, SCHEMA, len(victims), rng, target=target, draws=5)
+    line = max(score_records(g, victims, SCHEMA).ra for g in blind.values())
+    assert score_records(guess, victims, SCHEMA).ra > line + gain
+
+
+@pytest.mark.parametrize(
+    ("protocol", "who"), [("fedtree-hist", "server"), ("nvflare-hist", "client-0")]
+)
+def test_rows_are_read_off_bins_of_squared_error(protocol, who):
+    seen, victims = view(f"{protocol}[trees=5,max_depth=3]", who)
+    (claim,) = HistogramPeeling().run(seen, np.random.default_rng(0)).claims
+    assert len(claim.table) > 0.4 * len(victims)
+    off = np.abs(claim.table.y[:, None] - victims.y)
+    near = off.argmin(axis=1)
+    assert off.min(axis=1).max() < 1e-3  # each target is some victim's
+    width = Tolerance.of(victims, SCHEMA).width[:-1]
+    right = (np.abs(claim.table.X - victims.X[near]) <= width).mean()
+    assert right > 0.9
+    owners = None if claim.owner is None else {*claim.owner}
+    assert owners == ({"client-0", "client-1", "client-2"} if who == "server" else None)
+
+
+def test_reasons_say_what_numeric_targets_leave_unread():
+    seen, _ = view("fedtree-hist[trees=2,max_depth=2]", "server", "min-bin")
+    assert HistogramPeeling().inapplicable(seen).code == "numbers-off"
+    assert TimberStrike().inapplicable(seen) is None
+    seen, _ = view("flower-bagging[trees=2,max_depth=2]", "server")
+    assert TimberStrike().inapplicable(seen).code == "shared-numbers"
+    data = Data(SCHEMA, 90, scored=lambda kind: False)
+    reasons = {a: fits([Spec(a)], data)[0].code for a in ("joint", "label-mixture", "timberstrike")}
+    assert reasons == {"joint": "numeric-target", "label-mixture": "numeric-target",
+                       "timberstrike": "fits"}  # fmt: skip

@@ -1,0 +1,175 @@
+"""Which modules are of which family: what a family stands on beside them is shared.
+
+`python tests/families.py NAME [pytest arguments]` removes a family from a copy, with the folder
+``tests/NAME``, and runs the tests of all else.
+"""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+from layers import merged_layout
+
+ROOT = Path(__file__).parents[1]
+
+#: Modules of each family, below ``fedtrees``; what stands above all of them is in `ABOVE`.
+FAMILIES = {
+    "horizontal": (
+        "protocols.horizontal", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
+        "attacks.peeling", "attacks.sketches", "defenses.laplace_hist", "defenses.hist_rounding",
+        "defenses.sketch_rounding", "defenses.laplace_gradient", "defenses.min_bin",
+        "defenses.mask_sum_hessian", "defenses.dp_quantile_cuts",
+    ),
+    "vertical": (
+        "protocols.vertical", "messages.vertical", "messages.vertical_model", "attacks.labels",
+        "attacks.orders", "attacks.bins", "attacks.queries", "defenses.id_lmid",
+        "defenses.grafting", "defenses.label_noise", "defenses.reduced_leakage",
+    ),
+    "forests": (
+        "protocols.forests", "messages.forests", "messages.private_forests", "attacks.forests",
+        "attacks.leaves", "defenses.min_leaf",
+    ),
+    "networks": (
+        "neural", "protocols.networks", "messages.networks", "attacks.gradients",
+        "defenses.dp_sgd", "defenses.updates",
+    ),
+    "tree-networks": (
+        "protocols.tree_networks", "messages.tree_networks", "attacks.second_phase",
+    ),
+    "regressions": (
+        "protocols.regression", "messages.regression", "attacks.regression",
+        "defenses.decrypted_precision",
+    ),
+    "queries": ("defenses.answers", "defenses.endpoint"),
+    "crypto": ("crypto", "defenses.paillier", "defenses.masking", "defenses.real_sums"),
+    "audit": ("audit", "cli.audit"),
+}  # fmt: skip
+#: What puts families together.
+ABOVE = ("cli", "api", "estimators", "benchmarks", "audit")
+#: The one family that stands on others.
+CROSSING = {("tree-networks", "networks"), ("tree-networks", "horizontal")}
+FOLDERS = {"fedtrees": "", "attacks": "attacks", "defenses": "defenses", "benchmarks": "benchmarks"}
+
+
+def below(module, parts):
+    return any(module == p or module.startswith(p + ".") for p in parts)
+
+
+def family(module):
+    """Return the family of a module, as it is called below ``fedtrees``; None: shared."""
+    return next((name for name, parts in FAMILIES.items() if below(module, parts)), None)
+
+
+def modules(root=ROOT):
+    """Yield the name below ``fedtrees`` and the file of every module."""
+    for folder, package in FOLDERS.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root / folder).with_suffix("").parts
+            if "templates" not in parts:
+                name = ".".join((*filter(None, (package,)), *parts))
+                yield name.removesuffix(".__init__").removesuffix("__init__"), path
+
+
+def imports(path):
+    """Yield what a module imports of ``fedtrees``, and what of it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedtrees."):
+            base = node.module.removeprefix("fedtrees.")
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def crossings(root=ROOT):
+    """Return, by the families that import and are imported, the modules that do."""
+    found = defaultdict(set)
+    for module, path in modules(root):
+        if below(module, ABOVE):
+            continue
+        for other in imports(path):
+            ends = family(module), family(other)
+            if ends[1] is not None and ends[0] != ends[1]:
+                found[ends].add((module, other))
+    return dict(found)
+
+
+def without(name, target):
+    """Lay out the package as a wheel does, without a family, its entry points and its tests."""
+    package = merged_layout(target)
+    for part in FAMILIES[name]:
+        path = package.joinpath(*part.split("."))
+        shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink()
+    project = (target / "pyproject.toml").read_text()
+    for part in (re.escape(f"fedtrees.{part}") for part in FAMILIES[name]):
+        project = re.sub(rf'^.*"{part}(\.[\w.]+)?(:\w+)?",?$\n', "", project, flags=re.M)
+    (target / "pyproject.toml").write_text(project)
+    about = target / "fedtrees.egg-info"  # found before what is installed, from this folder
+    about.mkdir()
+    (about / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: fedtrees\nVersion: 0\n")
+    groups = tomllib.loads(project)["project"]["entry-points"]
+    with (about / "entry_points.txt").open("w") as file:
+        for group, points in groups.items():
+            print(f"[{group}]", *(f"{k} = {v}" for k, v in points.items()), sep="\n", file=file)
+    (target / "sitecustomize.py").write_text(ONLY_HERE)
+    return package
+
+
+#: For what runs in the copy: the package that is installed for editing is out of sight.
+ONLY_HERE = """
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in getattr(f, "__module__", "")]
+"""
+IMPORTS = """
+import importlib, json, pkgutil, sys
+import fedtrees
+assert fedtrees.__file__.startswith(sys.argv[1]), fedtrees.__file__
+failed = {}
+for found in pkgutil.walk_packages(fedtrees.__path__, "fedtrees."):
+    if not found.name.startswith("fedtrees.benchmarks"):  # which is about everything
+        try:
+            importlib.import_module(found.name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("fedtrees"):
+                failed[found.name] = str(error)
+print(json.dumps(failed))
+"""
+
+
+def imports_fail(folder):
+    """Return the modules of a layout that do not import without what was removed."""
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", IMPORTS, str(folder)],
+        cwd=folder, env=_environment(folder), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def _environment(folder):
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def main(name, *arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder)
+        package = without(name, target)
+        for part in FOLDERS:
+            if part != "fedtrees":
+                (target / part).symlink_to(package / part)
+        for part in ("docs", "README.md", "CHANGELOG.md", "constraints.txt", ".ci"):
+            there = ROOT / part
+            (shutil.copytree if there.is_dir() else shutil.copy)(there, target / part)
+        shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns(name))
+        command = [sys.executable, "-m", "pytest", *arguments]
+        sys.exit(
+            subprocess.run(command, cwd=target, env=_environment(target), check=False).returncode
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
