@@ -46,7 +46,7 @@ FAMILIES = {
     ),
     "regressions": (
         "protocols.regression", "messages.regression", "attacks.regression",
-        "defenses.decrypted_precision",
+        "defenses.decrypted_precision", "defenses.dp_gd",
     ),
     "queries": ("defenses.answers", "defenses.endpoint"),
     "crypto": ("crypto", "defenses.paillier", "defenses.masking", "defenses.real_sums"),

@@ -19,12 +19,12 @@ from fedtrees.bench.suite import ALL, DataRef, Grid, Suite, fits, roles_of, with
 from fedtrees.core.attack import contenders
 from fedtrees.core.counts import listed
 from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.core.extras import INSTALL_NEURAL
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.partition import BY_CLIENT, OF_COLUMNS, PARTITIONS
-from fedtrees.neural.training import INSTALL
 from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.fit import Data, fit
 
@@ -374,7 +374,7 @@ def _missing(protocol: Spec, defense: Composed) -> list[str]:
 def _needs(missing: Mapping[str, Sequence[str]]) -> str:
     modules = dict.fromkeys(m for lacking in missing.values() for m in lacking)
     verb = "needs" if len(missing) == 1 else "need"
-    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {INSTALL}"
+    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {INSTALL_NEURAL}"
 
 
 def _refuse(item: str, missing: Mapping[str, Sequence[str]]) -> None:
