@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,8 @@ class LinearReconstruction(Attack):
     is solved for together, by shares of rows in bins (`fedtrees.attacks.bins.feasible`); where
     sums tell several rows not apart, own columns and labels say which is likelier.
     """
+
+    numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why no sums were opened whose rows are known, None if some were."""

@@ -193,15 +193,17 @@ def grow_again(
     params: TreeParams,
     complete: NDArray[np.bool_],
     released: LeafValues | None = None,
+    *,
+    numbers: bool = False,
 ) -> Grown:
     """Grow a tree as its server did, from the root down, and follow the sums of every source.
 
     ``complete`` are the features in which no row lacks a value, bool (d,).
     ``released`` are the leaf values that were sent, which a defense may have changed. None, or
-    other leaves: the values are those that the sums suggest.
+    other leaves: the values are those that the sums suggest. ``numbers``: targets are.
     """
     root, bits = levels[0].shared_totals[0], levels[0].bits
-    grower = TreeGrower(cuts, params, root, bits=bits, complete=complete)
+    grower = TreeGrower(cuts, params, root, bits=bits, complete=complete, unbounded=numbers)
     sources = {o: _Source(cuts, totals) for o, totals in levels[0].totals.items()}
     nodes: list[NDArray[np.int32]] = []
     for level in levels:

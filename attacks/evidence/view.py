@@ -73,7 +73,8 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         trees, start, level = _released(view)
     elif levels := levels_of(view):
         summed = ([one.summed(view.principals) for one in levels[t]] for t in sorted(levels))
-        grown = [grow_again(tree, cuts, params, view.schema.complete) for tree in summed]
+        complete, numbers = view.schema.complete, not classes
+        grown = [grow_again(tree, cuts, params, complete, numbers=numbers) for tree in summed]
         (source,) = grown[0].sums
         trees = tuple(g.tree for g in grown)
         histograms = tuple(histograms_of(view, g, source) for g in grown)

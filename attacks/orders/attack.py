@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ class SplitOrdering(Attack):
     own_columns : bool
         Whether they do; else the guess is the middle of the interval.
     """
+
+    numbers: ClassVar[bool] = True
 
     own_columns: bool = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,9 +43,16 @@ class ThresholdQueries(Attack):
         al. take it as known; their Sec. 2.3 has it unknown.
     """
 
+    numbers: ClassVar[bool] = True
+
     m: int = 0
     epsilon: float = 0.0
     columns: str = "told"
+
+    threats: ClassVar[tuple[str, ...]] = (
+        "active[queries=1000,answers=leaf-ids]",
+        "active[queries=1000]",
+    )
 
     def __post_init__(self) -> None:
         if type(self.m) is not int or (self.m != 0 and self.m < 3):

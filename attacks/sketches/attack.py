@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -53,6 +54,8 @@ class SketchReading(Attack):
     draws : int
         Tables of rows merged by matched consensus: 20, as the blind adversary's.
     """
+
+    numbers: ClassVar[bool] = True
 
     draws: int = 20
 

@@ -36,7 +36,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.targets import narrow, wide, widened
 
-CHAINS = 8  # samples of rows in bins
+CHAINS = 5  # samples of rows in bins
 MOST_CELLS = 2**21  # of boxes that become rows at once: memory
 
 

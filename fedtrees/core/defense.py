@@ -223,6 +223,8 @@ class Defense:
         any norm, and no row brings more: only there may it act before noise is added.
     tries : mapping of str to tuple of float
         Budgets that a bench runs, by the parameter's name, where none is given.
+    needs : tuple of str
+        Modules of an extra that it works with.
     """
 
     name: ClassVar[str] = "defense"
@@ -246,6 +248,7 @@ class Defense:
     opens_to: ClassVar[frozenset[str]] = frozenset()
     nonexpansive: ClassVar[tuple[Site, ...]] = ()
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -169,8 +169,8 @@ def _target_error(
     if len(B):
         # both are sorted: among rows with equal features, targets must not decide
         B = B[np.random.default_rng(0).permutation(len(B))]
-        features = (np.ascontiguousarray(rows[:, :-1]) for rows in (A, B))
-        pair = assign(mismatch_counts(*features, tolerance.width[:-1]))
+        mine, guessed = (np.ascontiguousarray(rows[:, :-1]) for rows in (A, B))
+        pair = assign(mismatch_counts(mine, guessed, tolerance.width[:-1]))
         matched = np.flatnonzero(pair >= 0)
         off[matched] = np.abs(A[matched, -1] - B[pair[matched], -1]) / span
     return float(np.minimum(off, 1.0).mean())

@@ -83,7 +83,9 @@ def test_noise_is_as_wide_as_the_claim_asks_for_and_spent_is_what_was_claimed():
     assert own.spent[1].epsilon == np.inf
     assert own.spent[1].unprotected == "columns+rows"
     assert own.spent[1].updates == pytest.approx(1, rel=1e-3)
-    scale, _, places = DPGradientDescent(1.0, clip=1e-6, parties=2).scale(schema, public.protocol.parameters)
+    scale, _, places = DPGradientDescent(1.0, clip=1e-6, parties=2).scale(
+        schema, public.protocol.parameters
+    )
     values = np.concatenate([x for k in range(40) for x in opened(public, k).values()])
     assert values.std() == pytest.approx(scale / 2.0**places, rel=0.2)
     # four times the rounds, twice the noise

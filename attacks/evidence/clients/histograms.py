@@ -39,7 +39,8 @@ def told_apart(view: View) -> dict[str, Evidence]:
         return {}
     parts = (levels[t] for t in sorted(levels))
     params, complete = params_of(view), view.schema.complete
-    grown = [grow_again(tree, whole.cuts, params, complete) for tree in parts]
+    numbers = not view.schema.classes
+    grown = [grow_again(tree, whole.cuts, params, complete, numbers=numbers) for tree in parts]
     found = {}
     for name in names:
         sums = (from_fixed(g.totals[name], g.bits) for g in grown)

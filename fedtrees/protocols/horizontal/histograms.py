@@ -200,7 +200,10 @@ class HistogramServer(Coordinator):
         """Grow one tree from summed histograms."""
         total = self.ask_histograms(net, tree, ROOT)
         whole, complete = total.totals[0], self.schema.complete
-        grower = TreeGrower(self.cuts, self.params, whole, bits=total.bits, complete=complete)
+        unbounded = math.isinf(self.objective.bounds[0])
+        grower = TreeGrower(
+            self.cuts, self.params, whole, bits=total.bits, complete=complete, unbounded=unbounded
+        )
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
             allowed = net.allowed_splits(tree, len(grower.nodes), self.cuts.total_bins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,6 +38,7 @@ class AllReduceClient(HistogramClient):
             self.grower = TreeGrower(
                 self.cuts, self.params, message.totals[0],
                 bits=message.bits, complete=self.complete,
+                unbounded=math.isinf(self.objective.bounds[0]),
             )  # fmt: skip
         self.partition.split(self.bins, self.grower.decide(message.sums, message.allowed))
         if not len(self.grower.nodes):

@@ -105,7 +105,14 @@ class VerticalRegression(RegressionParams, Protocol):
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
     curious: ClassVar[tuple[str, ...]] = (ACTIVE,)
+    usual_parties: ClassVar[int] = 2
+    example: ClassVar[str] = "breast-cancer[rows=20]"  # no more rows than own columns
     alone: ClassVar[str] = ACTIVE_ONLY
+    called: ClassVar[Mapping[str, tuple[str, str]]] = {
+        ACTIVE: ("the party with the labels", "parties with labels together"),
+        PASSIVE: ("a party without labels", "parties without labels together"),
+        ARBITER: ("the arbiter", "arbiters"),
+    }
     says: ClassVar[tuple[type[Message], ...]] = (
         KeyRequest, PaillierKey, ColumnScales, ScoresRequest, EncryptedScores, EncryptedResiduals,
         EncryptedGradient, Gradient, OwnDesign,

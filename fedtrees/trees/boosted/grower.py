@@ -71,6 +71,9 @@ class TreeGrower:
         Features in which no row lacks a value: no split sends missing values of them alone. With
         exact sums none would; bins that are rounded, noisy or suppressed do not add up to the
         node, and the rest passes for missing values.
+    unbounded : bool
+        Whether gradients have no bound. Then such a rest is shared out (`adding_up`): on one side
+        it would grow from tree to tree, as the rows that it is of are on the other.
 
     Attributes
     ----------
@@ -93,8 +96,10 @@ class TreeGrower:
         bits: Bits = UNIT_BITS,
         subtract: bool = True,
         complete: NDArray[np.bool_] | None = None,
+        unbounded: bool = False,
     ) -> None:
-        self._between = between_values(cuts, complete)
+        self._between, self._complete = between_values(cuts, complete), complete
+        self._unbounded = unbounded
         self._cuts, self._params, self._subtract, self.bits = cuts, params, subtract, bits
         self._builder = TreeBuilder()
         self._n_leaves = 1
@@ -163,7 +168,10 @@ class TreeGrower:
         if self._between is not None:
             mask = np.ones(hist.shape[:2], dtype=bool) if mask is None else mask
             mask = mask & self._between
-        splits = best_splits(hist, self.sums, self._cuts, self._params, mask, self.bits)
+        whole = hist
+        if self._complete is not None and self._unbounded:
+            whole = adding_up(hist, self.sums, self._cuts, self._complete)
+        splits = best_splits(whole, self.sums, self._cuts, self._params, mask, self.bits)
         return self.accept(splits, hist)
 
     def accept(self, splits: Splits, hist: NDArray[np.int64] | None = None) -> Decisions:
@@ -256,6 +264,33 @@ def between_values(cuts: Cuts, complete: NDArray[np.bool_] | None) -> NDArray[np
     between = np.ones(cuts.total_bins, dtype=bool)
     between[cuts.offsets[1:][ordered] - 1] = False
     return between
+
+
+def adding_up(
+    hist: NDArray[np.int64],
+    totals: NDArray[np.int64],
+    cuts: Cuts,
+    complete: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """Return histograms whose bins add up to their nodes in every complete feature.
+
+    Rows that are in no bin are taken to be spread as those that are; what their gradients then lack
+    is shared out by rows. Of exact sums, which add up, nothing changes.
+    """
+    shown = np.add.reduceat(hist, cuts.offsets[:-1], axis=1)
+    off = (shown != totals[:, None]).any(axis=2) & complete & (shown[..., 1] > 0)
+    if not off.any():
+        return hist
+    out = hist.copy()
+    for node, f in np.argwhere(off & (totals[:, 1] > 0)[:, None]).tolist():
+        at = slice(cuts.offsets[f], cuts.offsets[f + 1])
+        part, (g, h) = hist[node, at].astype(np.float64), totals[node].astype(np.float64)
+        part *= h / part[:, 1].sum()
+        part[:, 0] += (g - part[:, 0].sum()) * part[:, 1] / h
+        made = np.rint(part).astype(np.int64)
+        made[np.argmax(part[:, 1])] += totals[node] - made.sum(axis=0)
+        out[node, at] = made
+    return out
 
 
 def children_to_build(nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[np.int32]:

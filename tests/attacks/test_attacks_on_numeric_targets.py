@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.evidence.targets import Moments, targets_of
+from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.guessing.blind import blind_guesses
+from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import Data, fits
 from fedtrees.protocols.views import view_of
 
 SCHEMA = Schema(tuple(Feature(f"x{k}", low=-5, high=5) for k in range(4)), "y", classes=())
@@ -32,6 +35,17 @@ def view(protocol, who, defense="none", n=90):
     by = make_defense(parse_composed([defense])[0])
     seen = view_of(train(made, held, SCHEMA, defense=by, seed=1), (who,), held)
     return seen, Table.concat([h.table for name, h in held.items() if name != who])
+
+
+@pytest.mark.parametrize("k", [5, 15])
+def test_bins_that_are_not_sent_do_not_blow_up_boosting(k):
+    held = over_clients([rows(90).take(part) for part in np.array_split(np.arange(90), 3)])
+    made = register.make("protocol", parse_grid("fedtree-hist[trees=20,max_depth=3]")[0])
+    defense = make_defense(parse_composed([f"min-bin[k={k}]"])[0])
+    trained = train(made, held, SCHEMA, defense=defense, seed=1)
+    fresh = rows(200, seed=9)
+    off = trained.predict(fresh.X) - fresh.y
+    assert np.abs(off).max() < 3 * np.ptp(fresh.y)
 
 
 def test_targets_are_compared_by_features_alone():
@@ -81,3 +95,32 @@ def test_timberstrike_reads_trees_of_squared_error(protocol, who, defense, gain)
     blind = blind_guesses(seen.rows, SCHEMA, len(victims), rng, target=target, draws=5)
     line = max(score_records(g, victims, SCHEMA).ra for g in blind.values())
     assert score_records(guess, victims, SCHEMA).ra > line + gain
+
+
+@pytest.mark.parametrize(
+    ("protocol", "who"), [("fedtree-hist", "server"), ("nvflare-hist", "client-0")]
+)
+def test_rows_are_read_off_bins_of_squared_error(protocol, who):
+    seen, victims = view(f"{protocol}[trees=5,max_depth=3]", who)
+    (claim,) = HistogramPeeling().run(seen, np.random.default_rng(0)).claims
+    assert len(claim.table) > 0.4 * len(victims)
+    off = np.abs(claim.table.y[:, None] - victims.y)
+    near = off.argmin(axis=1)
+    assert off.min(axis=1).max() < 1e-3  # each target is some victim's
+    width = Tolerance.of(victims, SCHEMA).width[:-1]
+    right = (np.abs(claim.table.X - victims.X[near]) <= width).mean()
+    assert right > 0.9
+    owners = None if claim.owner is None else {*claim.owner}
+    assert owners == ({"client-0", "client-1", "client-2"} if who == "server" else None)
+
+
+def test_reasons_say_what_numeric_targets_leave_unread():
+    seen, _ = view("fedtree-hist[trees=2,max_depth=2]", "server", "min-bin")
+    assert HistogramPeeling().inapplicable(seen).code == "numbers-off"
+    assert TimberStrike().inapplicable(seen) is None
+    seen, _ = view("flower-bagging[trees=2,max_depth=2]", "server")
+    assert TimberStrike().inapplicable(seen).code == "shared-numbers"
+    data = Data(SCHEMA, 90, scored=lambda kind: False)
+    reasons = {a: fits([Spec(a)], data)[0].code for a in ("joint", "label-mixture", "timberstrike")}
+    assert reasons == {"joint": "numeric-target", "label-mixture": "numeric-target",
+                       "timberstrike": "fits"}  # fmt: skip
