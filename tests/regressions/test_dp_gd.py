@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from regressions import by_columns, inverted, table, trained
+from regression_runs import by_columns, inverted, table, trained
 
 from fedtrees.core.errors import UsageError
 from fedtrees.defenses.dp_gd import DPGradientDescent
