@@ -59,6 +59,7 @@ class PrivateQuantileCuts(Defense):
     exempts = exempting(LATER)
     requires = (CutPoints,)
     reads_rows = True
+    tries = {"epsilon": (1.0,)}
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)

@@ -65,6 +65,7 @@ class DPSGD(Defense):
     acts_on = frozenset({"example-gradients"})
     poisson_sampling = True
     tries = {"epsilon": (1.0, 4.0, 16.0)}
+    needs = ("dp_accounting",)
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)

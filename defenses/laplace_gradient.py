@@ -68,6 +68,7 @@ class LaplaceGradient(Defense):
     exempts = dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT)
     acts_on = frozenset({"gradients"})
     unit_hessian = True
+    tries = {"epsilon": (1.0, 8.0, 64.0)}
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):

@@ -70,6 +70,7 @@ class LaplaceHistogram(Defense):
     exempts = dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT)
     requires = (Histogram,)
     bounds_hessian = True
+    tries = {"epsilon": (1.0, 8.0, 64.0)}
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):

@@ -122,6 +122,7 @@ class PrivateGridCuts(SummedCounts):
     survivors: int | None = None
 
     acts_through = frozenset({"cuts", "outgoing", "summed"})
+    tries = {"epsilon": (1.0,)}
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)

@@ -1,11 +1,22 @@
 """Which modules are of which family: what a family stands on beside them is shared.
 
-`python tests/families.py NAME ...` removes families from a copy and runs the tests of all else.
+`python tests/families.py NAME [pytest arguments]` removes a family from a copy, with the folder
+``tests/NAME``, and runs the tests of all else.
 """
 
 import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
 from collections import defaultdict
 from pathlib import Path
+
+from layers import merged_layout
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,7 +46,7 @@ FAMILIES = {
     ),
     "regressions": (
         "protocols.regression", "messages.regression", "attacks.regression",
-        "defenses.decrypted_precision",
+        "defenses.decrypted_precision", "defenses.dp_gd",
     ),
     "queries": ("defenses.answers", "defenses.endpoint"),
     "crypto": ("crypto", "defenses.paillier", "defenses.masking", "defenses.real_sums"),
@@ -86,3 +97,79 @@ def crossings(root=ROOT):
             if ends[1] is not None and ends[0] != ends[1]:
                 found[ends].add((module, other))
     return dict(found)
+
+
+def without(name, target):
+    """Lay out the package as a wheel does, without a family, its entry points and its tests."""
+    package = merged_layout(target)
+    for part in FAMILIES[name]:
+        path = package.joinpath(*part.split("."))
+        shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink()
+    project = (target / "pyproject.toml").read_text()
+    for part in (re.escape(f"fedtrees.{part}") for part in FAMILIES[name]):
+        project = re.sub(rf'^.*"{part}(\.[\w.]+)?(:\w+)?",?$\n', "", project, flags=re.M)
+    (target / "pyproject.toml").write_text(project)
+    about = target / "fedtrees.egg-info"  # found before what is installed, from this folder
+    about.mkdir()
+    (about / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: fedtrees\nVersion: 0\n")
+    groups = tomllib.loads(project)["project"]["entry-points"]
+    with (about / "entry_points.txt").open("w") as file:
+        for group, points in groups.items():
+            print(f"[{group}]", *(f"{k} = {v}" for k, v in points.items()), sep="\n", file=file)
+    (target / "sitecustomize.py").write_text(ONLY_HERE)
+    return package
+
+
+#: For what runs in the copy: the package that is installed for editing is out of sight.
+ONLY_HERE = """
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in getattr(f, "__module__", "")]
+"""
+IMPORTS = """
+import importlib, json, pkgutil, sys
+import fedtrees
+assert fedtrees.__file__.startswith(sys.argv[1]), fedtrees.__file__
+failed = {}
+for found in pkgutil.walk_packages(fedtrees.__path__, "fedtrees."):
+    if not found.name.startswith("fedtrees.benchmarks"):  # which is about everything
+        try:
+            importlib.import_module(found.name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("fedtrees"):
+                failed[found.name] = str(error)
+print(json.dumps(failed))
+"""
+
+
+def imports_fail(folder):
+    """Return the modules of a layout that do not import without what was removed."""
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", IMPORTS, str(folder)],
+        cwd=folder, env=_environment(folder), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def _environment(folder):
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def main(name, *arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder)
+        package = without(name, target)
+        for part in FOLDERS:
+            if part != "fedtrees":
+                (target / part).symlink_to(package / part)
+        for part in ("docs", "README.md", "CHANGELOG.md", "constraints.txt", ".ci"):
+            there = ROOT / part
+            (shutil.copytree if there.is_dir() else shutil.copy)(there, target / part)
+        shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns(name))
+        command = [sys.executable, "-m", "pytest", *arguments]
+        sys.exit(
+            subprocess.run(command, cwd=target, env=_environment(target), check=False).returncode
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

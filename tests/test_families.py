@@ -1,6 +1,8 @@
 """A family stands on what is shared, and on no other family: it can be read, or deleted, alone."""
 
-from families import CROSSING, FAMILIES, crossings, modules
+import pytest
+from families import CROSSING, FAMILIES, crossings, imports_fail, modules, without
+from layers import lint
 
 
 def test_one_family_stands_on_others_and_nothing_shared_on_any():
@@ -13,3 +15,11 @@ def test_one_family_stands_on_others_and_nothing_shared_on_any():
 def test_every_module_of_the_table_is_there():
     there = {name for name, _ in modules()}
     assert {part for parts in FAMILIES.values() for part in parts} <= there
+
+
+@pytest.mark.parametrize("name", ["regressions", "crypto"])
+def test_all_else_stands_without_a_family(tmp_path, name):
+    """The whole of it: python tests/families.py NAME."""
+    without(name, tmp_path)
+    assert imports_fail(tmp_path) == {}
+    assert lint(tmp_path).returncode == 0

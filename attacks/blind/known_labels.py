@@ -29,6 +29,7 @@ class ClassifyOwnColumns(Attack):
 
     blind: ClassVar[bool] = True
     gives: ClassVar[type[Claim] | None] = Labels
+    threats: ClassVar[tuple[str, ...]] = ("passive[labels=20]",)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return what is missing: known labels, or rows without them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ class AskedLabels(Attack):
     look up theirs, ``passive[queries=1000,records=held]``. A model has fitted these very labels;
     rows beyond the budget follow from the record-id graph as in `few-shot`.
     """
+
+    threats: ClassVar[tuple[str, ...]] = ("passive[queries=1000,records=held]",)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return what is missing: rows without labels, or an endpoint that looks rows up."""

@@ -280,6 +280,8 @@ class FewShot(LabelMixture):  # type: ignore[misc]
     2004): that is one more start of `label-mixture`, which leaves them as they are.
     """
 
+    threats: ClassVar[tuple[str, ...]] = ("passive[labels=20]",)
+
     def inapplicable(self, view: View) -> Reason | None:
         """Return what is missing: visible leaves, or known labels."""
         why = super().inapplicable(view)

@@ -49,6 +49,11 @@ class ThresholdQueries(Attack):
     epsilon: float = 0.0
     columns: str = "told"
 
+    threats: ClassVar[tuple[str, ...]] = (
+        "active[queries=1000,answers=leaf-ids]",
+        "active[queries=1000]",
+    )
+
     def __post_init__(self) -> None:
         if type(self.m) is not int or (self.m != 0 and self.m < 3):
             raise UsageError(f"m={self.m!r}: give 3 records or more, or 0 to adapt to the budget")

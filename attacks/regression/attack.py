@@ -52,6 +52,7 @@ class RegressionInversion(Attack):
     arithmetic: str = "exact"
 
     gives: ClassVar[type[Claim] | None] = Entries
+    threats: ClassVar[tuple[str, ...]] = ("active[queries=40,entries=105]", "client[entries=30]")
 
     def __post_init__(self) -> None:
         check_known("arithmetic", self.arithmetic, ARITHMETIC)

@@ -14,15 +14,16 @@ from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, integers, unpacked
 from fedtrees.messages.regression import (
     SIGMOID_BITS,
-    SIGMOIDS,
     ColumnScales,
     Gradient,
     OwnDesign,
     batches_of,
-    moments,
+    limited,
+    shortened,
     standardised,
     stepped,
 )
+from fedtrees.messages.regression import link_of as link_in
 
 #: Scores of this size and more do not occur: a sigmoid is far out before.
 SCORE_BITS = 12
@@ -98,7 +99,9 @@ class ColumnsView:
                 if not same:
                     continue
                 name = same[0].party
-                values = standardised(held.X, *moments(held.X), view.parameters["bits"])
+                bits, told = int(view.parameters["bits"]), same[0]
+                values = standardised(held.X, told.mean, told.scale, bits)
+                values = shortened(values, bits, view.defense.row_bounds)
             mine = tuple(m for m in told if m.party == name)
             designs.append(Design(name, values, mine))
         rounds = min((len(d.gradients) for d in designs), default=0)
@@ -146,9 +149,7 @@ def residual_bits(view: View) -> int:
 
 def link_of(view: View) -> tuple[Fraction, ...]:
     """Return the link as a polynomial of the score, constant first."""
-    kind = view.parameters["kind"] or ("logistic" if view.schema.classes else "linear")
-    sigmoid = SIGMOIDS[int(view.parameters.get("degree", 1))]
-    return sigmoid if kind == "logistic" else (Fraction(0), Fraction(1))
+    return link_in(view.parameters, bool(view.schema.classes))
 
 
 def exact_residuals(view: View, read: ColumnsView) -> list[Integers] | None:
@@ -202,5 +203,6 @@ def known_scores(view: View, read: ColumnsView) -> list[Integers]:
     for design in read.designs:
         every = np.stack(design.weights(view)[: read.rounds], axis=1)
         for k, rows in enumerate(read.batches):
-            total[k] = total[k] + design.values[rows] @ every[:, k :: len(total)]
+            z = design.values[rows] @ every[:, k :: len(total)]
+            total[k] = total[k] + limited(z, 2 * view.parameters["bits"], view.defense.row_bounds)
     return total

@@ -54,6 +54,7 @@ KNOWN = "holder[labels=20]"  # what attacks that know a few labels know
 _HOOKS = ("rows", "candidates", "shown")
 _LIMITS = {
     "gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True, "declared_rows": 99,
+    "row_bounds": (0.5, 0.1),
 }  # fmt: skip
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
 #: Networks learn in few long steps, and cryptography takes time by their parameters.

@@ -147,12 +147,17 @@ class BenchOptions:
 
         Raises `UsageError` if something is unknown, or another run is to be finished.
         """
+        from fedtrees.bench.choice import chosen, told
         from fedtrees.bench.session import fresh_folder, reopen
         from fedtrees.bench.suite import DEFAULT_SUITE, Suite
 
         begun = reopen(Path(self.out)) if self.resume else None
-        named = Suite.load(self.suite or DEFAULT_SUITE) if self.suite or begun is None else begun
-        suite = named.override(self.grid, self.seeds)
+        suite = begun.override(self.grid, self.seeds) if begun is not None else None
+        if suite is None or self.suite or suite != begun:
+            base = Suite.load(self.suite or DEFAULT_SUITE)
+            suite = chosen(base, self.grid, self.seeds, self.data_dir)
+            if begun is None and (text := told(base, self.grid, suite)):
+                tell([text])
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
                 f"--resume finishes {self.out} as it was begun; for other options choose another "

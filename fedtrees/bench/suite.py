@@ -28,7 +28,6 @@ from fedtrees.core.specs import (
 )
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.protocols.fit import fit
 
 DEFAULT_SUITE = "quick"
 CHANGED = "custom"  # a suite of which options replaced a part
@@ -156,16 +155,6 @@ class Grid:
                 found |= dict.fromkeys(curious)
         return replace(self, threats=tuple(found))
 
-    def with_fitting_defenses(self) -> Grid:
-        """Return the grid without defenses that act on nothing in any of its protocols."""
-        made = [register.make("protocol", spec) for spec in self.protocols]
-
-        def acts(defense: Composed) -> bool:
-            parts = [register.make("defense", spec) for spec in defense.parts]
-            return any(fit(protocol, parts).ok for protocol in made)
-
-        return replace(self, defenses=tuple(filter(acts, self.defenses)) or (Composed(),))
-
     @property
     def every_attack(self) -> tuple[Spec, ...]:
         """The attacks, with `all` spelled out."""
@@ -233,11 +222,12 @@ def _specs(items: Iterable[str]) -> tuple[Spec, ...]:
 
 def _defenses(items: list[Any]) -> tuple[Composed, ...]:
     """Read compositions; a part without the budget that it needs is run with those it `tries`."""
-    grids = (itertools.product(*map(_budgets, c.parts)) for c in parse_composed(items))
+    grids = (itertools.product(*map(with_budgets, c.parts)) for c in parse_composed(items))
     return tuple(Composed(parts) for grid in grids for parts in grid)
 
 
-def _budgets(part: Spec) -> list[Spec]:
+def with_budgets(part: Spec) -> list[Spec]:
+    """Return a part with each of the budgets that it `tries`, where it is named without."""
     if part.name not in register.names("defense"):
         return [part]  # of a plugin that is not loaded yet
     tries: Mapping[str, Sequence[float]] = getattr(register.get("defense", part.name), "tries", {})
@@ -344,26 +334,19 @@ class Suite:
         """Return the suite with the given grid keys replaced in every grid.
 
         What is replaced is no longer the suite of that name and description: both then tell what
-        is run. A protocol that is named alone meets all attacks of the suite in every grid: those
-        that a grid has were chosen for the protocol that it had; of its defenses it meets those
-        that act on what it says.
+        is run. What goes with what is named is for `fedtrees.bench.choice` to say.
         """
-        suite = self
+        grids = self.grids
         if options:
             changed = Grid.parse(options)
             given = {key: getattr(changed, key) for key in options}
-            if "protocols" in given and "attacks" not in given:
-                every = [attack for grid in self.grids for attack in grid.attacks]
-                given["attacks"] = tuple({str(attack): attack for attack in every}.values())
-            merged = [replace(g, **given).with_undefended() for g in self.grids]
-            if "protocols" in given and "threats" not in given:
-                merged = [grid.with_known_threats() for grid in merged]
-            if "protocols" in given and "defenses" not in given:
-                merged = [grid.with_fitting_defenses() for grid in merged]
-            unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in merged}
-            suite = replace(suite, grids=tuple(unique.values()))
-        if seeds is not None:
-            suite = replace(suite, seeds=parse_seeds(seeds))
+            grids = tuple(replace(g, **given).with_undefended() for g in self.grids)
+        return self.of(grids, self.seeds if seeds is None else parse_seeds(seeds))
+
+    def of(self, grids: Sequence[Grid], seeds: Sequence[int] = ()) -> Suite:
+        """Return a suite of such grids, each once, called what it is where it is another."""
+        unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in grids}
+        suite = replace(self, grids=tuple(unique.values()), seeds=tuple(seeds or self.seeds))
         return suite if suite == self else suite._named_by_what_it_runs()
 
     def _named_by_what_it_runs(self) -> Suite:

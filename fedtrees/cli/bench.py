@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedtrees.bench.session import Bench
-    from fedtrees.bench.suite import Suite
 
 
 @takes(*(item.name for item in fields(BenchOptions)))
@@ -40,27 +39,12 @@ def bench(
     options = BenchOptions(**given)
     session = options.session()
     tell(session.notes)
-    if options.protocol and not options.defense:
-        _tell_what_is_left_out(options.suite, session.suite)
     if dry_run:
         _dry_run(session, format.is_json)
         return
     session.open(options.resume)
     counts = _run_with_progress(session)
     _finish(session, counts, options.margin, format.is_json)
-
-
-def _tell_what_is_left_out(name: str, chosen: Suite) -> None:
-    from fedtrees.bench.suite import DEFAULT_SUITE, Suite
-
-    kept, had = (
-        [d for g in s.grids for d in g.defenses]
-        for s in (chosen, Suite.load(name or DEFAULT_SUITE))
-    )
-    names = dict.fromkeys("+".join(p.name for p in d.parts) for d in had if d not in kept)
-    if names:
-        text = f"left out, for they act on nothing here: {', '.join(names)}"
-        print(f"{text} (name one with --defense to see why)", file=sys.stderr)
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from inspect import getdoc
 from pathlib import Path
 from typing import Any
@@ -18,42 +20,51 @@ BEGIN, END = "<!-- made by: python -m fedtrees.cli.reference -->\n", "<!-- end -
 
 def columns() -> str:
     """Return what stands in ``rows.csv``, as Markdown: its columns, and the keys of metrics."""
-    lines = [f"| `{c.name}` | {c.meaning} |" for c in COLUMNS]
-    parts = ["| column | holds |", "|---|---|", *lines]
+    parts = [f"- `{c.name}`: {c.meaning}" for c in COLUMNS]
     for name in register.names("metric"):
         metric: Any = register.get("metric", name)
         about = (getdoc(metric) or "").partition("\n")[0]
         parts += ["", f"## `{name}`", "", about, "", *_keys(metric.measures)]
-    parts += ["", "## Models, costs, notes", "", *_keys(OTHERS), ""]
-    return "\n".join(parts)
+    return "\n".join([*parts, "", "## Models, costs, notes", "", *_keys(OTHERS), ""])
 
 
 def _keys(measures: tuple[Measure, ...]) -> list[str]:
-    head = ["| key | in words | unit | best | of whom |", "|---|---|---|---|---|"]
+    alike: dict[str, list[str]] = {}
     for m in measures:
-        key = f"`{m.key}`" + (f", by {m.part}" if m.part else "")
-        best = "" if m.best is None else f"{m.best:g}"
-        head.append(f"| {key} | {m.name} | {m.unit} | {best} | {m.klass} |")
-    return head
+        best = "" if m.best is None else f", best {m.best:g}"
+        key = f"`{m.key}`" + (f" by {m.part}" if m.part else "")
+        alike.setdefault(f"{m.unit}{best}, {m.klass}", []).append(f"{key} {m.name}")
+    return [f"- {what}: {'; '.join(keys)}" for what, keys in alike.items()]
 
 
 def options() -> str:
-    """Return a table of arguments and options for every command, as Markdown."""
+    """Return the arguments and options of every command, as Markdown; what several share, once."""
     from fedtrees.cli.main import app
 
     group: Any = typer.main.get_command(app)
-    parts = [_of("fedtrees", group)]
-    parts += [_of(f"fedtrees {name}", command) for name, command in group.commands.items()]
+    commands = {"fedtrees": group} | {f"fedtrees {n}": c for n, c in group.commands.items()}
+    told = {name: dict(_told(command)) for name, command in commands.items()}
+    times = Counter(item for found in told.values() for item in found.items())
+    shared = {item for item, count in times.items() if count > 1}
+    parts = ["### Of several commands", "", *_list(dict(i for i in times if i in shared)), ""]
+    for name, found in told.items():
+        parts += [f"### `{name}`", ""]
+        own = {named: text for named, text in found.items() if (named, text) not in shared}
+        parts += [*_list(own), ""] if own else []
+        also = [named for named in found if named not in own]
+        parts += [f"Also {', '.join(also)}.", ""] if also else []
     return "\n".join(parts)
 
 
-def _of(name: str, command: Any) -> str:
-    lines = [f"### `{name}`", "", "| option | what it does |", "|---|---|"]
+def _told(command: Any) -> Iterator[tuple[str, str]]:
     for item in command.params:
         text = " ".join((getattr(item, "help", None) or "").split())
         if item.name != "help" and text:
-            lines.append(f"| {_named(item)} | {_escaped(text)} |")
-    return "\n".join([*lines, ""])
+            yield _named(item), _escaped(text)
+
+
+def _list(told: dict[str, str]) -> list[str]:
+    return [f"- {named}: {text}" for named, text in told.items()]
 
 
 def _named(item: Any) -> str:
@@ -63,7 +74,7 @@ def _named(item: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", r"\|").replace("<", "&lt;")
+    return text.replace("<", "&lt;")
 
 
 #: Pages, and what is written into each between its two marks.

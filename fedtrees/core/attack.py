@@ -33,6 +33,8 @@ class Attack(ABC):
         said before anything is trained.
     numbers : bool
         Whether it also reads tables whose target is a number.
+    threats : tuple of str
+        Threats that it is tried under where it is named: of roles with what they must know besides.
     """
 
     name: ClassVar[str] = "attack"
@@ -41,6 +43,7 @@ class Attack(ABC):
     comparison: ClassVar[bool] = False
     most_rows: ClassVar[int | None] = None
     numbers: ClassVar[bool] = False
+    threats: ClassVar[tuple[str, ...]] = ()
 
     def inapplicable(self, view: View) -> Reason | str | None:
         """Return why there is nothing in such a view for this attack, None if there is.

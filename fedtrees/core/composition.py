@@ -116,6 +116,12 @@ class Composition:
         return max((p.declared_rows for p in self.parts), default=0)
 
     @property
+    def row_bounds(self) -> tuple[float, float] | None:
+        """The tightest bounds on rows and scores, None where no part bounds them."""
+        found = [p.row_bounds for p in self.parts if p.row_bounds is not None]
+        return (min(f[0] for f in found), min(f[1] for f in found)) if found else None
+
+    @property
     def changes_examples(self) -> bool:
         """Whether any part acts on gradients of single rows of a network."""
         kind = "example-gradients"

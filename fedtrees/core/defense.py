@@ -208,6 +208,9 @@ class Defense:
     declared_rows : int
         How many rows each client is declared to have, which rates and steps follow from; 0: as many
         as it has.
+    row_bounds : pair of float or None
+        Parties of a regression scale rows of their columns down to the first, a Euclidean norm, and
+        keep what these bring to a score within the second on either side of 0.
     counts_classes : bool
         Whether `candidates` reads `Level.left`: then class counts are summed beside gradients.
     reads_rows : bool
@@ -220,6 +223,8 @@ class Defense:
         any norm, and no row brings more: only there may it act before noise is added.
     tries : mapping of str to tuple of float
         Budgets that a bench runs, by the parameter's name, where none is given.
+    needs : tuple of str
+        Modules of an extra that it works with.
     """
 
     name: ClassVar[str] = "defense"
@@ -237,11 +242,13 @@ class Defense:
     bounds_hessian: ClassVar[bool] = False
     poisson_sampling: ClassVar[bool] = False
     declared_rows: int = 0
+    row_bounds: tuple[float, float] | None = None
     counts_classes: ClassVar[bool] = False
     reads_rows: ClassVar[bool] = False
     opens_to: ClassVar[frozenset[str]] = frozenset()
     nonexpansive: ClassVar[tuple[Site, ...]] = ()
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -126,7 +126,8 @@ PARTITIONS: dict[str, Callable[..., list[Rows]]] = {
 #: How rows lie where the table says whose they are.
 BY_CLIENT = "by-client"
 
-_OF_COLUMNS = ({*COLUMN_PARTITIONS} - {*PARTITIONS}) | {BY_FILE}
+#: Partitions of columns alone.
+OF_COLUMNS = ({*COLUMN_PARTITIONS} - {*PARTITIONS}) | {BY_FILE}
 
 
 @dataclass(frozen=True)
@@ -152,10 +153,10 @@ class Partition:
     def __post_init__(self) -> None:
         if self.name == BY_CLIENT and not self.params:
             return
-        if self.name in _OF_COLUMNS:
+        if self.name in OF_COLUMNS:
             return  # what stands in the brackets is by party: read where parties are known
         if self.name not in PARTITIONS:
-            every = [*PARTITIONS, *_OF_COLUMNS, BY_CLIENT]
+            every = [*PARTITIONS, *OF_COLUMNS, BY_CLIENT]
             raise UsageError(f"unknown partition {self.name!r}{did_you_mean(self.name, every)}")
         known = parameters(self.name)
         for key in self.params:

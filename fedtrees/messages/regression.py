@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -24,6 +25,8 @@ SIGMOIDS: dict[int, tuple[Fraction, ...]] = {
 }
 #: Binary places of the coefficients.
 SIGMOID_BITS = 20
+#: Where rows are bounded: how far from 0 a score may be. The first sigmoid is 0 and 1 there.
+SCORE_BOUND = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,8 @@ class ColumnScales(Message):
         Positions in the schema.
     mean, scale : float64 array, shape (c,)
         Of the values that are there; a scale of 0: the column is constant.
+    declared : bool
+        Whether they follow from declared ranges alone.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
@@ -51,6 +56,7 @@ class ColumnScales(Message):
     columns: NDArray[np.int32]
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
+    declared: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,6 +311,45 @@ def standardised(
     """
     Z = (X.astype(np.float64) - mean) / np.where(scale > 0, scale, np.inf)
     return encoded(np.nan_to_num(Z, nan=0.0), bits)
+
+
+def link_of(parameters: Mapping[str, Any], classes: bool) -> tuple[Fraction, ...]:
+    """Return the link of a regression as a polynomial of the score, constant first."""
+    kind = parameters["kind"] or ("logistic" if classes else "linear")
+    identity = (Fraction(0), Fraction(1))
+    return SIGMOIDS[int(parameters.get("degree", 1))] if kind == "logistic" else identity
+
+
+def largest_residual(link: Sequence[Fraction]) -> float:
+    """Return the bound on ``|link(z) - y|`` for y of 0 or 1 and z within `SCORE_BOUND` of 0.
+
+    Of the coefficients as they are computed with; links rise there.
+    """
+    kept = [Fraction(int(c * (1 << SIGMOID_BITS)), 1 << SIGMOID_BITS) for c in link]
+    ends = (-SCORE_BOUND, SCORE_BOUND)
+    low, high = (sum(c * Fraction(z) ** k for k, c in enumerate(kept)) for z in ends)
+    return float(max(high, 1 - low))
+
+
+def shortened(design: Integers, bits: int, bounds: tuple[float, float] | None) -> Integers:
+    """Return rows scaled down to the norm that they may have, toward 0, (m, c)."""
+    if bounds is None:
+        return design
+    most = int(Fraction(str(bounds[0])) * (1 << bits))
+    norms = [math.isqrt(max(sum(v * v for v in row) - 1, 0)) + 1 for row in design.tolist()]
+    found = [
+        [v if n <= most else (abs(v) * most // n) * (1 if v > 0 else -1) for v in row]
+        for row, n in zip(design.tolist(), norms, strict=True)
+    ]
+    return integers(found).reshape(design.shape)
+
+
+def limited(scores: Integers, bits: int, bounds: tuple[float, float] | None) -> Integers:
+    """Return scores, of so many binary places, within what they may be."""
+    if bounds is None:
+        return scores
+    most = int(Fraction(str(bounds[1])) * (1 << bits))
+    return integers([max(-most, min(most, int(z))) for z in scores.ravel()]).reshape(scores.shape)
 
 
 def stepped(

@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
+from fedtrees.core.extras import INSTALL_NEURAL
 from fedtrees.neural.perceptron import Layers, join_layers
-
-#: How to get what networks need.
-INSTALL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
 
 
 @cache
@@ -32,7 +30,9 @@ def torch_module() -> Any:
     try:
         import torch
     except ImportError as err:
-        raise UsageError(f"networks need torch, which is not installed ({err}): {INSTALL}") from err
+        raise UsageError(
+            f"networks need torch, which is not installed ({err}): {INSTALL_NEURAL}"
+        ) from err
     torch.set_num_threads(1)
     return torch
 

@@ -32,6 +32,7 @@ from fedtrees.core.view import Seen, View
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.limits import check_channels
+from fedtrees.trees.forest.random_decision import undeclared
 
 
 class Coordinator(Party):
@@ -80,8 +81,8 @@ class Protocol(ABC):
         Of `says`, what crosses only under some parameters or defenses, each with when.
     serves : frozenset of str
         Hooks and limits of defenses that its parties keep to (`fedtrees.protocols.fit`): of
-        ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows`` and
-        ``poisson_sampling``.
+        ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows``,
+        ``poisson_sampling``, ``declared_rows`` and ``row_bounds``.
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
     noised : tuple of Message types
@@ -91,6 +92,8 @@ class Protocol(ABC):
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
     curious : tuple of str
         Threats under which a suite attacks it that names none of its roles.
+    usual_parties : int
+        How many hold data where nobody says it.
     alone : str
         What the reference is called of who holds labels and trains with nobody else.
     example : str
@@ -113,6 +116,7 @@ class Protocol(ABC):
     noised: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
     curious: ClassVar[tuple[str, ...]] = ("client",)
+    usual_parties: ClassVar[int] = 3
     alone: ClassVar[str] = LOCAL_ONLY
     example: ClassVar[str] = "breast-cancer"
     called: ClassVar[Mapping[str, tuple[str, str]]] = {
@@ -234,7 +238,8 @@ class Protocol(ABC):
 
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return what such a table lacks for this protocol under a defense, None if nothing."""
-        return None
+        plan = defense.cut_plan
+        return undeclared(schema) if plan is not None and plan.method == "public" else None
 
     def predict(
         self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]

@@ -121,6 +121,7 @@ def _wanted(part: Defense) -> set[str]:
         "least_leaf_rows": part.least_leaf_rows > 0,
         "poisson_sampling": part.poisson_sampling,
         "declared_rows": part.declared_rows > 0,
+        "row_bounds": part.row_bounds is not None,
     }
     return hooks | {name for name, used in limits.items() if used}
 

@@ -153,7 +153,12 @@ class Found:
 
     @cached_property
     def use(self) -> Candidate | None:
-        """The recipe: one that holds, else of those that help the one that leaves least."""
+        """The recipe: one that holds, else of those that help the one that leaves least.
+
+        None where nothing is open without it: no defense leaves the same for free.
+        """
+        if not any(a.open(UNDEFENDED) for a in self.tested):
+            return None
         return self.recommendation.choice or next(iter(self.helping), None)
 
     @cached_property

@@ -120,8 +120,6 @@ def leak(found: Found) -> str:
 
 
 def _use(found: Found) -> Iterator[Line]:
-    if found.leak.kind in ("no-attack",):
-        return
     if found.leak.kind == "none-found":
         yield Line("USE", "Nothing to stop here. More trees, fewer rows or another adversary may "
                           "differ.")  # fmt: skip
@@ -159,16 +157,16 @@ def refused(found: Found) -> str:
         return "No defense was asked for."
     cell = found.leak.cell
     if cell is None or found.leak.adversary is None or found.leak.kind != "leak":
-        return f"Nothing is shown to help: {said.some(tried)} ran."
+        return f"Nothing here shows what {said.some(tried)} would stop."
     after = [(found.leak.adversary.cell(d, cell.metric), d) for d in tried]
     known = [x for x in after if math.isfinite(x[0].score)]
     if not known:
         return f"Nothing tried helps: {said.some(tried)} ran."
     least, name = min(known, key=lambda x: x[0].score)
-    return (
-        f"Nothing tried helps: {name} leaves {said.value(least, least.score)} of "
-        f"{said.value(cell, cell.score)}."
-    )
+    left = f"{name} leaves {said.value(least, least.score)} of {said.value(cell, cell.score)}."
+    if least.score < cell.score:
+        return f"Nothing is shown to help over {many(found.seeds, 'seed')}: {left}"
+    return f"Nothing tried helps: {left}"
 
 
 def _effect(found: Found, use: Candidate) -> str:

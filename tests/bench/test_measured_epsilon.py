@@ -16,9 +16,9 @@ from fedtrees.defenses import dp_sgd
 from fedtrees.messages.boosting import Histogram
 from fedtrees.neural import training as neural_training
 from fedtrees.neural.perceptron import Layers
-from fedtrees.protocols import network_canaries
 from fedtrees.protocols.canaries import _read, laws_of_sums
 from fedtrees.protocols.horizontal import dp_gbdt
+from fedtrees.protocols.networks import network_canaries
 
 WIDE = "dp-forest[epsilon=0.1,trees=1,depth=12{}]"
 BOOSTED = "fedtree-hist[trees={},max_depth=1,max_bin=8,cuts=public,base_score=0.5]"

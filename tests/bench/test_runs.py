@@ -428,27 +428,6 @@ def test_none_is_added_and_nothing_is_listed_twice():
     assert len(cells) == len(set(cells))
 
 
-def test_a_named_protocol_meets_all_attacks_of_the_suite():
-    grids = "[[grid]]\nattacks = ['random-leaf']\n[[grid]]\nattacks = ['timberstrike']\n"
-    suite = Suite.parse(f"name = 'x'\n{grids}", "x")
-    met = suite.override({"protocols": ["flower-bagging"]})
-    assert [[str(a) for a in g.attacks] for g in met.grids] == [["random-leaf", "timberstrike"]]
-    asked = suite.override({"protocols": ["flower-bagging"], "attacks": ["joint"]})
-    assert [[str(a) for a in g.attacks] for g in asked.grids] == [["joint"]]
-    assert met.override({"protocols": ["flower-bagging"]}) == met
-
-
-def test_a_named_protocol_meets_the_defenses_that_act_on_it():
-    suite = Suite.parse("[[grid]]\ndefenses = ['min-bin[k=5]', 'secure-sum']\n", "x")
-    for asked, left in (
-        ({"protocols": ["dp-forest"]}, ["none", "secure-sum"]),
-        ({"protocols": ["dp-forest", "fedtree-hist"]}, ["none", "min-bin[k=5]", "secure-sum"]),
-        ({"protocols": ["dp-forest"], "defenses": ["min-bin[k=5]"]}, ["none", "min-bin[k=5]"]),
-    ):
-        (grid,) = suite.override(asked).grids
-        assert [str(d) for d in grid.defenses] == left
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

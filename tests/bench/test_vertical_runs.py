@@ -6,6 +6,7 @@ import json
 import pytest
 
 from fedtrees.bench.cells import ReferenceCell, plan
+from fedtrees.bench.choice import chosen
 from fedtrees.bench.federation import load_dataset
 from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.cli.main import main
@@ -22,14 +23,17 @@ def threats(suite):
 
 def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
     quick = Suite.load("quick")
-    assert threats(quick.override({"protocols": ["secureboost"]})) == {"columns": {"passive"}}
-    assert threats(quick.override({"protocols": ["fedtree-hist"]})) == {
-        "rows": {"client", "server"}
-    }
-    both = quick.override({"protocols": ["secureboost", "fedtree-hist"]})
-    assert threats(both) == {"columns": {"passive"}, "rows": {"client", "server"}}
-    named = {"protocols": ["secureboost"], "threats": ["active", "passive[count=2]"]}
-    assert threats(quick.override(named)) == {"columns": {"active", "passive[count=2]"}}
+
+    def of(**named):
+        return threats(chosen(quick, named))
+
+    rows = {"client", "server", "public"}
+    assert of(protocols=["secureboost"]) == {"columns": {"passive"}}
+    assert of(protocols=["fedtree-hist"]) == {"rows": rows}
+    both = of(protocols=["secureboost", "fedtree-hist"])
+    assert both == {"columns": {"passive"}, "rows": rows}
+    named = ["active", "passive[count=1]"]
+    assert of(protocols=["secureboost"], threats=named) == {"columns": {*named}}
     plain = Suite.parse('[[grid]]\nprotocols = ["vertical-forest"]', "mine")
     assert threats(plain) == {"columns": {"passive"}}
 
@@ -37,7 +41,7 @@ def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
 def test_a_threat_that_no_role_has_is_still_an_error():
     from fedtrees.bench.session import Bench
 
-    suite = Suite.load("quick").override({"protocols": ["secureboost"], "threats": ["client"]})
+    suite = chosen(Suite.load("quick"), {"protocols": ["secureboost"], "threats": ["client"]})
     with pytest.raises(UsageError, match="the roles of this protocol are active, passive"):
         Bench(suite, None)
 
@@ -123,7 +127,7 @@ def test_one_command_trains_over_files_of_two_parties(tmp_path, capsys):
 
 
 def test_references_are_there_for_every_setting():
-    suite = Suite.load("quick").override({"protocols": ["secureboost", "vertical-forest"]}, "1")
+    suite = chosen(Suite.load("quick"), {"protocols": ["secureboost", "vertical-forest"]}, "1")
     kinds = [type(c) for c in plan(suite).references]
     assert kinds == [ReferenceCell] * 2
 

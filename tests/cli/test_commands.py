@@ -366,13 +366,22 @@ def test_explain_tells_what_several_passive_parties_see_and_what_more_they_may_k
 def test_a_bench_in_which_no_attack_ran_says_so_and_exits_3(capsys, tmp_path):
     arguments = ("bench", "-p", "secureboost[trees=1]", "-d", "none", "--data", "wine", "--seeds")
     more = ("1", "-j", "1", "--clients", "2", "--threat", "active", "-a", "threshold-queries")
-    code, out, err = call(capsys, *arguments, *more, "--out", str(tmp_path / "run"))
+    why = "there is no endpoint to ask; give the threat queries=1000"
+    code, _, err = call(capsys, *arguments, *more, "--dry-run")
+    assert (code, err.strip()) == (2, f"fedtrees: threshold-queries does not apply: {why}")
+    suite = tmp_path / "s.toml"
+    suite.write_text(
+        "seeds = [0]\n[[grid]]\ndata = ['wine']\nclients = [2]\nthreats = ['active']\n"
+        "protocols = ['secureboost[trees=1]']\nattacks = ['threshold-queries']\n"
+    )
+    run = ("bench", "--suite", str(suite), "-j", "1", "--out", str(tmp_path / "run"))
+    code, out, err = call(capsys, *run)
     assert code == 3
     assert "no attack ran" in err
     what = "5 to compute (1 training, 1 attack to try where it applies, 3 others)"
     assert f"cells: {what}, 1 process, into" in err
     assert "1 of 5 cells did not apply" in err
-    assert "there is no endpoint to ask; give the threat queries=1000" in " ".join(out.split())
+    assert why in " ".join(out.split())
     assert "Not known: no attack applies" in out
 
 

@@ -16,11 +16,13 @@ def test_what_is_generated_in_the_docs_is_of_today(page):
     assert renewed(page, text) == text, "run: python -m fedtrees.cli.reference"
 
 
-def test_the_options_of_the_commands_are_a_table():
+def test_the_options_of_the_commands_are_told_once():
     made = options()
     assert "### `fedtrees bench`" in made
-    assert "| `-d`, `--defense` | Defenses, with grids" in made
-    assert "| `RUN...` | Run folders. |" in made
+    assert made.count("\n- `-d`, `--defense`: Defenses, with grids") == 1
+    assert "\n- `RUN...`: Run folders.\n" in made
+    table = made.partition("### `fedtrees table`")[2].partition("###")[0]
+    assert "\nAlso `--metric`, `--utility`" in table
     assert "--help" not in made
 
 

@@ -171,7 +171,7 @@ class DPForest(Protocol):
     says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
     noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
     curious: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
     file: ClassVar[tuple[str, str]] = FOREST_FILE
 
     def __post_init__(self) -> None:

@@ -306,7 +306,7 @@ class DPGBDT(Protocol):
     }  # fmt: skip
     noised: ClassVar[tuple[type[Message], ...]] = (LeafSums,)
     curious: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -462,7 +462,9 @@ class DPGBDT(Protocol):
 
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why there is nothing to test at, where no defense settles it."""
-        bare = None if defense.cut_plan is not None else undeclared(schema)
+        if defense.cut_plan is not None:
+            return super().lacks(schema, defense)
+        bare = undeclared(schema)
         return bare and Reason("no-tests", **dict(bare.args))
 
     def party(

@@ -57,6 +57,8 @@ class HorizontalRegression(RegressionParams, Protocol):
         MomentsRequest, Moments, CommonScales, WeightsRequest, LocalWeights, AverageWeights,
     )  # fmt: skip
     summed: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
+    usual_parties: ClassVar[int] = 2  # an average of more is of nobody's rows
+    example: ClassVar[str] = "breast-cancer[rows=40]"  # no more rows than weights, each client
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from math import comb
 from typing import Any, ClassVar
 
@@ -41,7 +40,10 @@ from fedtrees.messages.regression import (
     ScoresRequest,
     answered,
     batches_of,
+    limited,
+    link_of,
     moments,
+    shortened,
     standardised,
     stepped,
 )
@@ -82,6 +84,8 @@ class VerticalRegression(RegressionParams, Protocol):
         Columns of coins that the active party adds to its own (Li et al. 2022, Sec. 4.1).
     fake_scale : float
         Their standard deviation.
+    statistics : {"own", "public"}
+        What columns are standardised by: mean and deviation of their values, or declared ranges.
     arbiter : {"ideal", "real"}
         ``real``: Paillier. Models and views are the same to the last bit, and byte counts.
     key_bits : {1024, 2048, 3072}
@@ -93,6 +97,7 @@ class VerticalRegression(RegressionParams, Protocol):
     degree: int = 1
     fake: int = 0
     fake_scale: float = 0.01
+    statistics: str = "own"
     arbiter: str = "ideal"
     key_bits: int = DEFAULT_BITS
 
@@ -100,15 +105,24 @@ class VerticalRegression(RegressionParams, Protocol):
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
     curious: ClassVar[tuple[str, ...]] = (ACTIVE,)
+    usual_parties: ClassVar[int] = 2
+    example: ClassVar[str] = "breast-cancer[rows=20]"  # no more rows than own columns
     alone: ClassVar[str] = ACTIVE_ONLY
+    called: ClassVar[Mapping[str, tuple[str, str]]] = {
+        ACTIVE: ("the party with the labels", "parties with labels together"),
+        PASSIVE: ("a party without labels", "parties without labels together"),
+        ARBITER: ("the arbiter", "arbiters"),
+    }
     says: ClassVar[tuple[type[Message], ...]] = (
         KeyRequest, PaillierKey, ColumnScales, ScoresRequest, EncryptedScores, EncryptedResiduals,
         EncryptedGradient, Gradient, OwnDesign,
     )  # fmt: skip
+    serves: ClassVar[frozenset[str]] = frozenset({"row_bounds"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("arbiter", self.arbiter, MODES)
+        check_known("statistics", self.statistics, ("own", "public"))
         check_positive("fake_scale", self.fake_scale)
         check_count("bits", self.bits, 8, 1024)
         check_count("batch", self.batch, 0)
@@ -181,16 +195,30 @@ class VerticalRegression(RegressionParams, Protocol):
             return Arbiter(name, self)
         kind: type[ActiveRegression] | type[PassiveRegression]
         kind = ActiveRegression if role == ACTIVE else PassiveRegression
-        return kind(name, held, self, schema)
-
-    def coefficients(self, schema: Schema) -> tuple[Fraction, ...]:
-        """Return the link as a polynomial of the score, constant first."""
-        logistic = self.kind_for(schema) == "logistic"
-        return SIGMOIDS[self.degree] if logistic else (Fraction(0), Fraction(1))
+        return kind(name, held, self, schema, defense.row_bounds)
 
     def residual_bits(self, schema: Schema) -> int:
         """Return the binary places of residuals."""
-        return 2 * self.bits * (len(self.coefficients(schema)) - 1) + SIGMOID_BITS
+        return 2 * self.bits * (len(link_of(vars(self), bool(schema.classes))) - 1) + SIGMOID_BITS
+
+
+def declared(held: Holding, schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and deviation of columns, as if uniform on the range that is declared.
+
+    Raises
+    ------
+    DataError
+        If a column declares none.
+    """
+    ends = [schema.features[c].declared_range for c in held.columns]
+    for column, both in zip(held.columns, ends, strict=True):
+        if both is None:
+            raise DataError(
+                f"statistics=public: column {schema.names[column]!r} declares no range; declare "
+                "one in the schema, or leave out statistics"
+            )
+    low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T
+    return (low + high) / 2, (high - low) / np.sqrt(12)
 
 
 class Arbiter(Party):
@@ -226,19 +254,32 @@ class Holder:
     net: Network
     params: VerticalRegression
 
-    def _set(self, held: Holding, protocol: VerticalRegression, schema: Schema) -> None:
-        self.held, self.params, self.schema = held, protocol, schema
+    def _set(
+        self,
+        held: Holding,
+        protocol: VerticalRegression,
+        schema: Schema,
+        bounds: tuple[float, float] | None,
+    ) -> None:
+        self.held, self.params, self.schema, self.bounds = held, protocol, schema, bounds
         if np.isinf(held.X).any():
             raise DataError("a column has an infinite value; leave it missing")
-        self.mean, self.scale = moments(held.X)
-        self.design = standardised(held.X, self.mean, self.scale, protocol.bits)
+        public = protocol.statistics == "public"
+        self.mean, self.scale = declared(held, schema) if public else moments(held.X)
+        design = standardised(held.X, self.mean, self.scale, protocol.bits)
+        self.design = shortened(design, protocol.bits, bounds)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
-        self.link = protocol.coefficients(schema)
+        self.link = link_of(vars(protocol), bool(schema.classes))
         self.batches = batches_of(len(held.X), protocol.batch)
 
     def _batch(self, round: int) -> slice:
         """Return the rows of a round."""
         return self.batches[round % len(self.batches)]
+
+    def _own_scores(self, round: int) -> Integers:
+        """Return what the columns bring to the scores of a round's rows."""
+        z: Integers = self.design[self._batch(round)] @ self.weights
+        return limited(z, 2 * self.params.bits, self.bounds)
 
     def _seal(self, payload: bytes, count: int, kind: str) -> Sealed:
         """Return what crosses."""
@@ -274,22 +315,28 @@ class PassiveRegression(Holder, Party):
     role = PASSIVE
 
     def __init__(
-        self, name: str, held: Holding, protocol: VerticalRegression, schema: Schema
+        self,
+        name: str,
+        held: Holding,
+        protocol: VerticalRegression,
+        schema: Schema,
+        bounds: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(name)
-        self._set(held, protocol, schema)
+        self._set(held, protocol, schema, bounds)
 
     @handles(PaillierKey)
     def begin(self, message: PaillierKey) -> ColumnScales:
         """Keep the key, and tell how the columns are standardised."""
         self.sealing.learn(message.key.payload, message.bits)
         columns = self.held.columns.astype(np.int32)
-        return ColumnScales(self.name, columns, self.mean, self.scale)
+        public = self.params.statistics == "public"
+        return ColumnScales(self.name, columns, self.mean, self.scale, public)
 
     @handles(ScoresRequest)
     def score(self, message: ScoresRequest) -> EncryptedScores:
         """Answer with scores and their powers, encrypted."""
-        z = self.design[self._batch(message.round)] @ self.weights
+        z = self._own_scores(message.round)
         degree = len(self.link) - 1
         names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
         payload = [self.sealing.encrypted(n, z**p) for p, n in enumerate(names, 1)]
@@ -313,10 +360,15 @@ class ActiveRegression(Holder, Coordinator):
     role = ACTIVE
 
     def __init__(
-        self, name: str, held: Holding, protocol: VerticalRegression, schema: Schema
+        self,
+        name: str,
+        held: Holding,
+        protocol: VerticalRegression,
+        schema: Schema,
+        bounds: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(name)
-        self._set(held, protocol, schema)
+        self._set(held, protocol, schema, bounds)
 
     def train(self, net: Network) -> HeldWeights:  # type: ignore[override]
         """Settle columns and key, then step as often as asked."""
@@ -349,7 +401,8 @@ class ActiveRegression(Holder, Coordinator):
         self.target = encoded(target, p.bits)
         ones = np.full((len(y), int(p.intercept)), 1 << p.bits, dtype=object)
         coins = self.streams.noise.rng("fake").normal(0.0, p.fake_scale, (len(y), p.fake))
-        self.design = np.concatenate([self.design, ones, encoded(coins, p.bits)], axis=1)
+        design = np.concatenate([self.design, ones, encoded(coins, p.bits)], axis=1)
+        self.design = shortened(design, p.bits, self.bounds)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         kinds = [INTERCEPT] * int(p.intercept) + [COINS] * p.fake
         columns = np.concatenate([self.held.columns, kinds]).astype(np.int32)
@@ -359,8 +412,8 @@ class ActiveRegression(Holder, Coordinator):
 
     def _residuals(self, round: int, replies: list[Message]) -> EncryptedResiduals:
         """Return ``link(z) - y``, of scores that the others sealed and one's own."""
-        p, degree, rows = self.params, len(self.link) - 1, self._batch(round)
-        own = self.design[rows] @ self.weights
+        p, degree = self.params, len(self.link) - 1
+        rows, own = self._batch(round), self._own_scores(round)
         m = len(own)
         bits, size = p.residual_bits(self.schema), self.sealing.nbytes(m)
         factors = [int(c * (1 << SIGMOID_BITS)) for c in self.link]

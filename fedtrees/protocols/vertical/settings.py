@@ -58,6 +58,7 @@ class VerticalProtocol(Protocol):
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
     curious: ClassVar[tuple[str, ...]] = (PASSIVE,)
+    usual_parties: ClassVar[int] = 2
     alone: ClassVar[str] = ACTIVE_ONLY
     called: ClassVar[Mapping[str, tuple[str, str]]] = {
         ACTIVE: ("the party with the labels", "parties with labels together"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from regressions import by_columns, by_rows, inverted, seen, table, trained
+from regression_runs import by_columns, by_rows, inverted, seen, table, trained
 
 from fedtrees.attacks.regression.modular import rank, solved
 from fedtrees.attacks.regression.rotation import Column, solutions

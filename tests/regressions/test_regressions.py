@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from regressions import by_columns, by_rows, table, trained
+from regression_runs import by_columns, by_rows, table, trained
 
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, FedtreesError, ProtocolError, UsageError

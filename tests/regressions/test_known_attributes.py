@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from regressions import seen, trained
+from regression_runs import seen, trained
 
 from fedtrees.attacks.forests.attack import DraftDP
 from fedtrees.attacks.forests.consensus import consensus

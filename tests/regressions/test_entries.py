@@ -1,7 +1,7 @@
 """Blind lines of single values."""
 
 import numpy as np
-from regressions import by_columns, table
+from regression_runs import by_columns, table
 
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams

@@ -1,0 +1,392 @@
+"""What is run where only a part of a suite is named: the rest is chosen so that it is really tried.
+
+What the suite has comes first; where nothing there goes with what was named, what is registered and
+fits (`fedtrees.protocols.fit`). What goes with nothing is refused, before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
+from itertools import islice
+from typing import Any
+
+from fedtrees.bench.cells import Setting
+from fedtrees.bench.evaluate import parts_of, seen
+from fedtrees.bench.federation import federation_of, load_dataset
+from fedtrees.bench.suite import ALL, DataRef, Grid, Suite, fits, roles_of, with_budgets
+from fedtrees.core.attack import contenders
+from fedtrees.core.counts import listed
+from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.core.extras import INSTALL_NEURAL
+from fedtrees.core.reasons import FITS, Reason, Unfit
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Composed, Spec
+from fedtrees.core.threat import Threat
+from fedtrees.data.partition import BY_CLIENT, OF_COLUMNS, PARTITIONS
+from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.fit import Data, fit
+
+MOST_PROTOCOLS = 2  # chosen for one thing that is named
+MOST_DEFENSES = 5  # chosen for a protocol for which the suite has fewer
+#: Of protocols that are chosen, where theirs are more: as in the default suite.
+SIZE = {"trees": 10, "max_depth": 4}
+_BRIEF = {"trees": 2}  # enough to see which attacks apply
+#: Where a protocol's `example` lacks what is needed: this one declares all ranges.
+TABLE = DataRef("digits[rows=300]")
+
+
+def chosen(
+    suite: Suite, options: Mapping[str, Any], seeds: str | None = None, data_dir: str | None = None
+) -> Suite:
+    """Return a suite with what is named in place of its own, and the rest so that it is tried.
+
+    Parameters
+    ----------
+    suite : Suite
+    options : mapping
+        Keys of a grid.
+    seeds : str, optional
+    data_dir : str, optional
+
+    Raises
+    ------
+    Unfit
+        If something that is named goes with nothing.
+    UsageError
+        If it needs an extra that is not installed.
+    """
+    given = suite.override(options, seeds)
+    if not options:
+        return given
+    grids = _Choice(given.grids, options, given.seeds[0], data_dir).grids()
+    return given.of(tuple(grids))
+
+
+def told(suite: Suite, options: Mapping[str, Any], made: Suite) -> str:
+    """Say what was chosen that is not as in the suite; "" where nothing was."""
+    plain, parts = suite.override(options), []
+    for item in fields(Grid):
+        if item.name in options:
+            continue
+        before, after = (
+            dict.fromkeys(
+                text
+                for g in s.grids
+                for v in getattr(g, item.name)
+                if (text := v.name if item.name == "data" else str(v)) != "none"
+            )
+            for s in (plain, made)
+        )
+        if before.keys() != after.keys():
+            parts.append(f"{item.name} {listed([*after]) or 'none'}")
+    return f"chosen to fit: {'; '.join(parts)}" if parts else ""
+
+
+@dataclass
+class _Choice:
+    """`given`: The suite's grids with what is named in place of theirs."""
+
+    given: Sequence[Grid]
+    options: Mapping[str, Any]
+    seed: int
+    data_dir: str | None
+    looks: dict[Any, Any] = field(default_factory=dict)  # first looks, by protocol
+
+    def grids(self) -> list[Grid]:
+        """Return the grids to run, each once."""
+        if "protocols" in self.options:
+            found = [self._around(p) for p in self.given[0].protocols]
+            self._check(self.given[0].protocols)
+            return list(_merged(found))
+        kept = [replace(g, protocols=tuple(filter(self._goes, g.protocols))) for g in self.given]
+        tried = dict.fromkeys(p for g in kept for p in g.protocols)
+        more: dict[Spec, None] = {}
+        for axis, item in self._named():
+            if not any(self._why(p, axis, item).ok for p in tried):
+                more |= dict.fromkeys(self._others(axis, item))
+        if not (tried or more):
+            self._check([p for g in self.given for p in g.protocols])
+            able = (p for p in self._every() if self._goes(p) and not _missing(p, Composed()))
+            more = dict.fromkeys(islice(able, MOST_PROTOCOLS))
+        own = [self._narrowed(g) for g in kept if g.protocols]
+        found = [*own, *_merged([self._around(p) for p in more])]
+        return list(dict.fromkeys(found)) or list(self.given)
+
+    def _named(self) -> list[tuple[str, Any]]:
+        """Return what was named beside protocols, with its key."""
+        grid = self.given[0]
+        lists = {
+            "defenses": [d for d in grid.defenses if d.parts],
+            "threats": grid.threats,
+            "attacks": [a for a in grid.attacks if a.name != ALL],
+        }
+        return [(k, item) for k, items in lists.items() if k in self.options for item in items]
+
+    def _goes(self, protocol: Spec) -> bool:
+        """Tell whether a protocol takes the table, and something of everything that is named."""
+        if not self._takes(protocol):
+            return False
+        axes = dict.fromkeys(axis for axis, _ in self._named())
+        return all(
+            any(self._why(protocol, axis, item).ok for a, item in self._named() if a == axis)
+            for axis in axes
+        )
+
+    def _takes(self, protocol: Spec) -> bool:
+        """Tell whether a protocol takes a table that is laid out as it is, with such a target."""
+        made: Protocol = register.make("protocol", protocol)
+        grid = self.given[0]
+        told = {"rows" for r in grid.data if r.clients_are_told}
+        told |= {"columns" for r in grid.data if r.id}
+        if "partitions" in self.options:
+            names = {p.name for p in grid.partitions}
+            told |= {"columns"} if names <= OF_COLUMNS else set()
+            told |= {"rows"} if names <= {*PARTITIONS, BY_CLIENT} - {"iid"} else set()
+        if told and made.layout not in told:
+            return False
+        return "data" not in self.options or self._suits(protocol, grid.data)
+
+    def _suits(self, protocol: Spec, data: Sequence[DataRef], bare: bool = False) -> bool:
+        """Tell whether a protocol trains on such tables; `bare`, without a defense, too."""
+        made: Protocol = register.make("protocol", protocol)
+        schemas = [load_dataset(ref, self.data_dir).schema for ref in data]
+        try:
+            for schema in schemas:
+                made.check(schema)
+        except FedtreesError:
+            return False
+        named = [d for a, d in self._named() if a == "defenses"]
+        fit_here = [d for d in named if fit(made, parts_of(d)).ok] or [Composed()]
+        tried = [*fit_here, *([Composed()] if bare else [])]
+        return all(fit(made, parts_of(d), data=Data(s)).ok for s in schemas for d in tried)
+
+    def _tables(self, protocol: Spec) -> tuple[DataRef, ...]:
+        """Return the tables of the suite, or what a protocol and a defense that is named take."""
+        own, example = self.given[0].data, register.get("protocol", protocol.name).example  # type: ignore[attr-defined]
+        if "data" in self.options:
+            return own
+        usual = {ref.name.partition("[")[0] for ref in own} == {Protocol.example} != {example}
+        every = ((DataRef(example),) if usual else own, own, (DataRef(example),), (TABLE,))
+        return next((t for t in every if self._suits(protocol, t, bare=True)), own)
+
+    def _why(self, protocol: Spec, axis: str, item: Any) -> Reason:
+        """Return why something that is named is not tried in a protocol."""
+        if axis == "threats":
+            return FITS if fits(item, protocol) else Reason("other", text="no such role")
+        made = register.make("protocol", protocol)
+        if axis == "defenses":
+            return fit(made, parts_of(item), data=Data(self._schema(protocol)))
+        reasons = [self._look(protocol, item, t) for t in self._threats(protocol, (item,))]
+        return next((r for r in reasons if r.ok), reasons[0] if reasons else FITS)
+
+    def _schema(self, protocol: Spec) -> Any:
+        return load_dataset(self._tables(protocol)[0], self.data_dir).schema
+
+    def _others(self, axis: str, item: Any) -> list[Spec]:
+        """Return protocols that are registered and try something; refuse what lacks an extra."""
+        found, missing = [], {}
+        for spec in self._every():
+            if lacking := _missing(spec, item if axis == "defenses" else Composed()):
+                if axis == "attacks" or self._why(spec, axis, item).ok:
+                    missing[spec.name] = lacking
+            elif self._why(spec, axis, item).ok and self._goes(spec):
+                found.append(spec)
+        if not found and missing:
+            _refuse(item.name, missing)
+        return found[:MOST_PROTOCOLS]
+
+    def _every(self) -> list[Spec]:
+        """Return the suite's protocols, then the others, those with the fewest parameters first."""
+        own = dict.fromkeys(p for g in self.given for p in g.protocols)
+        others = filter(None, map(_small, {*register.names("protocol")} - {p.name for p in own}))
+        size = {p: len(register.make("protocol", p).parameters) for p in others}
+        return [*own, *sorted(size, key=lambda p: (size[p], p.name))]
+
+    def _check(self, protocols: Sequence[Spec]) -> None:
+        """Refuse what is named of a kind of which nothing is tried in any of these protocols."""
+        for protocol in protocols:
+            if lacking := _missing(protocol, Composed()):
+                _refuse(protocol.name, {protocol.name: lacking})
+        for axis in dict.fromkeys(axis for axis, _ in self._named() if axis != "threats"):
+            why = [self._why(p, axis, i) for a, i in self._named() if a == axis for p in protocols]
+            if why and not any(reason.ok for reason in why):
+                item = next(i for a, i in self._named() if a == axis)
+                said = why[0] if axis == "defenses" else f"{item} does not apply: {why[0]}"
+                raise Unfit(Reason("other", text=str(said)))
+
+    def _base(self, protocol: Spec) -> Grid:
+        """Return what the suite has for a protocol that none of its grids is of."""
+        first = self.given[0]
+        every = {
+            item.name: tuple(dict.fromkeys(v for g in self.given for v in getattr(g, item.name)))
+            for item in fields(Grid)
+        }
+        made: Protocol = register.make("protocol", protocol)
+        clients = first.clients if "clients" in self.options else (made.usual_parties,)
+        told = [len(r.files) for r in first.data if r.id]
+        partitions = every["partitions"] if "partitions" in self.options else first.partitions
+        every |= {
+            "protocols": (protocol,), "partitions": partitions, "data": self._tables(protocol),
+            "clients": tuple(told) if told and "clients" not in self.options else clients,
+        }  # fmt: skip
+        return Grid(**every)
+
+    def _around(self, protocol: Spec) -> Grid:
+        """Return a grid around a protocol, from all that the suite has."""
+        grid = self._narrowed(self._base(protocol))
+        if "defenses" in self.options:
+            return grid
+        made, data = register.make("protocol", protocol), Data(self._schema(protocol))
+        own = [d for d in grid.defenses if d.parts and fit(made, parts_of(d), data=data).ok]
+        names = {part.name for d in own for part in d.parts}
+        asked = any(Threat.parse(t).queries for t in grid.threats)
+        for defense in _usual(made, data, asked):
+            if len(own) < MOST_DEFENSES and defense.name not in names:
+                own.append(defense)
+        return replace(grid, defenses=tuple(own)).with_undefended()
+
+    def _narrowed(self, grid: Grid) -> Grid:
+        """Return a grid with the named defenses that it tries, and threats under which it does."""
+        if "defenses" in self.options:
+            fit_here = [
+                d for d in grid.defenses
+                if not d.parts or any(self._why(p, "defenses", d).ok for p in grid.protocols)
+            ]  # fmt: skip
+            if any(d.parts for d in fit_here):
+                grid = replace(grid, defenses=tuple(fit_here))
+        if "threats" in self.options:
+            return grid
+        attacks = [a for a in grid.attacks if a.name != ALL] if "attacks" in self.options else []
+        threats: dict[str, None] = {}
+        for protocol in grid.protocols:
+            possible = self._threats(protocol, attacks)
+            applied = [
+                t for t in possible if any(self._look(protocol, a, t).ok for a in attacks)
+            ]  # fmt: skip
+            threats |= dict.fromkeys(applied or possible)
+        return replace(grid, threats=tuple(threats))
+
+    def _threats(self, protocol: Spec, attacks: Sequence[Spec]) -> list[str]:
+        """Return the threats of the suite that a protocol knows, or its own; and attacks' own."""
+        base = dict.fromkeys(t for g in self.given for t in g.threats if fits(t, protocol))
+        if "threats" in self.options:
+            return [*base]
+        found = [*(base or register.make("protocol", protocol).curious)]
+        asked = [d for d in self.given[0].defenses if d.parts] if "defenses" in self.options else []
+        if asked and all(_of_answers(part) for d in asked for part in parts_of(d)):
+            found = [
+                threat
+                for name in contenders()
+                for threat in getattr(register.get("attack", name), "threats", ())
+                if Threat.parse(threat).queries and fits(threat, protocol)
+                and self._look(protocol, Spec(name), threat).ok
+            ]  # fmt: skip
+        for attack in attacks:
+            found += getattr(register.get("attack", attack.name), "threats", ())
+        return [t for t in dict.fromkeys(found) if fits(t, protocol)]
+
+    def _look(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
+        """Return whether an attack applies to what a threat sees of two trees."""
+        key = str(protocol), str(attack), threat
+        if key not in self.looks:
+            try:
+                self.looks[key] = self._applies(protocol, attack, threat)
+            except FedtreesError as err:
+                self.looks[key] = Reason("other", text=str(err))
+        return self.looks[key]  # type: ignore[no-any-return]
+
+    def _applies(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
+        if lacking := _missing(protocol, Composed()):
+            return Reason("other", text=_needs({protocol.name: lacking}))
+        register.make("attack", attack)
+        grid = self._base(protocol)
+        made: Protocol = register.make("protocol", protocol)
+        short: Protocol = register.make("protocol", at_most(protocol, _BRIEF))
+        place = (grid.data[0], grid.partitions[0], grid.clients[0], self.seed)
+        setting = Setting.of(*place, made)
+        federation = federation_of(setting, self.data_dir)
+        if str(protocol) not in self.looks:
+            held = federation.holdings
+            self.looks[str(protocol)] = train(short, held, federation.schema, noise_from="seed")
+        training: Training = self.looks[str(protocol)]
+        roles = roles_of(made, grid.clients[0])
+        who = Threat.parse(threat).principals(roles)
+        case = federation.case(roles, who, self.seed, threat, training)
+        return fit(attack=attack, data=Data(federation.schema, view=seen(training, case)))
+
+
+def _of_answers(part: Any) -> bool:
+    """Tell whether a defense acts on nothing but an endpoint's answers."""
+    return bool(part.acts_through) and part.acts_through <= {"answer", "endpoint"}
+
+
+def _usual(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]:
+    """Yield the registered defenses that fit a protocol by themselves, at one budget each.
+
+    Not what needs an extra that is missing, nor ciphers that let a server read what an ideal secure
+    sum does, at a thousand times the cost.
+    """
+    for name in register.names("defense"):
+        try:
+            budgets = with_budgets(Spec(name))
+            spec = budgets[len(budgets) // 2]
+            part = register.make("defense", spec)
+        except FedtreesError:  # it needs a value
+            continue
+        idle = not endpoint and _of_answers(part)
+        costly = "aggregation" in part.acts_through
+        if idle or costly or _lacking(part.needs) or not fit(protocol, [part], data=data).ok:
+            continue
+        yield Composed((spec,))
+
+
+def _small(name: str) -> Spec | None:
+    """Return a protocol at the default suite's size; None where it needs a value."""
+    try:
+        return at_most(Spec(name), SIZE)
+    except FedtreesError:
+        return None
+
+
+def at_most(spec: Spec, most: Mapping[str, int]) -> Spec:
+    """Return a protocol with no more trees and levels than given."""
+    made: Protocol = register.make("protocol", spec)
+    less = {
+        key: value
+        for key, value in most.items()
+        if key in made.parameters and (made.parameters[key] or value + 1) > value
+    }
+    return Spec(spec.name, {**spec.params, **less})
+
+
+def _lacking(modules: Sequence[str]) -> list[str]:
+    return [module for module in modules if find_spec(module) is None]
+
+
+def _missing(protocol: Spec, defense: Composed) -> list[str]:
+    """Return the modules of extras that are not installed, for a protocol and a defense."""
+    parts = [part for spec in defense.parts for part in register.get("defense", spec.name).needs]  # type: ignore[attr-defined]
+    return _lacking([*register.get("protocol", protocol.name).needs, *parts])  # type: ignore[attr-defined]
+
+
+def _needs(missing: Mapping[str, Sequence[str]]) -> str:
+    modules = dict.fromkeys(m for lacking in missing.values() for m in lacking)
+    verb = "needs" if len(missing) == 1 else "need"
+    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {INSTALL_NEURAL}"
+
+
+def _refuse(item: str, missing: Mapping[str, Sequence[str]]) -> None:
+    if [item] == [*missing]:
+        raise UsageError(_needs(missing))
+    raise UsageError(f"{item!r} goes with nothing that can run here: {_needs(missing)}")
+
+
+def _merged(grids: Sequence[Grid]) -> Iterator[Grid]:
+    """Yield grids, those that differ by their protocols alone as one."""
+    alike: dict[Grid, list[Spec]] = {}
+    for grid in grids:
+        alike.setdefault(replace(grid, protocols=()), []).extend(grid.protocols)
+    for grid, protocols in alike.items():
+        yield replace(grid, protocols=tuple(dict.fromkeys(protocols)))

@@ -1,0 +1,170 @@
+"""Whatever is named is really tried: every defense, every protocol, every attack."""
+
+import csv
+import shutil
+
+import pytest
+
+from fedtrees.api import Run
+from fedtrees.bench import choice
+from fedtrees.bench.choice import chosen, told
+from fedtrees.bench.suite import Suite
+from fedtrees.cli.main import main
+from fedtrees.core.errors import UsageError
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec, parse_one
+
+QUICK = Suite.load("quick")
+#: Stands in for the default suite: what is chosen around it is chosen as always.
+SUITE = """
+name = "quick"
+seeds = [0]
+[[grid]]
+data = ["breast-cancer[rows=60]"]
+protocols = ["fedtree-hist[trees=2,max_depth=2]"]
+defenses = ["split-only", "secure-sum"]
+threats = ["client", "server", "public"]
+attacks = [
+  "histogram-peeling", "union", "forest-boxes", "regression-inversion", "asked-labels",
+  "threshold-queries",
+]
+"""
+NEURAL = {"fedavg-mlp", "fedsgd-mlp"}
+OF_NETWORKS = {"dp-sgd", "gradient-noise", "gradient-rounding", "top-k"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Cells of the runs before: what a run has in common with them is not computed twice."""
+    return tmp_path_factory.mktemp("cells")
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch, finished):
+    """Run the command as it is typed, around a suite of two trees."""
+    (tmp_path / "small.toml").write_text(SUITE, encoding="utf-8")
+    monkeypatch.setattr("fedtrees.bench.suite.DEFAULT_SUITE", str(tmp_path / "small.toml"))
+    monkeypatch.setattr(choice, "SIZE", {"trees": 2, "max_depth": 2})
+    monkeypatch.chdir(tmp_path)
+
+    def bench(*options):
+        shutil.copytree(finished, "run/cells")
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", *options, "-j", "1", "--out", "run"])
+        assert ended.value.code in (0, 3)  # 3: no attack applies
+        shutil.copytree("run/cells", finished, dirs_exist_ok=True)
+        with open("run/rows.csv", encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file)), str(Run("run").verdict)
+
+    return bench
+
+
+def trained(rows, **wanted):
+    """Return the defenses with which a model was trained."""
+    rows = [r for r in rows if r["stage"] == "train" and r["status"] == "ok"]
+    return {r["defense"] for r in rows if all(r[k] == v for k, v in wanted.items())}
+
+
+def named(kind, without):
+    return [pytest.param(n, marks=pytest.mark.extra("torch")) if n in without else n
+            for n in register.names(kind)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", named("defense", OF_NETWORKS))
+def test_every_defense_is_tried_beside_none(small, name):
+    rows, verdict = small("-d", name)
+    ran = trained(rows)
+    assert "none" in ran
+    assert any(name in {p.name for p in parse_one(d).parts} for d in ran)
+    assert name in verdict
+    assert "No defense was" not in verdict
+
+
+@pytest.mark.parametrize("name", named("protocol", NEURAL))
+def test_every_protocol_is_tried_with_and_without_a_defense(small, name):
+    few = {"rounds": 2, "iterations": 2} if name == "fedxgbllr" else {}
+    rows, verdict = small("-p", str(choice.at_most(Spec(name), {**choice.SIZE, **few})))
+    ran = trained(rows, protocol=name)
+    assert {"none"} < ran
+    assert name in verdict
+    assert "No defense was" not in verdict
+
+
+def axes(suite):
+    return [
+        (
+            [p.name for p in g.protocols], [d.name for d in g.defenses],
+            list(g.threats), [d.name for d in g.data], list(g.clients),
+        ) for g in suite.grids
+    ]  # fmt: skip
+
+
+def test_the_suite_s_own_come_first_and_others_where_they_alone_fit():
+    assert [p for p, *_ in axes(chosen(QUICK, {"defenses": ["split-only"]}))] == [["fedtree-hist"]]
+    ((protocols, defenses, threats, data, clients),) = axes(
+        chosen(QUICK, {"defenses": ["id-lmid[xi=0.3]"]})
+    )
+    assert protocols == ["vertical-forest", "secureboost"]
+    assert (defenses, threats) == (["none", "id-lmid"], ["passive"])
+    assert (data, clients) == (["breast-cancer"], [2])
+    both = {"defenses": ["id-lmid[xi=0.3]", "secure-sum"]}
+    assert [d for _, d, *_ in axes(chosen(QUICK, both))] == [
+        *[["none", "secure-sum"]] * (len(QUICK.grids)), ["none", "id-lmid"],
+    ]  # fmt: skip
+
+
+def test_a_named_protocol_meets_all_attacks_of_the_suite_and_the_defenses_that_act_on_it():
+    grids = ("defenses = ['min-bin[k=5]']\nattacks = ['random-leaf']",
+             "defenses = ['secure-sum']\nattacks = ['timberstrike']")  # fmt: skip
+    suite = Suite.parse("\n".join(f"[[grid]]\n{grid}" for grid in grids), "x")
+    (grid,) = chosen(suite, {"protocols": ["nvflare-hist"]}).grids
+    assert [str(a) for a in grid.attacks] == ["random-leaf", "timberstrike"]
+    assert [str(d) for d in grid.defenses[:3]] == ["none", "min-bin[k=5]", "secure-sum"]
+    (grid,) = chosen(suite, {"protocols": ["dp-forest"], "data": ["digits[rows=100]"]}).grids
+    assert [str(d) for d in grid.defenses] == ["none", "secure-sum"]
+    (grid,) = chosen(suite, {"protocols": ["nvflare-hist"], "attacks": ["joint"]}).grids
+    assert [str(a) for a in grid.attacks] == ["joint"]
+
+
+def test_an_attack_is_tried_under_threats_that_it_applies_to():
+    found = {p: t for ps, _, t, *_ in axes(chosen(QUICK, {"attacks": ["few-shot"]})) for p in ps}
+    assert found == {p: ["passive[labels=20]"] for p in ("vertical-forest", "secureboost")}
+    assert axes(chosen(QUICK, {"attacks": ["histogram-peeling"]}))[0][2] == ["server"]
+
+
+def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
+    for name, text in (("a", "k,x,y\n"), ("b", "k,z\n")):
+        lines = (f"r{i},{i % 7}" + (f",{i % 2}" if name == "a" else "") for i in range(60))
+        (tmp_path / name).write_text(text + "\n".join(lines), encoding="utf-8")
+    files = ",".join(str(tmp_path / name) for name in "ab")
+    table = {"csv": files, "id": "k", "target": "y"}
+    (grid, *_) = chosen(QUICK, {"data": [table]}).grids
+    assert {register.get("protocol", p.name).layout for p in grid.protocols} == {"columns"}
+    assert grid.clients == (2,)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"protocols": ["fedtree-hist"], "defenses": ["id-lmid[xi=0.3]"]}, "acts on NodeRows"),
+        ({"protocols": ["fedtree-hist"], "attacks": ["union"]}, "union does not apply: "),
+        ({"defenses": ["masking+paillier"]}, "each seal every sum; keep one"),
+    ],
+)
+def test_what_goes_with_nothing_is_refused_at_once(options, said):
+    with pytest.raises(UsageError, match=said):
+        chosen(QUICK, options)
+
+
+def test_a_missing_extra_is_named_at_once(monkeypatch):
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    for options in ({"defenses": ["dp-sgd"]}, {"protocols": ["fedsgd-mlp"]}, {"attacks": ["dlg"]}):
+        with pytest.raises(UsageError, match=r"torch.*pip install"):
+            chosen(QUICK, options)
+
+
+def test_what_was_chosen_is_told_in_a_line():
+    options = {"defenses": ["reduced-leakage"]}
+    text = told(QUICK, options, chosen(QUICK, options))
+    assert text.startswith("chosen to fit: clients 2; protocols vertical-forest[")
+    assert told(QUICK, {"data": ["wine"]}, chosen(QUICK, {"data": ["wine"]})) == ""
