@@ -1,4 +1,4 @@
-"""Verdicts of four commands: short, and every number in every sentence is one that the records give.
+"""Verdicts of four commands: short, and every number of a sentence is one that records give.
 
 The records are read here without the report's code; of the product only the verb phrases of
 measures are taken.
