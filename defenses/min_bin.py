@@ -27,7 +27,8 @@ class MinBin(Defense):
 
     A message holds sums, not counts, so the bound comes from the hessian: a row adds at most b
     (1/4 for two classes), hence a bin with a sum of ``k b`` or more holds k rows or more.
-    Other bins are sent as 0, and count as missing values when splits are searched. Which rows
+    Other bins are sent as 0, and count as missing values when splits are searched; of numeric
+    targets, in columns that are declared complete, as rows like those that are shown. Which rows
     they are can still be bounded from the node's total; if a feature has one such bin in a node,
     the total gives it away.
 

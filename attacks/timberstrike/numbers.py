@@ -73,6 +73,8 @@ def reconstruct_numbers(
     else:
         worlds, group, notes = _from_leaves(evidence, basis, n, schema, options, rng)
         weight = Weight.of(evidence, basis, n)
+        if evidence.suppressed and len(own):  # sums are of other rows than those in the leaves
+            weight = replace(weight, trust=0.0)
     notes["trees_read"] = float(len(evidence.trees))
     records = matched_consensus(worlds, basis.prior.tolerance(schema), groups=group)
     if options.weighs_blind:

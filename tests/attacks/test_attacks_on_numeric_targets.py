@@ -18,7 +18,9 @@ from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import Data, fits
 from fedtrees.protocols.views import view_of
 
-SCHEMA = Schema(tuple(Feature(f"x{k}", low=-5, high=5) for k in range(4)), "y", classes=())
+SCHEMA = Schema(
+    tuple(Feature(f"x{k}", low=-5, high=5, complete=True) for k in range(4)), "y", classes=()
+)
 
 
 def rows(n, seed=0):
@@ -37,15 +39,14 @@ def view(protocol, who, defense="none", n=90):
     return seen, Table.concat([h.table for name, h in held.items() if name != who])
 
 
-@pytest.mark.parametrize("k", [5, 15])
-def test_bins_that_are_not_sent_do_not_blow_up_boosting(k):
-    held = over_clients([rows(90).take(part) for part in np.array_split(np.arange(90), 3)])
-    made = register.make("protocol", parse_grid("fedtree-hist[trees=20,max_depth=3]")[0])
-    defense = make_defense(parse_composed([f"min-bin[k={k}]"])[0])
+def test_bins_that_are_not_sent_do_not_blow_up_boosting():
+    held = over_clients([rows(300).take(part) for part in np.array_split(np.arange(300), 3)])
+    made = register.make("protocol", parse_grid("fedtree-hist[trees=30,max_depth=3]")[0])
+    defense = make_defense(parse_composed(["min-bin[k=3]"])[0])
     trained = train(made, held, SCHEMA, defense=defense, seed=1)
     fresh = rows(200, seed=9)
     off = trained.predict(fresh.X) - fresh.y
-    assert np.abs(off).max() < 3 * np.ptp(fresh.y)
+    assert np.abs(off).max() < 2 * np.ptp(fresh.y)  # 17 times, if the rest is on one side
 
 
 def test_targets_are_compared_by_features_alone():
