@@ -1,0 +1,196 @@
+"""Verdicts of four commands: short, and every number of a sentence is one that records give.
+
+The records are read here without the report's code; of the product only the verb phrases of
+measures are taken.
+"""
+
+import csv
+import math
+import re
+from collections import defaultdict
+from statistics import mean, stdev
+
+import pytest
+from scipy.stats import t as student
+
+from fedtrees.api import Run
+from fedtrees.bench import choice
+from fedtrees.cli.main import main
+from fedtrees.core.columns import measures
+
+SUITE = """
+name = "quick"
+seeds = [0, 1, 2]
+[[grid]]
+data = ["breast-cancer[rows=60]"]
+protocols = ["fedtree-hist[trees=2,max_depth=2]"]
+defenses = ["secure-sum", "min-bin[k=5]"]
+threats = ["server", "public"]
+attacks = ["histogram-peeling", "sketch-reading", "union", "label-mixture"]
+"""
+pytestmark = pytest.mark.slow  # a minute of one core
+PLAIN = r"−?\d[\d,]*(?:\.\d+)?"
+NUMBER = re.compile(rf"(?<![\w.\-−=]){PLAIN}(?=%|[^\w]|$)")
+
+
+def number(text):
+    return float(text.replace("−", "-").replace("+", "").replace(",", ""))
+
+
+class Records:
+    """What stands in rows.csv of one setting."""
+
+    def __init__(self, folder, protocol):
+        with (folder / "rows.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.rows = [r for r in rows if r["status"] == "ok" and r["protocol"] == protocol]
+        self.seeds = {r["seed"] for r in self.rows if r["seed"]}
+
+    def worst(self, threat, metric):
+        """By defense: means over seeds of the worst attack's score, blind, population, and n."""
+        seeds = defaultdict(lambda: defaultdict(list))
+        for r in self.rows:
+            place = (r["stage"], r["threat"], r["metric"], r["part"])
+            if place == ("attack", threat, metric, "") and r["advantage"]:
+                told = ("advantage", "value", "blind", "population", "n")
+                seeds[spec(r)][r["seed"]].append([float(r[k] or "nan") for k in told])
+        worst = {d: [max(rows)[1:] for rows in mine.values()] for d, mine in seeds.items()}
+        return {d: [mean(v) for v in zip(*rows, strict=True)] for d, rows in worst.items()}
+
+    def changes(self, metric, defense):
+        """Differences in utility to the undefended run of the same seed."""
+        of = defaultdict(dict)
+        for r in self.rows:
+            if (r["stage"], r["metric"]) == ("train", metric) and r["value"]:
+                of[spec(r)][r["seed"]] = float(r["value"])
+        return [of[defense][s] - of["none"][s] for s in of[defense] if s in of["none"]]
+
+
+def spec(row):
+    names, inside = row["defense"].split("+"), row["defense_params"].split(";")
+    inside += [""] * (len(names) - len(inside))
+    return "+".join(f"{n}[{p}]" if p else n for n, p in zip(names, inside, strict=True))
+
+
+def near(text, values):
+    """Tell whether a number, as rounded as it is written, is one of some."""
+    half = 0.5 * 10 ** -len(text.partition(".")[2]) + 1e-9
+    return any(abs(number(text) - v) <= half for v in values if not math.isnan(v))
+
+
+def scores_of(found, n):
+    """Return a score as it may be written: counted, as a share in percent, or as it is."""
+    return [found * n, 100 * found, found]
+
+
+def threats(records):
+    return sorted({r["threat"] for r in records.rows if r["stage"] == "attack"})
+
+
+def check_reading(records, sentence, defense="none"):
+    """Check every ``can PHRASE (blind LINE)`` against the records; return how many there were."""
+    seen = 0
+    for key, measure in measures().items():
+        if not measure.phrase:
+            continue
+        head, _, tail = map(re.escape, measure.phrase.partition("{}"))
+        whole = rf"{head}({PLAIN})%?(?: of (?:the )?({PLAIN})?[^(]*?)?{tail} "
+        line = rf"\((blind|other rows tell) (none|{PLAIN})%?\)"
+        for hit in re.finditer(whole + line, sentence):
+            found = [v[defense] for t in threats(records)
+                     if defense in (v := records.worst(t, key))]  # fmt: skip
+            assert any(agrees(hit, of, measure.counted_by) for of in found), (hit[0], found)
+            seen += 1
+    return seen
+
+
+def agrees(hit, of, counted):
+    """Tell whether score, total and line of a sentence are these."""
+    score, blind, population, n = of
+    n = n if counted else math.nan
+    line = blind if hit[3] == "blind" else population
+    return (
+        near(hit[1], scores_of(score, n))
+        and (not hit[2] or near(hit[2], [n]))
+        and (hit[4] == "none" or near(hit[4], scores_of(line, n)))
+    )
+
+
+def check_price(records, sentence, defense):
+    """Check a mean change with its t interval."""
+    found = re.match(r"(\S+) ([+−]?[\d.]+)(?: \[([+−]?[\d.]+), ([+−]?[\d.]+)\])?;", sentence)
+    if not found:
+        assert sentence.startswith("None: ")
+        metric = {"AUC": "auc", "R²": "r2", "R2": "r2", "log-loss": "log_loss"}[sentence.split()[1]]
+        assert not any(records.changes(metric, defense))
+        return
+    metric = {"AUC": "auc", "R²": "r2", "R2": "r2"}.get(found[1], "log_loss")
+    sign = -1 if metric == "log_loss" else 1
+    changes = [sign * c for c in records.changes(metric, defense)]
+    half = student.ppf(0.975, len(changes) - 1) * stdev(changes) / math.sqrt(len(changes))
+    for text, value in zip(found.groups()[1:], (0, -half, half), strict=True):
+        if text:
+            assert near(text, [mean(changes) + value]), (sentence, changes)
+
+
+CASES = {
+    "default": (),
+    "split-only": ("-d", "split-only"),
+    "vertical": ("-d", "id-lmid[xi=0.1]"),
+    "numeric": ("--data", "diabetes-regression[rows=60]"),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def said(request, tmp_path_factory):
+    """One of the six: its name, its folder, and its lines by key."""
+    folder, options = tmp_path_factory.mktemp(request.param), CASES[request.param]
+    (folder / "small.toml").write_text(SUITE, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedtrees.bench.suite.DEFAULT_SUITE", str(folder / "small.toml"))
+        patch.setattr(choice, "SIZE", {"trees": 2, "max_depth": 2})
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", *options, "-j", "1", "--out", str(folder / "run")])
+        assert ended.value.code in (0, 3)
+    setting, *lines = str(Run(folder / "run").verdict).splitlines()
+    return request.param, folder / "run", setting, [line.split(None, 1) for line in lines]
+
+
+def test_a_verdict_is_short_and_every_number_is_of_the_records(said):
+    case, folder, setting, lines = said
+    records = Records(folder, setting.split(" · ")[2].partition("[")[0])
+    told = dict(reversed(lines))
+    assert sum(len(text.split()) + 1 for _, text in lines) <= 120
+    assert {key for key, _ in lines} <= {
+        "COLLAPSED", "LEAK", "USE", "MAYBE", "EASES", "EFFECT", "PRICE", "REMAINS", "STRICTER",
+        "NOTE", "UNTESTED", "ALSO",
+    }  # fmt: skip
+    use = next((told[k] for k in ("USE", "MAYBE", "EASES") if k in told), "")
+    for key, text in lines:
+        if key == "ALSO":
+            other = Records(folder, text.split(":")[0])
+            check_reading(other, text)
+        elif key in ("LEAK", "REMAINS"):
+            seen = check_reading(records, text, "none" if key == "LEAK" else use)
+            assert seen or not NUMBER.search(text) or "None found" in text
+        elif hit := re.search(rf"(\S+) leaves ({PLAIN})%? of ({PLAIN})%?\.", text):
+            every = [records.worst(t, m) for t in threats(records) for m in measures()]
+            assert any(
+                near(hit[2], scores_of(v[hit[1]][0], v[hit[1]][3]))
+                and near(hit[3], scores_of(v["none"][0], v["none"][3]))
+                for v in every if {"none", hit[1]} <= {*v}
+            ), text  # fmt: skip
+        elif key == "PRICE":
+            check_price(records, text, use)
+        elif key == "EFFECT":
+            before, *after = re.findall(rf"({PLAIN})%?", text)[:2]
+            every = [records.worst(t, m) for t in threats(records) for m in measures()]
+            assert any(
+                near(before, scores_of(v["none"][0], v["none"][3]))
+                and all(use in v and near(x, scores_of(v[use][0], v[use][3])) for x in after)
+                for v in every if "none" in v
+            ), text  # fmt: skip
+    if "None found" in told["LEAK"]:
+        assert f"over {len(records.seeds)} seeds" in told["LEAK"]
+    if case in ("default", "split-only"):
+        assert told["LEAK"].startswith("Your server can rebuild")
