@@ -52,13 +52,13 @@ class DPGradientDescent(Defense):
     clip : float
         Bound on the Euclidean norm of a row of one party's standardised columns.
     parties : int
-        How many hold columns.
+        How many hold columns, at most.
     """
 
     epsilon: float
     delta: float = 1e-5
     clip: float = 2.0
-    parties: int = 2
+    parties: int = 3
 
     acts_through = frozenset({"outgoing"})
     at = frozenset({"arbiter"})
@@ -85,7 +85,7 @@ class DPGradientDescent(Defense):
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse another number of parties, and batches."""
         there = sum(role in ("active", "passive") for role in roles.values())
-        if there != self.parties:
+        if there > self.parties:
             raise UsageError(f"dp-gd[parties={self.parties}]: {there} hold columns; say so")
         if parameters.get("batch"):
             raise UsageError(

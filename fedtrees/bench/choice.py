@@ -18,8 +18,7 @@ from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.suite import ALL, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.core.attack import contenders
 from fedtrees.core.counts import listed
-from fedtrees.core.errors import FedtreesError, UsageError
-from fedtrees.core.extras import INSTALL_NEURAL
+from fedtrees.core.errors import INSTALL, FedtreesError, UsageError
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
@@ -374,7 +373,7 @@ def _missing(protocol: Spec, defense: Composed) -> list[str]:
 def _needs(missing: Mapping[str, Sequence[str]]) -> str:
     modules = dict.fromkeys(m for lacking in missing.values() for m in lacking)
     verb = "needs" if len(missing) == 1 else "need"
-    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {INSTALL_NEURAL}"
+    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {INSTALL}"
 
 
 def _refuse(item: str, missing: Mapping[str, Sequence[str]]) -> None:

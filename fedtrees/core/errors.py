@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+#: How to get what networks need.
+INSTALL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
 _LISTED = 60  # names in one line of a message, and characters of each
 
 
@@ -46,7 +49,9 @@ class Problems(DataError):
 
     def __init__(self, where: str, found: Sequence[Problem]) -> None:
         self.where, self.found = where, tuple(found)
-        super().__init__(f"{where}: " + "; also ".join(problem.text for problem in found))
+        said = "; also ".join(problem.text for problem in found)
+        # a cell or a name as long as a page is no part of a line
+        super().__init__(f"{where}: " + re.sub(r"(\S{60})\S{60,}", r"\1...", said))
 
 
 class ProtocolError(FedtreesError):

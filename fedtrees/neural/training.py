@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import UsageError
-from fedtrees.core.extras import INSTALL_NEURAL
+from fedtrees.core.errors import INSTALL, UsageError
 from fedtrees.neural.perceptron import Layers, join_layers
 
 
@@ -30,9 +29,7 @@ def torch_module() -> Any:
     try:
         import torch
     except ImportError as err:
-        raise UsageError(
-            f"networks need torch, which is not installed ({err}): {INSTALL_NEURAL}"
-        ) from err
+        raise UsageError(f"networks need torch, which is not installed ({err}): {INSTALL}") from err
     torch.set_num_threads(1)
     return torch
 

@@ -242,7 +242,7 @@ def test_their_claims_are_structural(name):
         (
             "secure-sum",
             "local-ensembles",
-            "Histogram, ClassTotals, ClassCounts, LeafClassCounts, LeafSums, NetworkUpdate",
+            "ClassCounts, ClassTotals, Histogram, LeafClassCounts, LeafSums, NetworkUpdate",
         ),
     ],
 )

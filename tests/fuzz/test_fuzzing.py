@@ -3,6 +3,8 @@
 import fuzzing
 import pytest
 
+from fedtrees.core.errors import Problem, Problems
+
 COUNT = 500  # of each; thousands are for the command
 
 
@@ -11,6 +13,11 @@ def test_damage_is_refused_or_read_in_bounded_time_and_memory(kind):
     found, refused = fuzzing.run(kind, seed=0, count=COUNT)
     assert not found, f"{len(found)} cases, the first: {found[0]}"
     assert 0.2 < refused / COUNT < 0.98  # neither is nothing damaged, nor all refused
+
+
+def test_a_name_as_long_as_a_page_is_told_by_its_beginning():
+    found = Problems("a.csv", [Problem(f"no column {'9' * 5000!r}; known: b")])
+    assert str(found) == f"a.csv: no column '{'9' * 59}... known: b"
 
 
 def test_what_goes_wrong_is_found(tmp_path, monkeypatch):

@@ -1,9 +1,11 @@
 """The report in a real browser: no label on another, nothing cut, no foreign script run."""
 
+import html
 import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from synthetic_run import DEFENSES, SETTINGS, rows, write_run
@@ -91,6 +93,27 @@ def test_a_setting_is_read_at_a_sitting(measured):
     """Eleven defenses against two adversaries; what is folded is not shown."""
     assert measured[0]["shown"] <= 3600
     assert measured[0]["words"] <= 700
+
+
+AXE = Path(__file__).parents[2] / ".axe/node_modules/axe-core/axe.min.js"  # .ci/run installs it
+CHECKED = """<script>window.addEventListener('load', () => axe.run().then(found => {
+document.documentElement.dataset.axe = JSON.stringify([found.passes.length,
+  found.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 120))])]);
+}));</script></body>"""
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="needs npm install --prefix .axe axe-core")
+def test_a_screen_reader_meets_no_barrier(report, tmp_path):
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", report.read_text(encoding="utf-8"))
+    shutil.copy(AXE, tmp_path)
+    page = tmp_path / "axe.html"
+    script = f'<script src="{AXE.name}"></script>{CHECKED}'
+    page.write_text(text.replace("</body>", script), encoding="utf-8")
+    found = re.search(r'data-axe="([^"]*)"', dom(page, tmp_path / "profile", 1400)[0])
+    assert found is not None
+    passes, violations = json.loads(html.unescape(found[1]))
+    assert violations == []
+    assert passes > 20
 
 
 def test_hostile_names_do_nothing_and_the_console_is_quiet(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from regressions import by_columns, inverted, table, trained
+from regression_runs import by_columns, inverted, table, trained
 
 from fedtrees.core.errors import UsageError
 from fedtrees.defenses.dp_gd import DPGradientDescent
@@ -72,7 +72,7 @@ def test_noise_is_as_wide_as_the_claim_asks_for_and_spent_is_what_was_claimed():
     told, schema = federation(30)
     held, spec = by_columns(told, 3), "vertical-regression[rounds=40,statistics={}]"
     public, own = (
-        trained(spec.format(s), held, schema, "dp-gd[epsilon=1,clip=1e-6]")
+        trained(spec.format(s), held, schema, "dp-gd[epsilon=1,clip=1e-6,parties=2]")
         for s in ("public", "own")
     )
     assert public.spent[1].epsilon == pytest.approx(1, rel=1e-3)
@@ -83,11 +83,13 @@ def test_noise_is_as_wide_as_the_claim_asks_for_and_spent_is_what_was_claimed():
     assert own.spent[1].epsilon == np.inf
     assert own.spent[1].unprotected == "columns+rows"
     assert own.spent[1].updates == pytest.approx(1, rel=1e-3)
-    scale, _, places = DPGradientDescent(1.0, clip=1e-6).scale(schema, public.protocol.parameters)
+    scale, _, places = DPGradientDescent(1.0, clip=1e-6, parties=2).scale(
+        schema, public.protocol.parameters
+    )
     values = np.concatenate([x for k in range(40) for x in opened(public, k).values()])
     assert values.std() == pytest.approx(scale / 2.0**places, rel=0.2)
     # four times the rounds, twice the noise
-    wider = DPGradientDescent(1.0, clip=1e-6).scale(
+    wider = DPGradientDescent(1.0, clip=1e-6, parties=2).scale(
         schema, {"rounds": 160, "fake": 0, "kind": None}
     )
     assert wider[0] / 2.0 ** wider[2] == pytest.approx(2 * scale / 2.0**places, rel=1e-3)
@@ -98,9 +100,9 @@ def test_what_its_bounds_do_not_cover_is_refused():
     held = by_columns(told, 3)
     for spec, said in (
         ("vertical-regression[batch=10]", "batch=10: a row more moves others"),
-        ("vertical-regression", "dp-gd\\[parties=3\\]: 2 hold columns"),
+        ("vertical-regression", "dp-gd\\[parties=1\\]: 2 hold columns"),
     ):
-        defense = "dp-gd[epsilon=1]" if "batch" in spec else "dp-gd[epsilon=1,parties=3]"
+        defense = "dp-gd[epsilon=1]" if "batch" in spec else "dp-gd[epsilon=1,parties=1]"
         with pytest.raises(UsageError, match=said):
             trained(spec, held, schema, defense)
     told, schema = federation(30, classes=False)
