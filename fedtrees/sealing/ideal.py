@@ -51,7 +51,7 @@ def sealing(
     mode : str
         One of `MODES`.
     name : str
-        Of what computes, among the entry points ``fedtrees.sealings``.
+        Of what computes, among the entry points of sealings.
     ideal : callable
         Makes the functionality that keeps values.
     bits : int

@@ -13,6 +13,7 @@ from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural, join
 from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import closed
+from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -172,7 +173,7 @@ def test_where_everything_is_known_nothing_is_asked_or_spent():
 def test_a_single_grid_needs_ranges_and_says_so():
     with pytest.raises(DataError, match=r"declared range .* a, b, c, d, e \(5 in all\).*rounds=2"):
         run("grid-cuts[rounds=1]", federation=bare(*sample_federation()))
-    with pytest.raises(DataError, match="declared range for every feature; a, b, c"):
+    with pytest.raises(Unfit, match="cut points need a declared range for every number; a, b, c"):
         run("public-cuts", federation=bare(*sample_federation()))
 
 
