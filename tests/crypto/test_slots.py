@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from seeded_keys import seeded
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import paillier, sizes
+from fedtrees.crypto import paillier
 from fedtrees.crypto.arrays import EncryptedArray
 from fedtrees.crypto.obfuscators import OwnerObfuscators
+from fedtrees.sealing import sizes
 from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError, WrongKeyError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.slots import Slots
