@@ -13,7 +13,7 @@ from fedtrees.core.channel import Change, Memory
 from fedtrees.core.defense import Context, Place, Stage
 from fedtrees.core.errors import DataError
 from fedtrees.core.guarantee import Guarantee, LabelDP
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -158,7 +158,7 @@ def grafted_nodes(
     return found
 
 
-def _repaired_forest(model: Any, held: Holding, parameters: Mapping[str, Any]) -> Any:
+def _repaired_forest(model: Any, held: LocalData, parameters: Mapping[str, Any]) -> Any:
     assert held.y is not None
     cuts, deepest = quantile_cuts(held.X, parameters["max_bin"]), parameters["max_depth"]
     kept = {n: parameters[n] for n in ("min_samples_split", "min_samples_leaf", "max_bin")}
@@ -175,7 +175,7 @@ def _repaired_forest(model: Any, held: Holding, parameters: Mapping[str, Any]) -
     return replace(model, grafts=grafts)
 
 
-def _repaired_boosting(model: Any, held: Holding, parameters: Mapping[str, Any]) -> Any:
+def _repaired_boosting(model: Any, held: LocalData, parameters: Mapping[str, Any]) -> Any:
     assert held.y is not None
     params = TreeParams(**{f.name: parameters[f.name] for f in fields(TreeParams)})
     objective, start = model.forest.objective, model.forest.base_margin
@@ -211,7 +211,7 @@ def _repaired_boosting(model: Any, held: Holding, parameters: Mapping[str, Any])
 class _Boosting:
     """How boosted trees are repaired, whatever the margins so far."""
 
-    held: Holding
+    held: LocalData
     cuts: Cuts
     params: TreeParams
     bits: Bits
@@ -238,7 +238,7 @@ class _Boosting:
         return _graft(self.held, grown, [tree.value for tree in grown])
 
 
-def _graft(held: Holding, trees: Sequence[Any], outputs: Sequence[NDArray[Any]]) -> Graft:
+def _graft(held: LocalData, trees: Sequence[Any], outputs: Sequence[NDArray[Any]]) -> Graft:
     """Name features of trees over own columns by their positions in the schema."""
     columns = held.columns.astype(np.int32)
     named = (np.where(t.feature < 0, -1, columns[t.feature]).astype(np.int32) for t in trees)

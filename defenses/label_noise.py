@@ -109,8 +109,8 @@ class NoisyLabels(Defense):
             unbounded = self.as_published and (among < K).any()
             cost = math.inf if unbounded else float(self.epsilon)
             ctx.spend(_MECHANISM, l1=cost, scale=1.0, what="labels")
-            coins = ctx.rng("answers")
-            said[rows] = respond(said[rows], prior, odds, coins, published=self.as_published)
+            randomness = ctx.rng("answers")
+            said[rows] = respond(said[rows], prior, odds, randomness, published=self.as_published)
             told = np.concatenate([told, rows[among == K]])
         return said
 
@@ -150,8 +150,8 @@ class NoisyLabels(Defense):
         if few or odds == 1 or held is None or not len(held.columns):
             return np.full((len(rows), K), 1.0 / K)
         X, cuts = held.X, quantile_cuts(held.X, PRIOR.max_bin)
-        coins = ctx.streams.child("prior", str(len(told)))
-        forest = grow_random_forest(X[told], said[told], cuts, PRIOR, n_classes=K, seed=coins)
+        randomness = ctx.streams.child("prior", str(len(told)))
+        forest = grow_random_forest(X[told], said[told], cuts, PRIOR, n_classes=K, seed=randomness)
         return true_shares(forest.probabilities(X[rows]), odds)
 
 

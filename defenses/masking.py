@@ -283,8 +283,8 @@ def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:
     """Tell whether a client misses the series that a reply belongs to."""
     if not dropout:
         return False
-    coins = wire.streams.rng(f"{name} misses {reply.series}")
-    return bool(coins.random() < dropout)
+    randomness = wire.streams.rng(f"{name} misses {reply.series}")
+    return bool(randomness.random() < dropout)
 
 
 def _check_noise(asked: tuple[str, ...], found: tuple[str, ...], least: int) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from federations import sample_federation
 
-from fedtrees.bench.conformance import sample_holdings
+from fedtrees.bench.conformance import sample_local_data
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import encode
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
@@ -105,7 +105,7 @@ def digests() -> dict[str, str]:
     for name in EXACT:
         protocol = register.make("protocol", Spec(name, SMALL.get(name, TREES)))
         rows = protocol.layout == "rows"
-        held = over_clients(clients) if rows else sample_holdings(protocol)
+        held = over_clients(clients) if rows else sample_local_data(protocol)
         for defense in DEFENSES:
             made = make_defense(parse_composed([defense])[0])
             if not fit(protocol, made).ok:

@@ -5,7 +5,7 @@ import numpy as np
 from fedtrees.bench.conformance import sample_table
 from fedtrees.bench.evaluate import make_defense, score_guess
 from fedtrees.core.guess import Guess, LeafCounts
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -21,12 +21,12 @@ def sample_federation(seed=0, rows=240, clients=3):
 
 def clients_of(federation):
     """Return every client's rows, in order."""
-    return [held.table for held in federation.holdings.values()]
+    return [held.table for held in federation.local_data.values()]
 
 
 def victims_of_all(federation, principals):
     """Return the rows of everybody but some."""
-    rows = [h.table for name, h in federation.holdings.items() if name not in principals]
+    rows = [h.table for name, h in federation.local_data.items() if name not in principals]
     return type(rows[0]).concat(rows)
 
 

@@ -1,8 +1,8 @@
 """What one row moves of all that a run opens, worked out on two tables that differ by it.
 
-Both are trained with the same coins. Whatever the first run released with noise is put in place of
-what the second would release, so that both go on alike; the chance of it under either is known
-exactly. Anything else that somebody may read and that differs has no noise at all.
+Both are trained with the same randomness. Whatever the first run released with noise is put in
+place of what the second would release, so that both go on alike; the chance of it under either is
+known exactly. Anything else that somebody may read and that differs has no noise at all.
 """
 
 import math
@@ -264,7 +264,7 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     Parameters
     ----------
     protocol : Protocol
-    neighbours : pair of mapping of str to Holding
+    neighbours : pair of mapping of str to LocalData
     schema : Schema
     defense : Composition
     owner : str
@@ -312,7 +312,7 @@ def _gaussian(distance, delta):
 
 
 def without_last_row(held, name):
-    """Return holdings without the last row of one party's."""
+    """Return local data without the last row of one party's."""
     one, n = held[name], len(held[name]) - 1
     cut = {f.name: getattr(one, f.name) for f in fields(one)}
     for key in ("ids", "X", "y", "weight"):
@@ -321,7 +321,7 @@ def without_last_row(held, name):
 
 
 def with_other_label(held, name, classes):
-    """Return holdings in which the label of the last row of one party's is another."""
+    """Return local data in which the label of the last row of one party's is another."""
     y = held[name].y.copy()
     y[-1] = (y[-1] + 1) % classes
     return {**held, name: replace(held[name], y=y)}

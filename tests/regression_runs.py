@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedtrees.bench.evaluate import make_defense, score_guess
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid

@@ -5,11 +5,11 @@ import hashlib
 from gmpy2 import mpz
 from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
 
-from fedtrees.crypto.coins import Coins
 from fedtrees.crypto.keys import KeyPair, Prime, PublicKey, drawn
+from fedtrees.crypto.randomness import Randomness
 
 
-class SeededCoins(Coins):
+class SeededRandomness(Randomness):
     """SHAKE-256 of a seed and a counter."""
 
     def __init__(self, seed):
@@ -17,13 +17,13 @@ class SeededCoins(Coins):
 
     def take(self, count):
         self._draws += 1
-        text = b"fedtrees test coins %d %b" % (self._draws, self._seed)
+        text = b"fedtrees test randomness %d %b" % (self._draws, self._seed)
         return hashlib.shake_256(text).digest(count)
 
 
 def seeded(bits, seed):
     """Draw a key; short ones are quick."""
-    return drawn(bits, SeededCoins(seed))
+    return drawn(bits, SeededRandomness(seed))
 
 
 def of_phe(private):

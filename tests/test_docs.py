@@ -167,7 +167,7 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     assert {board["threat"]: len(board["defenses"]) for board in found} == boards
     advantages = [d["advantage"]["mean"] for board in found for d in board["defenses"]]
     assert all(a is not None for a in advantages)
-    if path.stem == "gradient_signs":  # plaintext gradients are labels; `cl` is the blind line
+    if path.stem == "gradient_signs":  # plaintext gradients are labels; `cl` is the blind baseline
         assert advantages == [1.0]
     if path.stem == "plain_vertical":  # who only clusters own columns learns nothing, luck aside
         assert advantages[0] <= 0.05

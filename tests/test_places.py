@@ -163,7 +163,7 @@ ROLES = {
     "server": {"fedtrees/core/streams.py"},
     # a suite that names no threat means the last client
     "client": {"fedtrees/bench/suite.py"},
-    "client-": {"fedtrees/core/holding.py", "fedtrees/core/streams.py"},
+    "client-": {"fedtrees/core/local_data.py", "fedtrees/core/streams.py"},
 }
 
 
@@ -185,8 +185,8 @@ def test_who_holds_the_released_model_has_one_name():
         "fedtrees/core/network.py",  # tells it
         "fedtrees/messages/models.py",  # what it sees
         "fedtrees/core/threat.py",  # the same
-        "fedtrees/bench/suite.py",  # may be curious
-        "fedtrees/report/gaps.py",  # may not have been curious
+        "fedtrees/bench/suite.py",  # may be honest-but-curious
+        "fedtrees/report/gaps.py",  # may not have been honest-but-curious
         "fedtrees/report/findings.py",  # the same
         "fedtrees/bench/conformance.py",  # what it is told need not be declared
     }

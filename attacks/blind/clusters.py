@@ -19,7 +19,7 @@ from fedtrees.guessing.clusters import k_means, own_columns_of
 @register.attack("cl")
 @dataclass(frozen=True, kw_only=True)
 class ClusterOwnColumns(Attack):
-    """The published blind line of label inference: K-means on the principals' own columns.
+    """The published blind baseline of label inference: K-means on the principals' own columns.
 
     Columns are scaled to [0, 1], missing values put at their mean, as in the code of Takahashi et
     al. (2023); the number of classes is in the schema. The best of ten starts (k-means++) counts.

@@ -23,7 +23,7 @@ RIDGE = 0.1  # of columns in [0, 1], with weights that add up to one for each cl
 class ClassifyOwnColumns(Attack):
     """Ridge regression of classes on the principals' own columns, from rows of known labels.
 
-    The blind line of whoever knows a few labels; columns are scaled as in `cl`, and all classes
+    The blind baseline of whoever knows a few labels; columns are scaled as in `cl`, and all classes
     weigh the same.
     """
 

@@ -1,7 +1,7 @@
 """What own rows brought to the leaves of every tree, from the histograms the principals sent.
 
 Where rounds are grown on some of the rows, this says more than the rows themselves: an adversary
-knows its own coins, if only by what it sent.
+knows its own randomness, if only by what it sent.
 """
 
 from __future__ import annotations

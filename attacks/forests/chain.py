@@ -163,7 +163,7 @@ def advance(
         Costs count so many times: 1 is the posterior, 0 the prior.
     moves : int
     bits : uint64 array, shape (1,)
-        Coins, changed in place.
+        Randomness, changed in place.
     prior : bool
         Without it all rows are equally likely.
     """

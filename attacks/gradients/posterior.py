@@ -50,7 +50,7 @@ def explained(
 
     Gibbs sampling: row after row is drawn anew, given what the others leave to explain, among the
     likely rows and those that differ from it in a cell. What the gradient does not tell is as in
-    likely rows: of mere noise comes what one guesses who never looked.
+    likely rows: of mere noise comes what one guesses who sees nothing.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ Floats = NDArray[np.float64]
 CLASS, REDRAW, SHIFT = 0.08, 0.40, 0.55
 # Where trees are grown on some of the rows, so many of all but the first of these draw anew which;
 # and so many pairs of rows are tried for a trade.
-COINS, TRADES = 0.3, 8
+RANDOMNESS, TRADES = 0.3, 8
 # Where labels are not known, so many of all moves draw one.
 LABEL = 0.1
 
@@ -131,7 +131,7 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits, 
         n_rows = _choose_rows(mates, new.row, kind >= SHIFT, bits)
         if n_rows == 0:
             continue
-        if world.share < 1.0 and uniform(bits) < COINS:
+        if world.share < 1.0 and uniform(bits) < RANDOMNESS:
             _toss(world, state, precision, new.row[0], bits)
             continue
         if n_rows == 1:

@@ -62,13 +62,13 @@ def k_means(
 
 
 @kernel
-def _spread_out(points, weight, coins):  # type: ignore[no-untyped-def]
+def _spread_out(points, weight, randomness):  # type: ignore[no-untyped-def]
     """Draw centers by k-means++ (Arthur and Vassilvitskii 2007)."""
     n, d = points.shape
-    centers = np.empty((len(coins), d))
+    centers = np.empty((len(randomness), d))
     far = np.ones(n)
-    for k in range(len(coins)):
-        left = coins[k] * (far * weight).sum()
+    for k in range(len(randomness)):
+        left = randomness[k] * (far * weight).sum()
         at = n - 1
         for i in range(n):
             left -= far[i] * weight[i]

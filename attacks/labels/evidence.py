@@ -1,4 +1,4 @@
-"""What somebody without labels has seen of trees over columns: leaves, splits, candidates."""
+"""What somebody without labels has seen of vertical trees: leaves, splits, candidates."""
 
 from __future__ import annotations
 

@@ -61,9 +61,9 @@ def denoised(
     shares = np.empty((len(said), classes))
     for f in range(FOLDS):
         others = fold != f
-        coins = Streams(int(rng.integers(2**31)))
+        randomness = Streams(int(rng.integers(2**31)))
         forest = grow_random_forest(
-            X[others], said[others], cuts, FOREST, n_classes=classes, seed=coins
+            X[others], said[others], cuts, FOREST, n_classes=classes, seed=randomness
         )
         shares[~others] = forest.probabilities(X[~others])
     true = np.maximum(shares @ back, 0)

@@ -16,7 +16,7 @@ from fedtrees.attacks.regression.columns import (
 )
 from fedtrees.attacks.regression.modular import rank, solved
 from fedtrees.core.guess import Claim, Entries, Labels
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, decoded, integers, unpacked
 from fedtrees.messages.regression import (
@@ -115,7 +115,7 @@ def _columns(view: View, name: str, W: Integers, Z: Integers) -> list[Claim]:
     return [_claim(name, ids, columns[ready], values)]
 
 
-def _raw(view: View, column: int, x: NDArray[np.float64], held: Holding) -> Any:
+def _raw(view: View, column: int, x: NDArray[np.float64], held: LocalData) -> Any:
     """Return values of a standardised column: by two that are known, or the declared range."""
     e = view.entries
     if e is not None:

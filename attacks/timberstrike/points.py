@@ -190,10 +190,10 @@ def _draw_told(
     edges: tuple[NDArray[np.float32], NDArray[np.float32]],
     out: Floats,
     prior: Prior,
-    coins: tuple[Floats, Floats],
+    randomness: tuple[Floats, Floats],
 ) -> Floats:
     """Draw values of the victims inside the box: of the label, at times or else of any."""
-    u, pick = coins
+    u, pick = randomness
     every = np.sort(prior.own.X[~np.isnan(prior.own.X[:, f]), f])
     pools = [(every, np.ones(len(y), dtype=bool))]
     of_class = u >= UNIFORM_SHARE

@@ -13,7 +13,7 @@ from fedtrees.bench.federation import Federation, federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Records
-from fedtrees.core.holding import Holding, over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
@@ -62,12 +62,12 @@ class Cost:
 
 def federated(
     data: str, protocol: Spec, defense: str, line: Line, seed: int, data_dir: str | None
-) -> tuple[Protocol, Composition, Federation, Mapping[str, Holding]]:
+) -> tuple[Protocol, Composition, Federation, Mapping[str, LocalData]]:
     """Return what is trained how: protocol, defense, the federation, and what clients train on."""
     made = register.make("protocol", protocol)
     setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, made)
     federation = federation_of(setting, data_dir)
-    held = federation.holdings
+    held = federation.local_data
     if line.random_rows:
         rng = np.random.default_rng(seed)
         tables = (h.table for h in held.values())
@@ -104,7 +104,7 @@ def cost(
 
 
 def _attacked(
-    run: Training, held: Mapping[str, Holding], case: Case, name: str, seed: int
+    run: Training, held: Mapping[str, LocalData], case: Case, name: str, seed: int
 ) -> tuple[float, float]:
     """Return the RA of an attack by the server: of as many rows as are true, and of all it read."""
     attack = register.make("attack", parse_grid(name)[0])

@@ -53,7 +53,7 @@ def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
                 found.append(Read(0.0, 0.0, 0))
                 continue
             tables = {
-                name: (federation.holdings[name].table, held[name].table)
+                name: (federation.local_data[name].table, held[name].table)
                 for name in held
                 if name != who
             }

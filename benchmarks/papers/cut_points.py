@@ -107,7 +107,7 @@ def all_sums(suite: Suite, data_dir: str | None) -> Sums:
                 run, federation, _ = trained(
                     data.name, grid.protocols[0], 5, seed, data_dir, defense=spec
                 )
-                X = np.concatenate([held.X for held in federation.holdings.values()])
+                X = np.concatenate([held.X for held in federation.local_data.values()])
                 shares.append(told_by_sums(run.transcript, X))
             found[data.name, spec] = mean(shares)
     return found

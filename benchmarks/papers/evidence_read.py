@@ -145,7 +145,7 @@ def measured(
         spec = Spec(seat.protocol, {"trees": 10, "max_depth": 4, **settings})
         run, federation, setting = trained(data, spec, CLIENTS, seed, data_dir, defense=defense)
         principals = (f"client-{CLIENTS - 1}",) if seat.threat == "client" else (seat.threat,)
-        view = view_of(run, principals, federation.holdings)
+        view = view_of(run, principals, federation.local_data)
         case = federation.case(dict(setting.roles), principals, seed, seat.threat, run)
         for name in dict.fromkeys(a for pair in seat.pairs for a in (pair.read, pair.ignored)):
             (attack,) = (register.make("attack", s) for s in parse_grid(name))

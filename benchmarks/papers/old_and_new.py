@@ -48,7 +48,7 @@ def read(folder: Path) -> pd.DataFrame:
 
 
 def paired(old: Iterable[pd.DataFrame], new: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Return a line per score and seed of both: its value and blind line, ``_old`` and ``_new``."""
+    """Return a line per score and seed: value and blind baseline, ``_old`` and ``_new``."""
     sides = []
     for parts in (old, new):
         rows = pd.concat(list(parts))

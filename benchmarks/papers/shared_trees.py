@@ -31,7 +31,7 @@ def tables(rows: Any) -> list[Table]:
         "blind:exact rows": lambda c: c.share("exact_rows", "blind"),
         "RA over blind": lambda c: c.over_blind,
     }
-    title = "A curious client of three; percent, mean ± standard deviation over seeds."
+    title = "A honest-but-curious client of three; percent, mean ± standard deviation over seeds."
     return [attacked_table(rows, _COLUMNS, title, **own)]
 
 

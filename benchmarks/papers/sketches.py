@@ -14,7 +14,7 @@ _ROWS = ("ra", "exact_rows", "bit_exact_rows")
 
 
 def _lines(rows: Any, by: Sequence[str], scores: Sequence[str]) -> list[list[str]]:
-    """Return one line per group that has the first score: every score, and its blind line."""
+    """Return one line per group that has the first score: every score, and its blind baseline."""
     attacked = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
     lines = []
     for key, part in attacked.groupby(list(by), sort=False):

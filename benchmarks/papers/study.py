@@ -83,7 +83,7 @@ def trained(
     setting = Setting.of(DataRef(data), partition or Spec("iid"), clients, seed, made)
     federation = federation_of(setting, data_dir)
     guard = make_defense(parse_composed([defense])[0])
-    held, schema = federation.holdings, federation.schema
+    held, schema = federation.local_data, federation.schema
     run = train(made, held, schema, defense=guard, seed=seed, noise_from="seed")
     return run, federation, setting
 
@@ -119,7 +119,7 @@ class Attacked:
     def share(
         self, metric: str, column: str = "value", *, signed: bool = False, digits: int = 1
     ) -> str:
-        """Return a metric in percent: its value, its blind line or its advantage."""
+        """Return a metric in percent: its value, its blind baseline or its advantage."""
         values = self.rows[metric][column] if metric in self.rows else ()
         return percent(values, signed=signed, digits=digits)
 

@@ -2,7 +2,7 @@
 
 The published figures are those of Di Gennaro et al. (2025), Tables 4 and 6, "RA (full)": scored
 over the union of all rows, own ones included. Ours are over victims only, which is harder; the
-blind line is scored the same way as ours.
+blind baseline is scored the same way as ours.
 """
 
 from __future__ import annotations

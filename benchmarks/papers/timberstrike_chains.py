@@ -44,7 +44,7 @@ def linked(
     protocol = Spec("flower-bagging", {**settings, "arrival": "shuffled"})
     run, federation, _ = trained(data, protocol, clients, seed, data_dir, partition=partition)
     seen, told = (
-        blocks_of(view_of(run, (name,), federation.holdings))
+        blocks_of(view_of(run, (name,), federation.local_data))
         for name in (f"client-{clients - 1}", "server")
     )
     assert seen is not None

@@ -1,4 +1,4 @@
-"""Published figures of TimberStrike drawn beside ours and beside the blind lines."""
+"""Published figures of TimberStrike drawn beside ours and beside the blind baselines."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A client that is not first in the cycle grows its first tree on others' trees. Which of its leaves
 have their class counts certain, which are guessed rightly, and how many of the certain ones are
-wrong. Nothing was published to compare with: the blind line is own rows, scaled.
+wrong. Nothing was published to compare with: the blind baseline is own rows, scaled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from fedtrees.protocols.views import view_of
 SEEDS = (0, 1, 2)
 CLIENTS = 3
 SIZES = (1, 10, 20, 50, 100, 1000)  # rows of a leaf, from
-TURNS = {"second": ("client-1", "client-2"), "third": ("client-2", "client-1")}  # victim, curious
+TURNS = {
+    "second": ("client-1", "client-2"),
+    "third": ("client-2", "client-1"),
+}  # victim, honest-but-curious
 _SHARES = ("certain", "right", "blind")  # of the leaves, as `Late` has them
 _BY_DEPTH = ("table", "client", "depth", "leaves", *_SHARES, "certain and wrong", "CPU s")
 _BY_SIZE = ("table", "client", "rows in the leaf", "leaves", *_SHARES)
@@ -35,8 +38,8 @@ class Late:
     """Leaves of one client's first tree, shape (J,) each, and CPU seconds for all.
 
     `certain, right`: Whether one pair of counts alone is possible, and whether the pair returned is
-    the true one. `blind`: Whether the curious client's own counts, scaled and rounded, are the true
-    pair.
+    the true one. `blind`: Whether the honest-but-curious client's own counts, scaled and rounded,
+    are the true pair.
     """
 
     rows: NDArray[np.int64]
@@ -51,14 +54,14 @@ def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str,
     protocol = Spec("flower-cyclic", {"trees": 3, "max_depth": depth})
     run, federation, _ = trained(data, protocol, CLIENTS, seed, data_dir)
     out = {}
-    for turn, (name, curious) in TURNS.items():
+    for turn, (name, adversaries) in TURNS.items():
         begin = time.process_time()
-        victims = victims_of(view_of(run, (curious,), federation.holdings))
+        victims = victims_of(view_of(run, (adversaries,), federation.local_data))
         seconds = time.process_time() - begin
         victim = next(v for v in victims if v.owner == name)
         assert victim.late is not None
         late, t = victim.late, victim.blocks[0].first
-        held, own = (federation.holdings[client].table for client in (name, curious))
+        held, own = (federation.local_data[client].table for client in (name, adversaries))
         leaves = run.model.trees[t].leaves
         nodes, own_nodes = (run.model.apply(rows.X)[:, t] for rows in (held, own))
         truth = true_leaf_counts(t, nodes, held.y, leaves)

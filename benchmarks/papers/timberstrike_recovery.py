@@ -2,7 +2,7 @@
 
 First-tree class counts where clients share trees: undefended, hessians masked, statistics stripped.
 Of the cycle, the first tree of every client counts, whoever's trees it was grown on. Nothing was
-published to compare with: the blind line is the adversary's own rows, scaled.
+published to compare with: the blind baseline is the adversary's own rows, scaled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def counted(
     run, federation, setting = trained(data, spec, CLIENTS, seed, data_dir, defense=defense)
     attack = register.make("attack", Spec("timberstrike", {"chains": 1, "max_trees": 1}))
     for threat, principals in THREATS.items():
-        view = view_of(run, principals, federation.holdings)
+        view = view_of(run, principals, federation.local_data)
         guess = attack.run(view, np.random.default_rng(seed))
         case = federation.case(dict(setting.roles), principals, seed, threat, run)
         for row in score_guess("timberstrike", guess, case, None):

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, peak_mib
 from fedtrees.benchmarks.perf.rivals import table
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_grid
@@ -80,7 +80,7 @@ def _trained(rows: int, protocol: str) -> tuple[Training, dict]:  # type: ignore
     made = register.make("protocol", parse_grid(protocol)[0])
     parts = np.array_split(np.arange(rows), CLIENTS)
     names = made.holder_names(CLIENTS)
-    held = {name: Holding.of(data.take(p), p) for name, p in zip(names, parts, strict=True)}
+    held = {name: LocalData.of(data.take(p), p) for name, p in zip(names, parts, strict=True)}
     return train(made, held, schema), held
 
 

@@ -34,8 +34,8 @@ def lines(size: Size = FULL, data_dir: str | None = None) -> Iterator[Line]:
             for protocol in ("fedtree-hist", "nvflare-hist"):
                 spec = Spec(protocol, {"trees": size.trees(100), "max_depth": depth, "max_bin": 32})
                 made = register.make("protocol", spec)
-                run = train(made, federation.holdings, federation.schema)
-                view = view_of(run, (f"client-{CLIENTS - 1}",), federation.holdings)
+                run = train(made, federation.local_data, federation.schema)
+                view = view_of(run, (f"client-{CLIENTS - 1}",), federation.local_data)
                 for attack in ("timberstrike", "timberstrike[max_trees=100]"):
                     yield _attack(name, attack, spec, view, target)
 

@@ -1,4 +1,4 @@
-"""Federations over columns with all their messages, and the central engine on the same rows."""
+"""Federations vertically with all their messages, and the central engine on the same rows."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from fedtrees.benchmarks.perf import rivals
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
 from fedtrees.benchmarks.perf.rivals import Call, Work, table
 from fedtrees.benchmarks.perf.xgboost_federated import federated_xgboost
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec

@@ -12,7 +12,7 @@ from fedtrees.benchmarks.perf.crypto import Naive, of_phe
 from fedtrees.benchmarks.perf.federations import parts_of
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
 from fedtrees.benchmarks.perf.rivals import table
-from fedtrees.core.holding import Holding, over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_one
@@ -65,7 +65,7 @@ def _paillier(what: str, call: Call, size: Size) -> Iterator[Line]:
     )
 
 
-def _training(held: Mapping[str, Holding], schema: Schema, trees: int, depth: int) -> Call:
+def _training(held: Mapping[str, LocalData], schema: Schema, trees: int, depth: int) -> Call:
     spec = Spec("fedtree-hist", {"trees": trees, "max_depth": depth, "max_bin": _BINS})
     protocol = register.make("protocol", spec)
 
@@ -76,13 +76,13 @@ def _training(held: Mapping[str, Holding], schema: Schema, trees: int, depth: in
     return call
 
 
-def _breast_cancer() -> tuple[Mapping[str, Holding], Schema]:
+def _breast_cancer() -> tuple[Mapping[str, LocalData], Schema]:
     """Return the federation that the bench trains on, its held-out rows left out."""
     found = spread(load_dataset(DataRef("breast-cancer"), None), Partition("iid"), _NAMES, 0)
-    return found.holdings, found.schema
+    return found.local_data, found.schema
 
 
-def _large() -> tuple[Mapping[str, Holding], Schema]:
+def _large() -> tuple[Mapping[str, LocalData], Schema]:
     data = table(30_000, 23)
     schema = Schema(tuple(Feature(f"f{i}") for i in range(data.X.shape[1])), "y")
     return over_clients(parts_of(data, _CLIENTS)), schema

@@ -99,12 +99,12 @@ class Active(Columns, Coordinator):
 @register.protocol("plain-vertical")
 @dataclass(frozen=True, kw_only=True)
 class PlainVertical(Protocol):
-    """Boosting over columns: the active party asks for histograms of its plaintext gradients."""
+    """Boosting, vertically: the active party asks for histograms of its plaintext gradients."""
 
     trees: int = 10
     depth: int = 3
     bins: int = 32
-    layout, holders, released = "columns", ("active", "passive"), False
+    layout, holders, released = "vertical", ("active", "passive"), False
     says = (Question, Answer)
 
     def roles(self, parties):

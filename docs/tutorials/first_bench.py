@@ -1,4 +1,5 @@
-"""What do three hospitals' trees tell a curious client, and what does split-only broadcast change?
+"""What do three hospitals' trees tell an honest-but-curious client, and what does split-only
+broadcast change?
 
 Run it: python docs/tutorials/first_bench.py
 """
@@ -9,7 +10,7 @@ from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import LeafCounts
-from fedtrees.core.holding import stacked
+from fedtrees.core.local_data import stacked
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
@@ -21,20 +22,20 @@ from fedtrees.protocols.views import view_of
 protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 10, "max_depth": 4}))
 setting = Setting.of(DataRef("breast-cancer"), Spec("iid"), 3, 0, protocol)
 federation = federation_of(setting, data_dir=None)
-print([len(held) for held in federation.holdings.values()], "rows per client")
+print([len(held) for held in federation.local_data.values()], "rows per client")
 
 # %% Train with FedTree's protocol, without a defense and with split-only broadcast.
 split_only = Composition((register.make("defense", Spec("split-only")),))
 runs = {
-    "none": train(protocol, federation.holdings, federation.schema, seed=0),
+    "none": train(protocol, federation.local_data, federation.schema, seed=0),
     "split-only": train(
-        protocol, federation.holdings, federation.schema, defense=split_only, seed=0
+        protocol, federation.local_data, federation.schema, defense=split_only, seed=0
     ),
 }
 
 # %% What did the last client receive about the leaves of the first tree?
 for name, run in runs.items():
-    view = view_of(run, ("client-2",), federation.holdings)
+    view = view_of(run, ("client-2",), federation.local_data)
     _, leaves = next(view.messages(LeafValues))
     print(f"{name:10}  value {leaves.value[:3]}  H {None if leaves.h is None else leaves.h[:3]}")
 
@@ -45,11 +46,11 @@ print("same predictions:", same_predictions)
 
 # %% ... and yet the class counts of every leaf can still be read off the leaf values.
 attack = register.make("attack", Spec("timberstrike", {"max_trees": 1}))
-others = [federation.holdings[name] for name in ("client-0", "client-1")]
+others = [federation.local_data[name] for name in ("client-0", "client-1")]
 victims = stacked(others, federation.schema)
 exact = {}
 for name, run in runs.items():
-    view = view_of(run, ("client-2",), federation.holdings)
+    view = view_of(run, ("client-2",), federation.local_data)
     guess = attack.run(view, Streams(0).rng("attack"))
     leaves = run.model.trees[0].leaves
     truth = true_leaf_counts(0, run.model.apply(victims.X)[:, 0], victims.y, leaves)

@@ -1,4 +1,4 @@
-"""Attack a model file with rows at hand, and score the attack beside the blind line."""
+"""Attack a model file with rows at hand, and score the attack beside the blind baseline."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.audit.model import ModelFile
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import OneHot, Schema, Table
 from fedtrees.core.specs import Spec
@@ -61,7 +61,7 @@ def view_of_file(
         each = trees_of_a_client(model.forest, rng)
         if each < len(model.forest.trees):
             view = replace(view, protocol="local-forests", parameters={"trees": each})
-    return replace(view, own=(Holding.of(held),) if len(held) else ())
+    return replace(view, own=(LocalData.of(held),) if len(held) else ())
 
 
 def with_groups(schema: Schema, held: Table) -> Schema:

@@ -115,7 +115,7 @@ def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
 
 
 def attack_table(a: AttackResult) -> Shown:
-    """Return the scores of an attack beside the blind line."""
+    """Return the scores of an attack beside the blind baseline."""
     lines = []
     for s in a.scores:
         gain = "–" if s.advantage is None else number(s.advantage, 3, signed=True)

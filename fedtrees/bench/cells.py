@@ -86,7 +86,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class BlindCell(Cell):
-    """What an adversary guesses who never looked."""
+    """What an adversary guesses who sees nothing."""
 
     threat: str
     stage = "blind"

@@ -12,7 +12,7 @@ from fedtrees.core.codec import decode, encode
 from fedtrees.core.defense import Context
 from fedtrees.core.errors import DataError, StoreError
 from fedtrees.core.files import write_whole
-from fedtrees.core.holding import rows_of
+from fedtrees.core.local_data import rows_of
 from fedtrees.core.registry import register
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
@@ -65,9 +65,9 @@ def load(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Tra
         protocol,
         make_defense(cell.defense),
         federation.schema,
-        rows_of(federation.holdings),
+        rows_of(federation.local_data),
         context,
-        {name: held.columns for name, held in federation.holdings.items()},
+        {name: held.columns for name, held in federation.local_data.items()},
         noise_from=NOISE,
     )
 

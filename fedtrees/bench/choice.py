@@ -272,7 +272,7 @@ class _Choice:
         base = dict.fromkeys(t for g in self.given for t in g.threats if fits(t, protocol))
         if "threats" in self.options:
             return [*base]
-        found = [*(base or register.make("protocol", protocol).curious)]
+        found = [*(base or register.make("protocol", protocol).adversaries)]
         asked = [d for d in self.given[0].defenses if d.parts] if "defenses" in self.options else []
         if asked and all(_of_answers(part) for d in asked for part in parts_of(d)):
             found = [
@@ -307,7 +307,7 @@ class _Choice:
         setting = Setting.of(*place, made)
         federation = federation_of(setting, self.data_dir)
         if str(protocol) not in self.looks:
-            held = federation.holdings
+            held = federation.local_data
             self.looks[str(protocol)] = train(short, held, federation.schema, noise_from="seed")
         training: Training = self.looks[str(protocol)]
         roles = roles_of(made, grid.clients[0])

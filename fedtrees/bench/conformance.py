@@ -26,7 +26,7 @@ from fedtrees.core.defense import Defense, Stage
 from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.guess import Guess, Records
-from fedtrees.core.holding import Holding, over_clients, stacked
+from fedtrees.core.local_data import LocalData, over_clients, stacked
 from fedtrees.core.messages import Message, emptied
 from fedtrees.core.registry import loaded_plugins, register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -118,7 +118,7 @@ def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:
     return Table(X.astype(np.float32), y), Schema((*features, kinds), "label")
 
 
-def sample_holdings(protocol: Protocol, seed: int = 0, parties: int = 3) -> dict[str, Holding]:
+def sample_local_data(protocol: Protocol, seed: int = 0, parties: int = 3) -> dict[str, LocalData]:
     """Lay the small table out over the parties of a protocol that hold data."""
     table, schema = sample_table(seed)
     names = protocol.holder_names(parties)
@@ -128,9 +128,9 @@ def sample_holdings(protocol: Protocol, seed: int = 0, parties: int = 3) -> dict
 
 def sample_training(
     protocol: Protocol, defense: Composition | None = None, parties: int = 3, seed: int = 5
-) -> tuple[Training, dict[str, Holding]]:
+) -> tuple[Training, dict[str, LocalData]]:
     """Train on the small table."""
-    held, (_, schema) = sample_holdings(protocol, parties=parties), sample_table()
+    held, (_, schema) = sample_local_data(protocol, parties=parties), sample_table()
     run = train(protocol, held, schema, defense=defense, seed=seed, noise_from="seed")
     return run, held
 
@@ -200,7 +200,7 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
         runs = [sample_training(made, seed=seed)[0] for made in (noisy, exact)]
         for place, found in beside_exact(stated, *(run.transcript for run in runs)).items():
             seen.setdefault(place, []).extend(found)
-    shares = 1 if noisy.summed else len(sample_holdings(noisy))  # of what is read
+    shares = 1 if noisy.summed else len(sample_local_data(noisy))  # of what is read
     for place, wrong in departures(stated, seen, shares):
         rule = f"what it does to {place} is what it states (`laws`)"
         yield Finding(rule, wrong is None, wrong or "")
@@ -214,7 +214,7 @@ def _noisy(protocol: Protocol, schema: Schema) -> bool:
 def carries_nothing(
     name: str,
     training: Training,
-    held: Mapping[str, Holding],
+    held: Mapping[str, LocalData],
     kinds: tuple[type[Message], ...] = (),
 ) -> Finding:
     """See that no message carries what somebody holds without saying so (`Message.verbatim`).
@@ -452,7 +452,7 @@ def _copied(guess: Guess, seed: int, schema: Schema) -> float:
     found = [r.table for r in guess.all(Records) if len(r.table)]
     if not found or not _fits(guess, schema):
         return 0.0
-    truth = stacked(list(_bait(seed).holdings.values())[:-1], schema)
+    truth = stacked(list(_bait(seed).local_data.values())[:-1], schema)
     assert truth is not None
     return score_records(found[0], truth, schema).exact_rows
 

@@ -16,7 +16,7 @@ from fedtrees.bench.cells import (
     TrainCell,
 )
 from fedtrees.bench.federation import Federation, federation_of
-from fedtrees.core.holding import rows_of
+from fedtrees.core.local_data import rows_of
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
@@ -118,8 +118,12 @@ def memory(values: float, processes: int) -> float:
 
 def _size(federation: Federation) -> tuple[int, float, int]:
     """Return rows, the mean of what a holder has of them, and columns."""
-    held = [len(h) for h in federation.holdings.values()]
-    return rows_of(federation.holdings), sum(held) / len(held), len(federation.schema.features) + 1
+    held = [len(h) for h in federation.local_data.values()]
+    return (
+        rows_of(federation.local_data),
+        sum(held) / len(held),
+        len(federation.schema.features) + 1,
+    )
 
 
 def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:

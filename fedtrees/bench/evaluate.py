@@ -27,7 +27,7 @@ from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
-from fedtrees.core.holding import Holding, rows_of
+from fedtrees.core.local_data import LocalData, rows_of
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -116,7 +116,7 @@ def run_training(cell: TrainCell, federation: Federation) -> Training:
     protocol: Protocol = register.make("protocol", cell.protocol)
     defense = make_defense(cell.defense)
     seed = cell.setting.seed
-    held, schema = federation.holdings, federation.schema
+    held, schema = federation.local_data, federation.schema
     return train(protocol, held, schema, defense=defense, seed=seed, noise_from=NOISE)
 
 
@@ -146,7 +146,7 @@ def evaluate_training(
     rows += [_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
     rows += [_cost(*cost) for cost in sorted(training.transcript.costs.items())]
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
-    found = largest_node(training, federation.holdings)
+    found = largest_node(training, federation.local_data)
     found = found or measure(training.protocol, training.defense, seed=cell.setting.seed)
     return Outcome(rows, {**common, "stage": "train", "measured": str(found or "")})
 
@@ -215,7 +215,7 @@ def seen(training: Training, case: Case) -> View:
     threat = Threat.parse(case.threat)
     asked = (threat.queries, threat.answers, threat.records)
     known = {"known": case.known, "entries": case.entries}
-    return view_of(training, case.principals, case.holdings, *asked, **known)
+    return view_of(training, case.principals, case.local_data, *asked, **known)
 
 
 def _case(cell: AttackCell | ExposureCell, federation: Federation, training: Training) -> Case:
@@ -230,11 +230,11 @@ def _data(case: Case) -> Data:
     def scored(kind: type[Claim]) -> bool:
         return any(metric.truth(case) is not None for metric in metrics_of(kind))
 
-    return Data(case.schema, rows_of(case.holdings), scored=scored)
+    return Data(case.schema, rows_of(case.local_data), scored=scored)
 
 
 def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) -> Iterator[Row]:
-    """Yield one row per score of every metric of every claim, each beside its blind line.
+    """Yield one row per score of every metric of every claim, each beside its blind baseline.
 
     Raises `ProtocolError` if a claim cannot be compared with anything here.
     """
@@ -325,7 +325,7 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     test, scores = federation.test, scores_of(federation.dataset.task)
     classes = len(federation.schema.classes)
     alone: dict[str, list[float]] = {}
-    for held in federation.holdings.values():
+    for held in federation.local_data.values():
         if held.y is None or not len(held.columns):
             continue
         if len(np.unique(held.y)) == classes or not classes:
@@ -340,7 +340,7 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
                 alone.setdefault(metric, []).append(value)
     rows = [{**_row(k, float(np.mean(v))), "protocol": protocol.alone} for k, v in alone.items()]
     # The constant prediction is the base rate; its accuracy is that of the majority class.
-    labels = np.concatenate([h.y for h in federation.holdings.values() if h.y is not None])
+    labels = np.concatenate([h.y for h in federation.local_data.values() if h.y is not None])
     constant = _constant_prediction(labels, classes, len(test))
     simplest = "majority-class" if classes else "mean-target"
     for metric, value in scores(test.y, constant).items():
@@ -355,12 +355,12 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
 
 
 def _trained_alone(
-    protocol: Protocol, held: Holding, federation: Federation, seed: int
+    protocol: Protocol, held: LocalData, federation: Federation, seed: int
 ) -> NDArray[np.float64]:
     """Return what a party predicts of the test rows that trains with nobody else."""
     columns = held.columns
     schema = federation.schema.of_columns(columns)
-    mine = Holding.of(Table(held.X, held.y, held.weight))
+    mine = LocalData.of(Table(held.X, held.y, held.weight))
     lone = dict.fromkeys(protocol.holder_names(1), mine)
     return train(protocol, lone, schema, seed=seed, noise_from=NOISE).predict(
         federation.test.X[:, columns]
@@ -416,8 +416,8 @@ def _number(value: float | None) -> float | None:
     return int(value) if isinstance(value, (int, np.integer)) else float(value)
 
 
-def blind_line(rows: Sequence[Row]) -> BlindLine:
-    """Return the blind line from a blind cell's rows."""
+def blind_baseline(rows: Sequence[Row]) -> BlindLine:
+    """Return the blind baseline from a blind cell's rows."""
     known = [r for r in rows if r.get("value") is not None]
     lines = [r for r in known if "attack_params" not in r]
     scores = {f"{r['metric']} {r.get('part', '')}".strip(): r["value"] for r in lines}

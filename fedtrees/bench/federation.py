@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_list
@@ -38,7 +38,7 @@ class Federation:
     """All the rows of one run; the truth stays here."""
 
     dataset: Dataset
-    holdings: Mapping[str, Holding]  # what each party holds of the training rows, by name
+    local_data: Mapping[str, LocalData]  # what each party holds of the training rows, by name
     test: Table
     reserve: Table | None  # rows nobody in the federation holds
 
@@ -70,13 +70,13 @@ class Federation:
 
         Raises `UsageError` if the principals hold everything, or know all labels.
         """
-        if set(self.holdings) <= set(principals):
+        if set(self.local_data) <= set(principals):
             raise UsageError(
-                f"threat {threat}: all {len(self.holdings)} parties that hold data collude; no "
+                f"threat {threat}: all {len(self.local_data)} parties that hold data collude; no "
                 "victim is left"
             )
         labelled = [
-            len(h) for n, h in self.holdings.items() if n not in principals and h.y is not None
+            len(h) for n, h in self.local_data.items() if n not in principals and h.y is not None
         ]
         told = Threat.parse(threat).labels if threat else 0
         if labelled and 0 < labelled[0] <= told:
@@ -84,7 +84,7 @@ class Federation:
                 f"threat {threat}: labels={told}, and there are {labelled[0]} training rows; give "
                 "fewer, so that some are left to guess"
             )
-        cells = sum(h.X.size for n, h in self.holdings.items() if n not in principals)
+        cells = sum(h.X.size for n, h in self.local_data.items() if n not in principals)
         entries = Threat.parse(threat).entries if threat else 0
         if 0 < cells <= entries:
             raise UsageError(
@@ -92,7 +92,7 @@ class Federation:
                 "so that some are left to guess"
             )
         return Case(
-            holdings=self.holdings,
+            local_data=self.local_data,
             roles=roles,
             principals=principals,
             schema=self.schema,
@@ -113,8 +113,8 @@ class Federation:
 def _grown_on(
     federation: Federation, training: Training, seed: int, name: str, round: int
 ) -> NDArray[np.bool_] | None:
-    """Return which rows of a holding a round used, by the coins of the training."""
-    n = len(federation.holdings[name])
+    """Return which rows of local data a round used, by the coins of the training."""
+    n = len(federation.local_data[name])
     streams = Streams(seed, training.noise_from).child(name)
     return training.protocol.grown_on(n, streams, round, training.defense)
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
@@ -78,7 +78,7 @@ class Payload:
 
 def held_values(
     transcript: Transcript,
-    holdings: Mapping[str, Holding],
+    local_data: Mapping[str, LocalData],
     schema: Schema,
     kinds: tuple[type[Message], ...] = (),
 ) -> list[str]:
@@ -87,7 +87,7 @@ def held_values(
     Parameters
     ----------
     transcript : Transcript
-    holdings : mapping of str to Holding
+    local_data : mapping of str to LocalData
         Of every party; columns of few values are not searched for.
     schema : Schema
     kinds : tuple of Message types
@@ -95,7 +95,7 @@ def held_values(
         time; none: in all.
     """
     found: list[str] = []
-    every = [_Searched.of(name, held, schema) for name, held in holdings.items()]
+    every = [_Searched.of(name, held, schema) for name, held in local_data.items()]
     for payload in _payloads(transcript, kinds):
         for searched in every:
             if payload.readers - {searched.party} and (
@@ -142,7 +142,7 @@ class _Searched:
     mixed: Floats  # shape (n, k): constant, columns of any kind and labels
 
     @classmethod
-    def of(cls, party: str, held: Holding, schema: Schema) -> _Searched:
+    def of(cls, party: str, held: LocalData, schema: Schema) -> _Searched:
         X = held.X.astype(np.float64)
         names = [schema.features[c].name for c in held.columns]
         many = [len(np.unique(x)) >= 0.9 * len(x) and np.isfinite(x).all() for x in X.T]

@@ -10,7 +10,7 @@ import numpy as np
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.guarantee import AtLeast, Guarantee, MutualInformation
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.streams import Streams
 from fedtrees.privacy.measured import bound_of_guesses, most_of_guesses
 from fedtrees.privacy.node_information import node_information
@@ -93,21 +93,23 @@ def audit(
     return _audited(chosen, defense, canaries, runs or canaries.runs, seed)
 
 
-def largest_node(training: Training, holdings: Mapping[str, Holding]) -> MutualInformation | None:
+def largest_node(
+    training: Training, local_data: Mapping[str, LocalData]
+) -> MutualInformation | None:
     """Return the most that a node tells of labels which somebody without labels was shown.
 
     None where nothing of the kind is claimed. 0 where nothing but roots was shown: trees are then
     those of the active party alone.
     """
     claims = [c for c in training.claims if isinstance(c, MutualInformation)]
-    labelled = next((h for h in holdings.values() if h.y is not None), None)
+    labelled = next((h for h in local_data.values() if h.y is not None), None)
     if not claims or labelled is None or labelled.y is None:
         return None
     y = labelled.y.astype(np.int64)
     totals = np.bincount(y, minlength=len(training.schema.classes))
     worst = 0.0
-    for name in (n for n, held in holdings.items() if held.y is None):
-        for rows in training.protocol.nodes_shown(view_of(training, (name,), holdings)):
+    for name in (n for n, held in local_data.items() if held.y is None):
+        for rows in training.protocol.nodes_shown(view_of(training, (name,), local_data)):
             counts = np.bincount(y[rows], minlength=len(totals))
             worst = max(worst, float(node_information(counts, totals)))
     if claims[0].unit == "share":
@@ -127,15 +129,15 @@ def _audited(
     """Train so many times, with other coin flips each, and guess them all."""
     # What is sealed is seen by nobody: whether it is computed makes no difference but time.
     ideal = (replace(p, mode="ideal") if hasattr(p, "mode") else p for p in defense.parts)  # type: ignore[type-var]
-    defense, coins = Composition(tuple(ideal)), Streams(seed).child("audit")
+    defense, randomness = Composition(tuple(ideal)), Streams(seed).child("audit")
     scores, there = [], []
     for run in range(runs):
-        rng = coins.rng("rows", run)
+        rng = randomness.rng("rows", run)
         rows, others = canaries.rows(canaries.most, rng)
         there.append(rng.integers(0, 2, len(rows)) == 1)
         training = train(
             protocol, canaries.held(rows, there[-1], others), canaries.schema, defense=defense,
-            seed=int(coins.rng("run", run).integers(1 << 62)), noise_from="seed",
+            seed=int(randomness.rng("run", run).integers(1 << 62)), noise_from="seed",
         )  # fmt: skip
         scores.append(canaries.scores(training, rows, others))
     claims = _epsilons(protocol, defense)

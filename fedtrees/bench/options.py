@@ -92,7 +92,7 @@ class BenchOptions:
     partition: tuple[str, ...] = _option("iid, label-skew[alpha=], quantity-skew, ...")
     clients: tuple[int, ...] = _option("Number of parties that hold data.")
     threat: tuple[str, ...] = _option(
-        "Who is curious: client, client[count=2], server; passive, active."
+        "Adversaries: client, client[count=2], server; passive, active."
     )
     seeds: str | None = _option(
         "A count, or a list such as 0,1,2 (default: the suite's).", default=None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import LocalNetwork
 from fedtrees.core.party import acting
 
@@ -34,12 +34,12 @@ def reachable(start: object) -> Iterator[object]:
                 waiting.append(other)
 
 
-def others_rows(net: LocalNetwork, holdings: Mapping[str, Holding]) -> list[str]:
+def others_rows(net: LocalNetwork, local_data: Mapping[str, LocalData]) -> list[str]:
     """Return who leads to whose columns or labels, a text each; what a message told aside.
 
     A class that parties share, or a list that they were all given, is such a way.
     """
-    whole = {name: _arrays(held) for name, held in holdings.items()}
+    whole = {name: _arrays(held) for name, held in local_data.items()}
     found = []
     for name in net.names:
         party = net.party(name)
@@ -63,7 +63,7 @@ def _led_to(party: object) -> Iterator[np.ndarray[Any, Any]]:
     yield from (x for x in reachable(party) if isinstance(x, np.ndarray))
 
 
-def _arrays(held: Holding) -> dict[tuple[Any, ...], str]:
+def _arrays(held: LocalData) -> dict[tuple[Any, ...], str]:
     found = {_key(held.X): "columns"}
     if held.y is not None:
         found[_key(held.y)] = "labels"

@@ -88,12 +88,12 @@ class Runner:
         return Store(self.folder)
 
     def missing(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return the cells without a result; what failed or had no blind line is tried again."""
+        """Return cells without a result; what failed or had no blind baseline is tried again."""
         found = ((c, self.store.read(c.key(self.provenance))) for c in cells)
         return [c for c, result in found if result is None or _again(result)]
 
     def jobs(self, plan: Plan) -> tuple[list[Job], list[Job]]:
-        """Return what remains: first the blind line and references, then the groups."""
+        """Return what remains: first the blind baseline and references, then the groups."""
         blind = [Job((c,)) for c in self.missing(plan.blind)]
         references = [Job((c,)) for c in self.missing(plan.references)]
         groups: dict[str, list[Job]] = {}
@@ -191,7 +191,7 @@ class Runner:
         def attack(federation: Federation) -> Outcome:
             if not reason.ok and reason.code != "needs-parameter":
                 raise Unfit(reason)
-            line = evaluate.blind_line(blind["rows"]) if blind and seen else None
+            line = evaluate.blind_baseline(blind["rows"]) if blind and seen else None
             return evaluate.evaluate_attack(cell, federation, trained(federation), line)
 
         return self._run(cell, attack, seen)

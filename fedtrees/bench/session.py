@@ -22,7 +22,7 @@ from fedtrees.bench.suite import Suite, fits
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.files import parse_json, read_listed, write_listed
-from fedtrees.core.holding import rows_of
+from fedtrees.core.local_data import rows_of
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
@@ -181,7 +181,7 @@ def limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
     said = set()
     for group in todo.groups:
         setting = group.train.setting
-        rows = rows_of(federation_of(setting, data_dir).holdings)
+        rows = rows_of(federation_of(setting, data_dir).local_data)
         for name in sorted({c.attack.name for c in group.attacks if isinstance(c, AttackCell)}):
             reason = fit(attack=Spec(name), data=Data(rows=rows))
             if not reason.ok and (setting.data, name) not in said:

@@ -173,7 +173,8 @@ def farther_apart(
 ) -> Iterator[tuple[str, str]]:
     """Yield each field where a part says that it is nonexpansive, and what speaks against it or "".
 
-    Numbers that it was given, and the same moved a little, pass what it states with the same coins.
+    Numbers that it was given, and the same moved a little, pass what it states with the same
+    randomness.
     """
     for place, found in seen.items():
         if place[0] not in nonexpansive:

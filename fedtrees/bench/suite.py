@@ -146,13 +146,15 @@ class Grid:
     def with_known_threats(self) -> Grid:
         """Return the grid with threats that its protocols know, where nobody named any.
 
-        A protocol with none of the roles in them is attacked by those who are `Protocol.curious`.
+        A protocol with none of the roles in them is attacked by those who are
+        `Protocol.adversaries`.
         """
         found = {t: None for t in self.threats for p in self.protocols if fits(t, p)}
         for spec in self.protocols:
             if not any(fits(t, spec) for t in self.threats):
-                curious: tuple[str, ...] = getattr(register.make("protocol", spec), "curious", ())
-                found |= dict.fromkeys(curious)
+                made = register.make("protocol", spec)
+                adversaries: tuple[str, ...] = getattr(made, "curious", made.adversaries)
+                found |= dict.fromkeys(adversaries)
         return replace(self, threats=tuple(found))
 
     @property

@@ -27,7 +27,7 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 
 if TYPE_CHECKING:
     from fedtrees.bench.federation import Federation
-    from fedtrees.core.holding import Holding
+    from fedtrees.core.local_data import LocalData
     from fedtrees.core.reasons import Reason
     from fedtrees.core.threat import Threat
     from fedtrees.protocols.base import Training
@@ -49,7 +49,7 @@ def explain(
     clients: Clients = 3,
     threat: Annotated[
         list[str] | None,
-        typer.Option(help="Who is curious: passive[count=2], active[queries=1000], server+client."),
+        typer.Option(help="Adversaries: passive[count=2], active[queries=1000], server+client."),
     ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
@@ -58,8 +58,8 @@ def explain(
 ) -> None:
     """Run two trees and show who sees what, why, what guards it, and which attacks apply.
 
-    Without threats, one party of every role is curious, and several together where others hold
-    data besides. Without a protocol: which attacks apply to every protocol.
+    Without threats, one party of every role is honest-but-curious, and several together where
+    others hold data besides. Without a protocol: which attacks apply to every protocol.
     """
     check_clients(clients)
     load_plugins(plugin)
@@ -186,7 +186,7 @@ def _explanation(
     defense = make_defense(composed[0])
     setting = Setting.of(DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol)
     federation = federation_of(setting, data_dir)
-    held, schema = federation.holdings, federation.schema
+    held, schema = federation.local_data, federation.schema
     training = train(protocol, held, schema, defense=defense, noise_from="seed")
     rows = disclosures(training.transcript, defense)
     found = _threats(training, threats)
@@ -232,7 +232,8 @@ def _attacks() -> list[str]:
 def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]:
     """Return the threats by name: those given, or one party of every role.
 
-    And all parties of a curious role together, where they leave a holder of data to attack.
+    And all parties of a honest-but-curious role together, where they leave a holder of data to
+    attack.
     """
     from fedtrees.core.specs import split_outside
     from fedtrees.core.threat import Threat
@@ -241,10 +242,10 @@ def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]
     texts = [piece for text in given for piece in split_outside(text, ",")]
     if not texts:
         texts = sorted({*roles.values()})
-        for curious in training.protocol.curious:
-            together = {name for name, role in roles.items() if role == curious}
+        for adversaries in training.protocol.adversaries:
+            together = {name for name, role in roles.items() if role == adversaries}
             if len(together) > 1 and set(training.columns) - together:
-                texts.append(f"{curious}[count={len(together)}]")
+                texts.append(f"{adversaries}[count={len(together)}]")
     return {text: Threat.parse(text, roles) for text in texts}
 
 
@@ -254,7 +255,7 @@ def _told(reason: Reason) -> dict[str, Any]:
 
 def _who_attacks(
     training: Training,
-    holdings: Mapping[str, Holding],
+    local_data: Mapping[str, LocalData],
     threats: Mapping[str, Threat],
     federation: Federation | None = None,
 ) -> dict[str, dict[str, Reason]]:
@@ -266,8 +267,8 @@ def _who_attacks(
     roles, found = training.transcript.roles, {}
     for text, threat in threats.items():
         who = threat.principals(roles)
-        if federation is None or {*holdings} <= {*who}:  # nobody is left to score
-            case = Case(holdings, roles, who, training.schema, Streams(0), text)
+        if federation is None or {*local_data} <= {*who}:  # nobody is left to score
+            case = Case(local_data, roles, who, training.schema, Streams(0), text)
         else:
             case = federation.case(roles, who, 0, text, training)
         found[text] = applying(_attacks(), training, case)
@@ -294,8 +295,8 @@ def exposed() -> list[dict[str, Any]]:
     for name in register.names("protocol"):
         if register.get("protocol", name).missing():
             continue
-        training, holdings = sample_training(register.make("protocol", briefly(Spec(name))))
-        for text, reasons in _who_attacks(training, holdings, _threats(training)).items():
+        training, local_data = sample_training(register.make("protocol", briefly(Spec(name))))
+        for text, reasons in _who_attacks(training, local_data, _threats(training)).items():
             attacks = [attack for attack, reason in reasons.items() if reason.ok]
             found.append({"protocol": name, "threat": text, "attacks": attacks})
     return found

@@ -104,7 +104,7 @@ def _entries(kind: str) -> list[dict[str, str]]:
 
 
 def _threats() -> list[dict[str, str]]:
-    """Return the roles that may be curious, what a threat may add, and in which protocols."""
+    """Return the roles of adversaries, what a threat may add, and in which protocols."""
     from fedtrees.bench.suite import roles_of
     from fedtrees.core.registry import register
     from fedtrees.core.specs import Spec

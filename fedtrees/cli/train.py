@@ -84,7 +84,7 @@ def train(
     tell(dataset.notes if table else ())
     began = time.perf_counter()
     training = train_federation(
-        made, federation.holdings, federation.schema, defense=composed, seed=seed,
+        made, federation.local_data, federation.schema, defense=composed, seed=seed,
         noise_from=noise_from,
     ).to_rely_on()  # fmt: skip
     seconds = time.perf_counter() - began
@@ -151,9 +151,9 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "dataset": dataset.name,
         "task": dataset.task,
         "classes": list(dataset.schema.classes),
-        "clients": [len(held) for held in federation.holdings.values()],
+        "clients": [len(held) for held in federation.local_data.values()],
         "training_rows": training.n_rows,
-        "columns": [len(held.columns) for held in federation.holdings.values()],
+        "columns": [len(held.columns) for held in federation.local_data.values()],
         "test_rows": len(test),
         "utility": scores_of(dataset.task)(test.y, predicted),
         "trees": len(training.model),

@@ -1,4 +1,4 @@
-"""The vocabulary: parties, holdings, messages, views, guesses, defenses.
+"""The vocabulary: parties, local data, messages, views, guesses, defenses.
 
 It imports nothing else of fedtrees.
 """

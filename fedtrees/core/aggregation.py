@@ -43,7 +43,7 @@ class Wire:
         ``carry(sender, receivers, message, why)`` sends and writes down; a receiver who is the
         sender opened it.
     streams : Streams
-        Coins of what happens to messages on their way, and no party's own.
+        Randomness of what happens to messages on their way, and no party's own.
     least : int
         How many replies must arrive for a sum to be opened: those whose shares of noise add up to
         what is claimed.

@@ -14,7 +14,8 @@ from fedtrees.core.view import View
 
 
 class Attack(ABC):
-    """Base of all attacks. Nothing here lets truth in: a view and coins go in, a guess comes out.
+    """Base of all attacks. Nothing here lets truth in: a view and randomness go in, a guess comes
+    out.
 
     Attributes
     ----------
@@ -26,7 +27,7 @@ class Attack(ABC):
     gives : type of Claim or None
         What a blind attack claims.
     comparison : bool
-        Whether it is a control, or a replica of published code: another attack knows all that it
+        Whether it is a control, or a published implementation: another attack knows all that it
         does. Such attacks run where they are named; they are not among those that apply.
     most_rows : int or None
         Training rows of more than which it is not run: its cost grows faster than they do. That is

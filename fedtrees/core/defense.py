@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.channel import Change
 from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.errors import GlassWallError, UsageError
+from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.party import acting_party
 from fedtrees.core.reasons import Reason
@@ -59,7 +59,7 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a hook may know: who acts, the public parameters, that party's coins, the ledger.
+    """What a hook may know: who acts, the public parameters, that party's randomness, the ledger.
 
     Attributes
     ----------
@@ -89,23 +89,23 @@ class Context:
     acted: set[int] = field(default_factory=set)
     level: Level | None = None
     reader: str | None = None
-    _held: Holding | None = None
+    _held: LocalData | None = None
     _draws: Counter[str] = field(default_factory=Counter)
 
     @property
-    def held(self) -> Holding | None:
+    def held(self) -> LocalData | None:
         """What the acting party holds, for its own hooks alone.
 
         Raises
         ------
-        GlassWallError
+        LocalDataError
             If another party acts, or none, or if the part does not say that it `reads_rows`.
         """
         party = acting_party()
         if party is None or party.name != self.party:
-            raise GlassWallError(f"what {self.party!r} holds is for its own hooks alone")
+            raise LocalDataError(f"what {self.party!r} holds is for its own hooks alone")
         if self.reader is not None:
-            raise GlassWallError(
+            raise LocalDataError(
                 f"{self.reader!r} reads what {self.party!r} holds and does not say so; give it "
                 "reads_rows = True"
             )

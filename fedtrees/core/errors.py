@@ -60,8 +60,11 @@ class ProtocolError(FedtreesError):
     exit_code = 6
 
 
-class GlassWallError(ProtocolError):
+class LocalDataError(ProtocolError):
     """Private state of a party was read from outside that party's own methods."""
+
+
+GlassWallError = LocalDataError  # until the next release
 
 
 class UnguardedMessageError(ProtocolError):

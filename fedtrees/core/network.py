@@ -18,7 +18,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Level
 from fedtrees.core.errors import ProtocolError, did_you_mean
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, closed, sealed
 from fedtrees.core.party import Party, acting, acting_party
 from fedtrees.core.schema import Schema
@@ -137,7 +137,7 @@ class LocalNetwork(Network):
             party.net = proxy(self)  # what one party holds leads to nobody else's
         self.transcript.roles[party.name] = party.role
 
-    def context_of(self, name: str, role: str, held: Holding | None = None) -> Context:
+    def context_of(self, name: str, role: str, held: LocalData | None = None) -> Context:
         """Return the defense context of a party, which may yet have to join."""
         if name not in self._contexts:
             schema, parameters = self._public
@@ -159,7 +159,7 @@ class LocalNetwork(Network):
         return list(self._parties)
 
     def party(self, name: str) -> Party:
-        """Return a party, behind its glass wall; act as it to hand it rows to predict."""
+        """Return a party, behind its local data boundary; act as it to hand it rows to predict."""
         return self._parties[name]
 
     def context(self, name: str) -> Context:
@@ -220,14 +220,14 @@ class LocalNetwork(Network):
         """Enter noisy releases of the protocol's own into the ledger (`Context.spend`)."""
         self.context(self._sender().name).spend(mechanism, **release)
 
-    def predict(self, queries: Mapping[str, Holding], what: str = "predict") -> NDArray[Any]:
+    def predict(self, queries: Mapping[str, LocalData], what: str = "predict") -> NDArray[Any]:
         """Let the parties predict rows of which each has some columns.
 
         What crosses is in `inference`, a transcript of its own.
 
         Parameters
         ----------
-        queries : mapping of str to Holding
+        queries : mapping of str to LocalData
             What each holder has of the rows, without labels.
         what : {"predict", "leaves"}
             The coordinator's method.

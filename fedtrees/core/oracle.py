@@ -1,4 +1,4 @@
-"""Oracles: an inference endpoint that somebody curious may ask, so many rows and no more."""
+"""Oracles: an inference endpoint that an adversary may ask, so many rows and no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parties, and the glass wall around what is theirs."""
+"""Parties, and the local data boundary around what is theirs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import GlassWallError, ProtocolError
+from fedtrees.core.errors import LocalDataError, ProtocolError
 from fedtrees.core.messages import Message
 from fedtrees.core.streams import Streams
 
@@ -57,9 +57,9 @@ class _Walled(type):
 class Party(metaclass=_Walled):
     """Someone who holds private state and answers messages.
 
-    Every instance attribute but ``name`` sits behind a glass wall: it can be read and written
-    only while this party acts, that is inside one of its methods that the network called. The
-    wall is against mistakes in protocols, not against hostile Python.
+    Every instance attribute but ``name`` sits behind local data boundary: it can be read and
+    written only while this party acts, that is inside one of its methods that the network called.
+    The wall is against mistakes in protocols, not against hostile Python.
 
     Parameters
     ----------
@@ -69,11 +69,11 @@ class Party(metaclass=_Walled):
     Attributes
     ----------
     streams : Streams
-        Its own coins, handed out by the network it joins.
+        Its own randomness, handed out by the network it joins.
     row_hook : callable
         What the defenses do to its rows' labels and gradients (`Defense.rows`, less its context),
         handed out likewise.
-    queries : Holding
+    queries : LocalData
         Its columns of the rows to predict, where a model that nobody holds whole predicts.
     sealing : object
         What it computes on sealed values with (`Protocol.sealing`), handed out likewise.
@@ -110,7 +110,7 @@ class Party(metaclass=_Walled):
             key not in _PUBLIC and key in object.__getattribute__(self, "__dict__")
         )
         if private and _acting.get() is not self:
-            raise GlassWallError(
+            raise LocalDataError(
                 f"{key!r} of {object.__getattribute__(self, 'name')!r} is private: only its own "
                 "methods may read it; send a message and handle it there"
             )
@@ -118,7 +118,7 @@ class Party(metaclass=_Walled):
 
     def __setattr__(self, key: str, value: Any) -> None:
         if _acting.get() is not self:
-            raise GlassWallError(f"{key!r} of a party can be set only by its own methods")
+            raise LocalDataError(f"{key!r} of a party can be set only by its own methods")
         object.__setattr__(self, key, value)
 
     def own_thresholds(self) -> Mapping[tuple[int, int], tuple[int, float]]:

@@ -65,7 +65,7 @@ class Streams:
         """Return the streams of whoever decides on splits."""
         return self.child("server")
 
-    def holding(self, index: int) -> Streams:
+    def client(self, index: int) -> Streams:
         """Return the streams of one of those who hold rows."""
         return self.child(f"client-{index}")
 

@@ -1,4 +1,4 @@
-"""Threats: which parties are curious, together, and what they know besides."""
+"""Threats: which parties are honest-but-curious, together, and what they know besides."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Threat:
         return "+".join([*told, "collusion"] if several else told)
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the names of the curious parties, given every party's role.
+        """Return the names of the honest-but-curious parties, given every party's role.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Views: all that the curious parties of a threat saw, and nothing else."""
+"""Views: all that the honest-but-curious parties of a threat saw, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fedtrees.core.channel import Change, Channel, chained
 from fedtrees.core.composition import Composition
-from fedtrees.core.holding import Holding, KnownEntries, stacked
+from fedtrees.core.local_data import KnownEntries, LocalData, stacked
 from fedtrees.core.messages import Message, closed
 from fedtrees.core.oracle import Oracle
 from fedtrees.core.schema import Schema, Table
@@ -43,7 +43,7 @@ class View:
         Names of the colluding parties.
     roles : mapping of str to str
         Role of every party by name (public).
-    own : tuple of Holding
+    own : tuple of LocalData
         What each principal that holds anything holds.
     schema : Schema
     protocol : str
@@ -52,13 +52,14 @@ class View:
     n_rows : int
         Declared number of training rows over all parties, own ones included.
     defense : Composition
-        What defended the run: its parameters are public, its coins are not.
+        What defended the run: its parameters are public, its randomness are not.
     seen : tuple of Seen
         Messages received or sent by a principal, in order. What is `Sealed` in them stays so, but
-        for what a principal sealed itself: with its rows that is all it knows of its own coins.
+        for what a principal sealed itself: with its rows that is all it knows of its own
+        randomness.
     oracle : Oracle or None
         Answers queries, where the threat has a budget for them.
-    known : Holding or None
+    known : LocalData or None
         Ids and labels, without columns, of training rows whose labels the threat declares known.
     entries : KnownEntries or None
         Single values of others' rows that it declares known.
@@ -70,7 +71,7 @@ class View:
 
     principals: tuple[str, ...]
     roles: Mapping[str, str]
-    own: tuple[Holding, ...]
+    own: tuple[LocalData, ...]
     schema: Schema
     protocol: str
     parameters: Mapping[str, Any]
@@ -78,7 +79,7 @@ class View:
     defense: Composition
     seen: tuple[Seen, ...]
     oracle: Oracle | None = None
-    known: Holding | None = None
+    known: LocalData | None = None
     entries: KnownEntries | None = None
     stated: tuple[tuple[str, str, Change], ...] = ()
     weighted: bool = False

@@ -8,16 +8,16 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedtrees.crypto.coins import Coins
+from fedtrees.crypto.randomness import Randomness
 from fedtrees.sealing.errors import MalformedError
 from fedtrees.sealing.secret import Secret
 
 KEY_BYTES = 32
 
 
-def draw_key(coins: Coins) -> Secret[bytes]:
+def draw_key(randomness: Randomness) -> Secret[bytes]:
     """Draw a private key, 32 bytes."""
-    return Secret(coins.take(KEY_BYTES))
+    return Secret(randomness.take(KEY_BYTES))
 
 
 def public_of(private: Secret[bytes]) -> bytes:

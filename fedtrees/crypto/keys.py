@@ -10,7 +10,7 @@ from functools import cached_property
 
 from gmpy2 import invert, is_prime, mpz, next_prime, powmod
 
-from fedtrees.crypto.coins import SYSTEM, Coins
+from fedtrees.crypto.randomness import SYSTEM, Randomness
 from fedtrees.sealing import sizes
 from fedtrees.sealing.errors import MalformedError
 from fedtrees.sealing.secret import Secret, Unprintable
@@ -169,39 +169,39 @@ class KeyPair(Unprintable):
         return f"<KeyPair of {self.public!r}>"
 
 
-def drawn(bits: int, coins: Coins) -> KeyPair:
-    """Draw a key of any length by some coins; see `KeyPair.generate`."""
+def drawn(bits: int, randomness: Randomness) -> KeyPair:
+    """Draw a key of any length by some randomness; see `KeyPair.generate`."""
     while True:
-        (p, of_p), (q, of_q) = _prime(bits // 2, coins), _prime(bits // 2, coins)
+        (p, of_p), (q, of_q) = _prime(bits // 2, randomness), _prime(bits // 2, randomness)
         n = p * q
         # n-th powers are then all (p - 1)(q - 1) of them, and DJN's group is as large as can be
         if math.gcd(n, (p - 1) * (q - 1)) == 1 and math.gcd(p - 1, q - 1) == 2:
             break
-    x = mpz(coins.below(int(n) - 2) + 2)
+    x = mpz(randomness.below(int(n) - 2) + 2)
     public = PublicKey(int(n), int(powmod(-x * x, n, n * n)))
     primes = Prime(p, n, of_p), Prime(q, n, of_q)
     return KeyPair(public, primes)
 
 
-def _prime(bits: int, coins: Coins) -> tuple[mpz, mpz]:
+def _prime(bits: int, randomness: Randomness) -> tuple[mpz, mpz]:
     """Return a prime p of so many bits, the two highest set, and a generator modulo p^2."""
     while True:
         free = bits - _COFACTOR_BITS
-        r = next_prime(mpz(coins.below(1 << (free - 1)) | 1 << (free - 1)))
+        r = next_prime(mpz(randomness.below(1 << (free - 1)) | 1 << (free - 1)))
         least, most = (3 << (bits - 2)) // (2 * r) + 1, ((1 << bits) - 1) // (2 * r)
         for _ in range(20 * bits):  # of the p that are tried, one in some 0.35 bits is prime
-            k = (coins.below(int(most - least)) + int(least)) | 1
+            k = (randomness.below(int(most - least)) + int(least)) | 1
             p = 2 * k * r + 1
             if p.bit_length() == bits and is_prime(p):
-                root = _primitive_root(p, {2, int(r), *_small_factors(int(k))}, coins)
+                root = _primitive_root(p, {2, int(r), *_small_factors(int(k))}, randomness)
                 # root^p mod p^2 has the order of root mod p; and p-th powers are what n-th powers
                 # are modulo p^2
                 return p, powmod(root, p, p * p)
 
 
-def _primitive_root(p: mpz, factors: set[int], coins: Coins) -> mpz:
+def _primitive_root(p: mpz, factors: set[int], randomness: Randomness) -> mpz:
     while True:
-        root = mpz(coins.below(int(p) - 2) + 2)
+        root = mpz(randomness.below(int(p) - 2) + 2)
         if all(powmod(root, (p - 1) // factor, p) != 1 for factor in factors):
             return root
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.agreement import KEY_BYTES, agree, draw_key, public_of
-from fedtrees.crypto.coins import SYSTEM, Coins
 from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.mask_seeds import (
@@ -29,6 +28,7 @@ from fedtrees.crypto.mask_seeds import (
     self_seed,
     tag,
 )
+from fedtrees.crypto.randomness import SYSTEM, Randomness
 from fedtrees.crypto.survivor_sets import SurvivorSets
 from fedtrees.sealing.errors import (
     ExposureError,
@@ -51,7 +51,7 @@ class MaskingParty(Unprintable):
     name : str
         One of the plan's parties.
     ledger : Ledger, optional
-    coins : Coins
+    randomness : Randomness
     opened : SurvivorSets, optional
         Of the sums it knows to be opened, those of other plans among them.
     """
@@ -61,18 +61,18 @@ class MaskingParty(Unprintable):
         plan: MaskPlan,
         name: str,
         ledger: Ledger | None = None,
-        coins: Coins = SYSTEM,
+        randomness: Randomness = SYSTEM,
         opened: SurvivorSets | None = None,
     ) -> None:
         if name not in plan.parties:
             raise UsageError(f"{name!r} is none of the plan's parties {list(plan.parties)}")
         self.plan, self.name = plan, name
         self.ledger = Ledger() if ledger is None else ledger
-        self._coins = coins
+        self._randomness = randomness
         self._opened = SurvivorSets() if opened is None else opened
-        self._key = draw_key(coins)
-        self._lock_keys = [draw_key(coins) for _ in range(plan.sums)]
-        self._seeds = [draw_key(coins) for _ in range(plan.sums)]
+        self._key = draw_key(randomness)
+        self._lock_keys = [draw_key(randomness) for _ in range(plan.sums)]
+        self._seeds = [draw_key(randomness) for _ in range(plan.sums)]
         self._agreed: dict[str, Secret[bytes]] = {}  # by the other party, until boxes are open
         self._pairs: list[dict[str, Secret[bytes]]] = []  # seeds of each sum
         self._advertised: Advertisement | None = None
@@ -126,7 +126,7 @@ class MaskingParty(Unprintable):
         with self.ledger.timed("shares", 2 * self.plan.sums * len(points)):
             for secrets in zip(self._seeds, self._lock_keys, strict=True):
                 for secret in secrets:
-                    dealt = shamir.share(secret, self.plan.threshold, points, self._coins)
+                    dealt = shamir.share(secret, self.plan.threshold, points, self._randomness)
                     for x, text in dealt.items():
                         texts[x].append(text)
         self._kept = Secret(b"".join(texts[self.plan.point(self.name)]))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from gmpy2 import invert, mpz, powmod
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto.coins import SYSTEM, Coins
 from fedtrees.crypto.keys import KeyPair, Prime, PublicKey
+from fedtrees.crypto.randomness import SYSTEM, Randomness
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Unprintable
 
@@ -75,12 +75,12 @@ class Obfuscators(Unprintable, ABC):
         Where they are counted when made.
     """
 
-    __slots__ = ("coins", "ledger", "public")
+    __slots__ = ("ledger", "public", "randomness")
 
     def __init__(
-        self, public: PublicKey, ledger: Ledger | None = None, coins: Coins = SYSTEM
+        self, public: PublicKey, ledger: Ledger | None = None, randomness: Randomness = SYSTEM
     ) -> None:
-        self.public, self.coins = public, coins
+        self.public, self.randomness = public, randomness
         self.ledger = Ledger() if ledger is None else ledger
 
     def take(self, count: int) -> list[mpz]:
@@ -103,7 +103,7 @@ class PlainObfuscators(Obfuscators):
 
     def _make(self, count: int) -> list[mpz]:
         public = self.public
-        drawn = (self.coins.below(public.n - 1) + 1 for _ in range(count))
+        drawn = (self.randomness.below(public.n - 1) + 1 for _ in range(count))
         return [powmod(r, public.modulus, public.square) for r in drawn]
 
 
@@ -119,13 +119,15 @@ class OwnerObfuscators(Obfuscators):
     ----------
     keys : KeyPair
     ledger : Ledger, optional
-    coins : Coins
+    randomness : Randomness
     """
 
     __slots__ = ("_inverse", "_primes", "_tables")
 
-    def __init__(self, keys: KeyPair, ledger: Ledger | None = None, coins: Coins = SYSTEM) -> None:
-        super().__init__(keys.public, ledger, coins)
+    def __init__(
+        self, keys: KeyPair, ledger: Ledger | None = None, randomness: Randomness = SYSTEM
+    ) -> None:
+        super().__init__(keys.public, ledger, randomness)
         self._primes = keys.primes()
         first, second = self._primes
         self._inverse = invert(first.square, second.square)
@@ -141,7 +143,7 @@ class OwnerObfuscators(Obfuscators):
         return [x + (y - x) * inverse % square * step for x, y in zip(a, b, strict=True)]
 
     def _parts(self, prime: Prime, table: FixedBase | None, count: int) -> list[mpz]:
-        exponents = [self.coins.below(int(prime.p) - 1) for _ in range(count)]
+        exponents = [self.randomness.below(int(prime.p) - 1) for _ in range(count)]
         if table is not None:
             return table.powers(exponents)
         return [powmod(e + 1, prime.p, prime.square) for e in exponents]
@@ -163,9 +165,9 @@ class DJNObfuscators(Obfuscators):
     __slots__ = ("_bound", "_table")
 
     def __init__(
-        self, public: PublicKey, ledger: Ledger | None = None, coins: Coins = SYSTEM
+        self, public: PublicKey, ledger: Ledger | None = None, randomness: Randomness = SYSTEM
     ) -> None:
-        super().__init__(public, ledger, coins)
+        super().__init__(public, ledger, randomness)
         if public.djn is None:
             raise UsageError(
                 f"{public!r} has no base for DJN obfuscators; use plain ones, or a key made here"
@@ -175,4 +177,4 @@ class DJNObfuscators(Obfuscators):
         self._table = FixedBase(public.djn, int(public.square), half)
 
     def _make(self, count: int) -> list[mpz]:
-        return self._table.powers([self.coins.below(self._bound) for _ in range(count)])
+        return self._table.powers([self.randomness.below(self._bound) for _ in range(count)])

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.crypto.coins import SYSTEM, Coins
 from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.obfuscators import OwnerObfuscators, PlainObfuscators
+from fedtrees.crypto.randomness import SYSTEM, Randomness
 from fedtrees.sealing.errors import MalformedError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.row_sums import Adding, Binned, Sums
@@ -75,11 +75,11 @@ class BlindRowSums(Unprintable):
     Parameters
     ----------
     ledger : Ledger
-    coins : Coins
+    randomness : Randomness
     """
 
-    def __init__(self, ledger: Ledger, coins: Coins = SYSTEM) -> None:
-        self.ledger, self._coins = ledger, coins
+    def __init__(self, ledger: Ledger, randomness: Randomness = SYSTEM) -> None:
+        self.ledger, self._randomness = ledger, randomness
         self._read: tuple[bytes, EncryptedRows] | None = None
 
     def learn(self, key: bytes, bits: int) -> None:
@@ -91,7 +91,7 @@ class BlindRowSums(Unprintable):
             If it is none.
         """
         self._public = PublicKey.from_payload(key, bits)
-        self._hiding = PlainObfuscators(self._public, self.ledger, self._coins)
+        self._hiding = PlainObfuscators(self._public, self.ledger, self._randomness)
 
     def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
         """Add rows over bins: multiply ciphertexts modulo n^2, pack the products, and hide them."""

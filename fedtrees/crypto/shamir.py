@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from fedtrees.crypto.coins import Coins
+from fedtrees.crypto.randomness import Randomness
 from fedtrees.sealing.errors import MalformedError, TooFewPartiesError
 from fedtrees.sealing.secret import Secret
 
@@ -15,7 +15,7 @@ SHARE_BYTES = 33
 
 
 def share(
-    secret: Secret[bytes], threshold: int, points: Sequence[int], coins: Coins
+    secret: Secret[bytes], threshold: int, points: Sequence[int], randomness: Randomness
 ) -> dict[int, bytes]:
     """Share a secret of 32 bytes over points other than 0.
 
@@ -25,7 +25,7 @@ def share(
         The share of every point, 33 bytes.
     """
     start = int.from_bytes(secret.reveal(), "big")
-    coefficients = [start, *(coins.below(PRIME) for _ in range(threshold - 1))]
+    coefficients = [start, *(randomness.below(PRIME) for _ in range(threshold - 1))]
     return {x: evaluate(coefficients, x).to_bytes(SHARE_BYTES, "big") for x in points}
 
 

@@ -80,7 +80,7 @@ def _rest(out: Columns, names: Sequence[str], columns: NDArray[np.intp], schema:
     return {**out, **dict(zip(others, parts, strict=True))}
 
 
-#: Name in a suite -> function of schema, parties, coins and what is given for each party.
+#: Name in a suite -> function of schema, parties, randomness and what is given for each party.
 COLUMN_PARTITIONS: dict[str, Callable[..., Columns]] = {
     "iid": iid,
     "shares": shares,

@@ -70,7 +70,7 @@ def load_joined(
                 "of its columns"
             )
     note = (
-        f"files: {len(tables)}, joined by {id!r}; a protocol over columns takes one party per file "
+        f"files: {len(tables)}, joined by {id!r}; a vertical protocol takes one party per file "
         f"(--clients {len(tables)}), one over rows spreads the joined rows"
     )
     return replace(made, files=tuple(files), notes=(note, *made.notes))

@@ -8,25 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.columns import spread_columns
 from fedtrees.data.partition import BY_CLIENT, Partition, split
 
-Layout = Callable[..., dict[str, Holding]]
+Layout = Callable[..., dict[str, LocalData]]
 
 
 def by_rows(
     table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
-) -> dict[str, Holding]:
+) -> dict[str, LocalData]:
     """Give every party whole rows with their labels, spread as the partition says."""
     parts = split(how, table, schema, len(names), rng)
-    return {n: Holding.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
+    return {n: LocalData.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
 
 
 def by_owner(
     table: Table, names: Sequence[str], owners: NDArray[np.intp] | None
-) -> dict[str, Holding]:
+) -> dict[str, LocalData]:
     """Give every party the rows that are its own."""
     if owners is None:
         raise UsageError(
@@ -41,7 +41,7 @@ def by_owner(
     empty = next((k for k, rows in enumerate(parts) if not len(rows)), None)
     if empty is not None:
         raise DataError(f"all rows of client {empty} are held out for testing; it needs more rows")
-    return {n: Holding.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
+    return {n: LocalData.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
 
 
 def by_columns(
@@ -51,28 +51,32 @@ def by_columns(
     how: Partition,
     rng: np.random.Generator,
     files: Sequence[Sequence[int]] = (),
-) -> dict[str, Holding]:
+) -> dict[str, LocalData]:
     """Give every party some columns of all rows, and the labels to the first party."""
     spread = spread_columns(how.name, how.params, schema, names, rng, files)
     return {name: columns_of(table, columns, name == names[0]) for name, columns in spread.items()}
 
 
-def columns_of(table: Table, columns: NDArray[np.intp], labelled: bool) -> Holding:
+def columns_of(table: Table, columns: NDArray[np.intp], labelled: bool) -> LocalData:
     """Return some columns of all rows, with the labels or without."""
     y, weight = (table.y, table.weight) if labelled else (None, None)
-    return Holding(np.arange(len(table)), columns, table.X[:, columns], y, weight)
+    return LocalData(np.arange(len(table)), columns, table.X[:, columns], y, weight)
 
 
 def whole(
     table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
-) -> dict[str, Holding]:
+) -> dict[str, LocalData]:
     """Give the one party everything."""
     if len(names) != 1:
         raise UsageError(f"one party holds the whole table; got {len(names)}: use --clients 1")
-    return {names[0]: Holding.of(table)}
+    return {names[0]: LocalData.of(table)}
 
 
-LAYOUTS: dict[str, Layout] = {"rows": by_rows, "columns": by_columns, "whole": whole}
+LAYOUTS: dict[str, Layout] = {
+    "horizontal": by_rows, "vertical": by_columns, "centralised": whole,
+}  # fmt: skip
+#: Their names until the next release.
+ONCE = {"rows": "horizontal", "columns": "vertical", "whole": "centralised"}
 
 
 def lay_out(
@@ -84,7 +88,7 @@ def lay_out(
     rng: np.random.Generator,
     files: Sequence[Sequence[int]] = (),
     owners: NDArray[np.intp] | None = None,
-) -> dict[str, Holding]:
+) -> dict[str, LocalData]:
     """Spread a table over parties.
 
     `layout` is one of `LAYOUTS`; `names` are those of the parties that hold data, in order; `files`
@@ -92,9 +96,10 @@ def lay_out(
     `DataError` as `fedtrees.data.partition.split` and `fedtrees.data.columns.spread_columns`, or
     where the layout is unknown.
     """
+    layout = ONCE.get(layout, layout)
     if layout not in LAYOUTS:
         raise UsageError(f"unknown layout {layout!r}{did_you_mean(layout, LAYOUTS)}")
-    if how.name == BY_CLIENT and layout == "rows":
+    if how.name == BY_CLIENT and layout == "horizontal":
         return by_owner(table, names, owners)
-    more = (files,) if layout == "columns" else ()
+    more = (files,) if layout == "vertical" else ()
     return LAYOUTS[layout](table, schema, names, how, rng, *more)

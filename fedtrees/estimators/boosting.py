@@ -208,7 +208,7 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
     training_ : Training
     transcript_ : Transcript
         Every message of the training.
-    holdings_ : dict of str to Holding
+    local_data_ : dict of str to LocalData
         What each client holds, by name: the truth an attack is scored against.
     client_ids_ : array, shape (clients,)
         What `fit` was given as `client`; ``client-0`` of views and transcript is the first.

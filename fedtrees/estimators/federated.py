@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
@@ -62,6 +62,11 @@ class FederatedEstimator(BaseEstimator):
         tags.input_tags.allow_nan = True
         return tags
 
+    @property
+    def holdings_(self) -> Any:
+        """What `local_data_` was called; until the next release."""
+        return self.local_data_
+
     def _more_tags(self) -> dict[str, Any]:  # scikit-learn before 1.6
         return {"allow_nan": True}
 
@@ -83,9 +88,9 @@ class FederatedEstimator(BaseEstimator):
         table = Table(float32_rows(X, self._names), y, weight)
         seed = _seed(self.random_state)
         parts = self._parts(table, schema, client, seed)
-        self.holdings_ = over_clients([table.take(rows) for rows in parts])
+        self.local_data_ = over_clients([table.take(rows) for rows in parts])
         self.training_ = train(
-            protocol, self.holdings_, schema, defense=defense, seed=seed,
+            protocol, self.local_data_, schema, defense=defense, seed=seed,
             noise_from=self.noise_from,
         ).to_rely_on()  # fmt: skip
         self.model_, self.transcript_ = self.training_.model, self.training_.transcript
@@ -195,7 +200,7 @@ class FederatedEstimator(BaseEstimator):
         for name in principals:
             if name not in known:
                 raise UsageError(f"unknown party {name!r}{did_you_mean(str(name), known)}")
-        return view_of(self.training_, principals, self.holdings_)
+        return view_of(self.training_, principals, self.local_data_)
 
 
 class ClassifierPart(ClassifierMixin):

@@ -41,7 +41,7 @@ max_samples, max_leaf_nodes, max_bin
     Attributes
     ----------
     model_ : RandomForest
-    classes_, training_, transcript_, holdings_, client_ids_, categories_, n_features_in_, \
+    classes_, training_, transcript_, local_data_, client_ids_, categories_, n_features_in_, \
 feature_names_in_, feature_importances_
         As in `FederatedGBDTClassifier`.
     """

@@ -1,4 +1,4 @@
-"""A scorer for scikit-learn's searches: how much an attack reads beyond the blind line."""
+"""A scorer for scikit-learn's searches: how much an attack reads beyond the blind baseline."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from fedtrees.bench.cells import AttackCell, BlindCell, Setting, TrainCell
-from fedtrees.bench.evaluate import blind_line, evaluate_attack, evaluate_blind
+from fedtrees.bench.evaluate import blind_baseline, evaluate_attack, evaluate_blind
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.suite import DataRef, Grid, roles_of
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.holding import stacked
+from fedtrees.core.local_data import stacked
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_grid
@@ -32,11 +32,11 @@ class Leakage:
     metric: str | None
 
     def __call__(self, estimator: Any, X: Any = None, y: Any = None) -> float:
-        """Return minus the advantage over the blind line; `X` and `y` are not looked at."""
+        """Return minus the advantage over the blind baseline; `X` and `y` are not looked at."""
         return -self.advantage(estimator)
 
     def advantage(self, estimator: Any) -> float:
-        """Return the advantage over the blind line: 0 where a defense leaves nothing to read.
+        """Return the advantage over the blind baseline: 0 where a defense leaves nothing to read.
 
         Raises
         ------
@@ -52,7 +52,7 @@ class Leakage:
             raise UsageError(
                 f"{type(model).__name__} is no federated estimator: nobody saw it train"
             )
-        found = self._measured(training, model.holdings_)
+        found = self._measured(training, model.local_data_)
         if found is None:
             return 0.0
         wanted = [m for m in headlines() if m in found]
@@ -63,22 +63,22 @@ class Leakage:
             )
         return found[metric]
 
-    def _measured(self, training: Training, holdings: Any) -> dict[str, float] | None:
+    def _measured(self, training: Training, local_data: Any) -> dict[str, float] | None:
         """Return the advantage by every score, None where the attack does not apply."""
-        roles = roles_of(training.protocol, len(holdings))
+        roles = roles_of(training.protocol, len(local_data))
         threat = str(Threat.parse(self.threat, roles))
-        table = stacked(holdings.values(), training.schema)
+        table = stacked(local_data.values(), training.schema)
         assert table is not None  # an estimator's clients hold whole rows
         assert table.y is not None
         dataset = prepare("fit", training.schema, table.X, table.y)
-        federation = Federation(dataset, holdings, test=table.take([]), reserve=None)
-        seed = 0  # of the attack and of the blind line alone
+        federation = Federation(dataset, local_data, test=table.take([]), reserve=None)
+        seed = 0  # of the attack and of the blind baseline alone
         setting = Setting(
-            DataRef("fit"), Spec("iid"), len(holdings), seed, tuple(roles.items()),
-            tuple(holdings), training.protocol.layout,
+            DataRef("fit"), Spec("iid"), len(local_data), seed, tuple(roles.items()),
+            tuple(local_data), training.protocol.layout,
         )  # fmt: skip
         train = TrainCell(setting, Spec(training.protocol.name), Composed())
-        line = blind_line(evaluate_blind(BlindCell(setting, threat), federation).rows)
+        line = blind_baseline(evaluate_blind(BlindCell(setting, threat), federation).rows)
         try:
             cell = AttackCell(setting, train, threat, self.attack)
             rows = evaluate_attack(cell, federation, training, line).rows
@@ -95,8 +95,8 @@ def leakage(
 ) -> Leakage:
     """Return a scorer of federated estimators, for `GridSearchCV` and its like.
 
-    It attacks what the training showed and returns minus the advantage over the blind line:
-    greater is better, 0 is no more than somebody knows who never looked. The rows of the score are
+    It attacks what the training showed and returns minus the advantage over the blind baseline:
+    greater is better, 0 is no more than somebody knows who sees nothing. The rows of the score are
     the training rows; those that a search passes are not looked at.
 
     Parameters
@@ -104,7 +104,7 @@ def leakage(
     attack : str
         An attack, with parameters where wanted.
     threat : str
-        Who is curious, as on the command line; default: as in a suite that does not say.
+        Adversaries, as on the command line; default: as in a suite that does not say.
     metric : str, optional
         Score whose advantage counts; default: the first headline that the attack gets.
 

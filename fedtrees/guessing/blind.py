@@ -1,4 +1,4 @@
-"""What an adversary guesses who never looked: the line every score stands on."""
+"""What an adversary guesses who sees nothing: the line every score stands on."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _spectral(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int
     return np.asarray(labels if len(some) == len(X) else labels[vq(X, X[some])[0]])
 
 
-#: Name -> function of columns, the number of clusters and coins.
+#: Name -> function of columns, the number of clusters and randomness.
 METHODS: dict[str, Callable[[Floats, int, np.random.Generator], NDArray[np.integer]]] = {
     "k-means": k_means,
     "component": _component,

@@ -57,9 +57,9 @@ class Recipe:
 def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     """Return the recipe by which some own rows guess the others best, as far as they tell.
 
-    The usual guess, *imputed*, is near the blind line everywhere but where many cells are missing
-    (rows of the best share; of few rows, *given-label*), where rows repeat (`COPIES`) and on binary
-    tables (*frequent*); enough own rows may tell another.
+    The usual guess, *imputed*, is near the blind baseline everywhere but where many cells are
+    missing (rows of the best share; of few rows, *given-label*), where rows repeat (`COPIES`) and
+    on binary tables (*frequent*); enough own rows may tell another.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedtrees.core.schema import Table
 
-#: Of more victims' rows than these, an adversary guesses so many, that it never looked or not:
+#: Of more victims' rows than these, an adversary guesses so many, that it sees something or not:
 #: a table of a million rows is no other question, and time and memory stay bounded. Rows that it
 #: is sure of count besides, all of them.
 MOST_ROWS, GUESSED = 8000, 4000

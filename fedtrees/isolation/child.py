@@ -129,7 +129,7 @@ def answer(channel: Channel, compiled: Callable[[bytes], bool] = lambda _: False
             channel.send({"made": True})
             return
         view = views.view_of(channel.receive(views.types()), ask)
-        reply = _guess(order, view) if "coins" in order else _reasons(order, view)
+        reply = _guess(order, view) if "randomness" in order else _reasons(order, view)
     except BaseException as err:
         reply = _failure(err)
     try:
@@ -165,7 +165,7 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     touched: list[str] | None = [] if order["watch"] else None
     wall, cpu = time.perf_counter(), time.process_time()
     with watching(touched):
-        guess = attack.run(view, views.generator(order["coins"]))
+        guess = attack.run(view, views.generator(order["randomness"]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     told = guesses.told(guess, attack.name, order["claims"])
     return {"guess": told, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}

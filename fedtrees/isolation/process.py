@@ -94,7 +94,7 @@ class AttackProcess:
         self,
         attack: Spec,
         view: View,
-        coins: tuple[int, ...] | None = None,
+        randomness: tuple[int, ...] | None = None,
         *,
         watch: bool = False,
         anyway: bool = False,
@@ -105,8 +105,8 @@ class AttackProcess:
         ----------
         attack : Spec
         view : View
-        coins : tuple of int, optional
-            256 bits; by default a hash of what is held (`views.coins`).
+        randomness : tuple of int, optional
+            256 bits; by default a hash of what is held (`views.randomness`).
         watch : bool
             Note which files, sockets and modules it opens.
         anyway : bool
@@ -119,7 +119,7 @@ class AttackProcess:
             `AttackError`. `ProtocolError` if it returned no guess, or its process was killed twice.
         """
         claims = tuple(map(type_name, guesses.scored()))
-        more = {"coins": coins, "watch": watch, "anyway": anyway, "claims": claims}
+        more = {"randomness": randomness, "watch": watch, "anyway": anyway, "claims": claims}
         reply = self._ask([attack], view, more)
         try:
             if "inapplicable" in reply:
@@ -229,8 +229,8 @@ class AttackProcess:
             **more,
         }
         packed = pack(views.told(view))
-        if "coins" in order and order["coins"] is None:
-            order["coins"] = views.coins(view, attacks[0].name)
+        if "randomness" in order and order["randomness"] is None:
+            order["randomness"] = views.randomness(view, attacks[0].name)
         asked = 0 if view.oracle is None else len(view.oracle.log)
         with self._one_at_a_time, closed_memory():
             for attempt in (1, 2):

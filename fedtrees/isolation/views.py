@@ -13,7 +13,7 @@ from fedtrees.core.channel import kinds
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.holding import Holding, KnownEntries
+from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.oracle import Answer, Oracle
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.schema import Feature, OneHot, Schema
@@ -27,7 +27,7 @@ _AS_THEY_ARE = ("principals", "schema", "protocol", "n_rows", *_KNOWN, "stated",
 
 def types() -> tuple[type, ...]:
     """Return the dataclasses that occur in views."""
-    return Holding, KnownEntries, Schema, Feature, OneHot, *kinds()
+    return LocalData, KnownEntries, Schema, Feature, OneHot, *kinds()
 
 
 def told(view: View) -> dict[str, Any]:
@@ -85,14 +85,14 @@ def view_of(value: dict[str, Any], answer: Answer) -> View:
     )
 
 
-def coins(view: View, purpose: str) -> tuple[int, ...]:
+def randomness(view: View, purpose: str) -> tuple[int, ...]:
     """Return the coins of an attack on a view: 256 bits, as numbers of 32.
 
     They are a hash of what the principals hold and were told besides, and of who they are, so that
     they tell nothing else: neither the experiment's seed, which is small enough to be tried out,
     nor anybody's rows. What crossed does not enter: defenses change it, and an attack starts from
-    the same draws whatever defends. Other rows give other coins; principals without rows have the
-    same in every federation.
+    the same draws whatever defends. Other rows give other randomness; principals without rows have
+    the same in every federation.
     """
     held = {name: getattr(view, name) for name in ("principals", "protocol", *_KNOWN)}
     digest = hashlib.blake2b(purpose.encode(), digest_size=32)
@@ -102,7 +102,7 @@ def coins(view: View, purpose: str) -> tuple[int, ...]:
 
 
 def generator(words: tuple[int, ...]) -> np.random.Generator:
-    """Return the generator of an attack's coins."""
+    """Return the generator of an attack's randomness."""
     return np.random.default_rng(np.random.SeedSequence(words))
 
 

@@ -152,7 +152,7 @@ class OwnDesign(Message):
     Attributes
     ----------
     columns : int32 array, shape (c,)
-        Positions in the schema; -1: the intercept, -2: a column of coins.
+        Positions in the schema; -1: the intercept, -2: a column of randomness.
     design : uint8 array, shape (m, c, width)
     target : uint8 array, shape (m, width)
         Class 0 or 1, or the standardised target.

@@ -1,7 +1,7 @@
 """What parties with other columns of the same rows say, and what a party has seen of the trees.
 
 Rows are named by their place in the order that all parties have agreed on, from 0; ids are the
-holdings'.
+local data'.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A score's distance from the blind line, as a share of what was left to learn."""
+"""A score's distance from the blind baseline, as a share of what was left to learn."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class BatchLeavesMetric(Metric[Batches]):
     """Share of leaves that guessed rows of a batch share with the true ones, over all trees.
 
     Where a network is trained on the outputs of trees: it sees no more of a row than its leaves.
-    Rows are matched for the most that agree. The blind line as in `batch-rows`, its guessed rows
-    sent through the trees.
+    Rows are matched for the most that agree. The blind baseline as in `batch-rows`, its guessed
+    rows sent through the trees.
     """
 
     of: ClassVar[type[Claim]] = BatchRows
@@ -34,10 +34,10 @@ class BatchLeavesMetric(Metric[Batches]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> Batches | None:
-        """Return the holdings; None where the model has no trees."""
+        """Return the local data; None where the model has no trees."""
         if not getattr(case.model, "trees", ()) or case.grown_on is None:
             return None
-        whole = all(h.covers(case.schema) for h in case.holdings.values())
+        whole = all(h.covers(case.schema) for h in case.local_data.values())
         return Batches(case) if case.schema.classes and whole else None
 
     def score(self, claims: Sequence[BatchRows], truth: Batches) -> list[Score]:

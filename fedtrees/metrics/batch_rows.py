@@ -22,7 +22,8 @@ class BatchRowsMetric(Metric[Batches]):
 
     Guessed rows are matched with the true ones for the most cells that agree: a category equal, a
     number within 0.319 standard deviations, those of all training rows. Labels are no cells. The
-    blind line are guesses of as many rows by who knows the schema and holds the principals' rows.
+    blind baseline are guesses of as many rows by who knows the schema and holds the principals'
+    rows.
     """
 
     of: ClassVar[type[Claim]] = BatchRows
@@ -43,8 +44,8 @@ class BatchRowsMetric(Metric[Batches]):
     prominence: ClassVar[int] = 1
 
     def truth(self, case: Case) -> Batches | None:
-        """Return the holdings, None where rounds do not say which rows they used."""
-        whole = all(h.covers(case.schema) for h in case.holdings.values())
+        """Return the local data, None where rounds do not say which rows they used."""
+        whole = all(h.covers(case.schema) for h in case.local_data.values())
         if not case.schema.classes or not whole or case.grown_on is None:
             return None
         return Batches(case)
@@ -53,7 +54,7 @@ class BatchRowsMetric(Metric[Batches]):
         """Refuse rows of parties that hold none, or of other columns, and batches claimed twice."""
         seen: set[tuple[int, str]] = set()
         for claim in claims:
-            strange = sorted({*claim.owner} - {*case.holdings})
+            strange = sorted({*claim.owner} - {*case.local_data})
             if strange:
                 return f"it claimed rows of {strange[0]!r}, who holds none"
             if claim.table.X.shape[1] != len(case.schema.features):

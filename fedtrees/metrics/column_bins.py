@@ -43,7 +43,7 @@ class ColumnBinsMetric(Metric[VictimsBins]):
 
     def truth(self, case: Case) -> VictimsBins | None:
         """Return bins of rows whose ids a principal knows; None if there are none."""
-        own = [case.holdings[p].ids for p in case.principals if p in case.holdings]
+        own = [case.local_data[p].ids for p in case.principals if p in case.local_data]
         if not own:
             return None
         known, found = np.unique(np.concatenate(own)), {}

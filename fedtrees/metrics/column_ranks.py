@@ -46,7 +46,7 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
 
     def truth(self, case: Case) -> VictimsOrders | None:
         """Return columns of rows whose other columns a principal holds; None if there are none."""
-        own = [case.holdings[p].ids for p in case.principals if p in case.holdings]
+        own = [case.local_data[p].ids for p in case.principals if p in case.local_data]
         if not own:
             return None
         known, found = np.unique(np.concatenate(own)), {}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Entries
-from fedtrees.core.holding import Holding, KnownEntries
+from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
 from fedtrees.metrics.metric import Case, Metric, Score
 
@@ -148,7 +148,7 @@ def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:
 
 
 def _regressed(
-    truth: VictimsEntries, told: KnownEntries, own: Holding, together: bool = False
+    truth: VictimsEntries, told: KnownEntries, own: LocalData, together: bool = False
 ) -> NDArray[np.float64]:
     """Return ridge regressions of every column on own columns of the same rows.
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
-from fedtrees.core.holding import Holding, KnownEntries
+from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.schema import Schema
 
 
 def of_every_row(
-    victims: Mapping[str, Holding], schema: Schema, count: int, rng: np.random.Generator
+    victims: Mapping[str, LocalData], schema: Schema, count: int, rng: np.random.Generator
 ) -> KnownEntries:
     """Draw attributes that a threat declares known of all rows of others (Gorgé et al. 2025).
 
@@ -41,7 +41,7 @@ def of_every_row(
 
 
 def dealt(
-    victims: Mapping[str, Holding], count: int, rng: np.random.Generator
+    victims: Mapping[str, LocalData], count: int, rng: np.random.Generator
 ) -> KnownEntries | None:
     """Draw values that a threat declares known, where an inversion of regressions needs them.
 

@@ -39,7 +39,8 @@ class LabelScores(Metric[TrueLabels]):
     V-measure (Rosenberg and Hirschberg 2007) and AMI (Vinh et al. 2010) compare clusters with
     classes whatever they are called; ``label_accuracy`` names every cluster after one class, the
     assignment that is best for the guess. ``label_auc`` (two classes) needs probabilities. The
-    blind line is the best of all clusterings of own columns, by each score, with the truth in hand.
+    blind baseline is the best of all clusterings of own columns, by each score, with the truth in
+    hand.
     """
 
     of: ClassVar[type[Claim]] = Labels
@@ -62,7 +63,7 @@ class LabelScores(Metric[TrueLabels]):
 
         Rows whose labels the threat declares known are left out.
         """
-        own = [case.holdings[p] for p in case.principals if p in case.holdings]
+        own = [case.local_data[p] for p in case.principals if p in case.local_data]
         if not own or not case.schema.classes or any(h.y is not None for h in own):
             return None
         known = np.unique(np.concatenate([h.ids for h in own]))

@@ -203,10 +203,10 @@ class LeafCountMetric(Metric[GrownTrees]):
 
     The trees scored are those of the first round (of a random forest, the first tree); where
     clients grow trees alone, the first round of every victim, on its own rows. In a boosted model
-    of more than two classes each tree's class counts against the rest. The blind line is what own
-    rows suggest, scaled to the rows the tree was grown on. Of two classes and trees of everybody's
-    rows also ``leaf_counts_right``: of all leaves returned, in later trees too, the share that is
-    right.
+    of more than two classes each tree's class counts against the rest. The blind baseline is what
+    own rows suggest, scaled to the rows the tree was grown on. Of two classes and trees of
+    everybody's rows also ``leaf_counts_right``: of all leaves returned, in later trees too, the
+    share that is right.
     """
 
     of: ClassVar[type[Claim]] = LeafCounts
@@ -270,7 +270,7 @@ class LeafCountMetric(Metric[GrownTrees]):
     def line(
         self, case: Case, truth: GrownTrees, measured: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return the blind line; there is none for what an attack is certain of."""
+        """Return the blind baseline; there is none for what an attack is certain of."""
         found = super().line(case, truth, measured)
         found.pop("leaf_counts_right", None)
         return found
@@ -335,7 +335,7 @@ def _first_blocks(case: Case) -> Iterator[tuple[str, int, int]]:
     That is the round of boosting as the client counts.
     """
     replies: dict[str, ClientTrees] = {}
-    clients, pooled = list(case.holdings), 0
+    clients, pooled = list(case.local_data), 0
     for d in case.transcript or ():
         if isinstance(d.message, ClientModels):
             starts = np.cumsum(d.message.trees) - d.message.trees

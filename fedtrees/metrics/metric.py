@@ -15,7 +15,7 @@ from fedtrees.core.columns import Measure
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Claim
-from fedtrees.core.holding import Holding, KnownEntries, rows_of, stacked
+from fedtrees.core.local_data import KnownEntries, LocalData, rows_of, stacked
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
@@ -70,7 +70,7 @@ class Case:
 
     Attributes
     ----------
-    holdings : mapping of str to Holding
+    local_data : mapping of str to LocalData
         Of every party that holds data.
     roles : mapping of str to str
         Role of every party by name.
@@ -85,14 +85,14 @@ class Case:
     told_others : bool
         Whether the principals know them (`of_population`).
     streams : Streams
-        Coins of the scoring.
+        Randomness of the scoring.
     threat : str
-        As written; it names the blind adversary's coins.
+        As written; it names the blind adversary's randomness.
     model : object or None
         None before training.
     transcript : Transcript or None
     grown_on : function of a name and a round, or None
-        Which rows of a holding a round of training used, bool (n,); None: all. Without a function:
+        Which rows of local data a round of training used, bool (n,); None: all. Without a function:
         all, in every round.
     splits : mapping of (int, int) to (str, int, float)
         Owner, column and threshold of the splits of a model that their owners alone know, by tree
@@ -103,7 +103,7 @@ class Case:
         Bins of a party's rows, by its name and column; -1: no value.
     """
 
-    holdings: Mapping[str, Holding]
+    local_data: Mapping[str, LocalData]
     roles: Mapping[str, str]
     principals: tuple[str, ...]
     schema: Schema
@@ -121,12 +121,12 @@ class Case:
     bins_of_rows: Mapping[tuple[str, int], NDArray[np.int64]] = field(default_factory=dict)
 
     @property
-    def victims(self) -> dict[str, Holding]:
+    def victims(self) -> dict[str, LocalData]:
         """What everybody but the principals holds, by name."""
-        return {n: h for n, h in self.holdings.items() if n not in self.principals}
+        return {n: h for n, h in self.local_data.items() if n not in self.principals}
 
     @cached_property
-    def known(self) -> Holding | None:
+    def known(self) -> LocalData | None:
         """Labels that the threat declares known: of rows drawn at random, ids and labels alone."""
         count = Threat.parse(self.threat).labels if self.threat else 0
         labelled = next((h for h in self.victims.values() if h.y is not None), None)
@@ -135,7 +135,7 @@ class Case:
         rng = self.streams.child("known", self.threat).rng("labels")
         rows = np.sort(rng.permutation(len(labelled))[:count])
         none = np.zeros(0, dtype=np.intp)
-        return Holding(labelled.ids[rows], none, labelled.X[rows][:, none], labelled.y[rows])
+        return LocalData(labelled.ids[rows], none, labelled.X[rows][:, none], labelled.y[rows])
 
     @cached_property
     def entries(self) -> KnownEntries | None:
@@ -160,8 +160,8 @@ class Case:
         return stacked(self.victims.values(), self.schema)
 
     def rows_in(self, name: str, round: int) -> Table:
-        """Return the whole rows of one holding that a round of training used."""
-        held, used = self.holdings[name].table, self._used(name, round)
+        """Return the whole rows of one local data that a round of training used."""
+        held, used = self.local_data[name].table, self._used(name, round)
         return held if used is None else held.take(used)
 
     def victims_in(self, round: int) -> Table | None:
@@ -175,15 +175,15 @@ class Case:
 
     def blind_view(self) -> View:
         """Return what the principals know without any transcript."""
-        own = tuple(h for n, h in self.holdings.items() if n in self.principals)
+        own = tuple(h for n, h in self.local_data.items() if n in self.principals)
         return View(
             principals=self.principals,
             roles=dict(self.roles),
-            own=(*own, Holding.of(self.others)) if self.told_others and self.others else own,
+            own=(*own, LocalData.of(self.others)) if self.told_others and self.others else own,
             schema=self.schema,
             protocol="",
             parameters={},
-            n_rows=rows_of(self.holdings),
+            n_rows=rows_of(self.local_data),
             defense=Composition(),
             seen=(),
             known=self.known,
@@ -195,7 +195,7 @@ class Case:
         """The same adversary, told the rows of the population that nobody holds.
 
         None where the principals hold rows, and so know the population, or there are no such rows.
-        What whoever never looked guesses of others' rows with them is no fact about these persons:
+        What who sees nothing guesses of others' rows with them is no fact about these persons:
         a model that says anything about a population tells it (Jayaraman and Evans 2022).
         """
         if (
@@ -207,7 +207,7 @@ class Case:
         return replace(self, told_others=True)
 
     def blind_rows(self, n: int, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Table]:
-        """Return what the principals guess of n rows who never looked, by name.
+        """Return what the principals guess of n rows who sees nothing, by name.
 
         Who holds no rows is granted how many of the victims' are of each class, or the mean and the
         standard deviation of numeric targets: that is public more often than not, and the first
@@ -238,8 +238,8 @@ class Metric(ABC, Generic[T]):
         Set by ``@register.metric``.
     of : type of Claim
     before_training : bool
-        Whether truth and blind line need no training: then they are measured once per federation
-        and threat, in a cell of their own.
+        Whether truth and blind baseline need no training: then they are measured once per
+        federation and threat, in a cell of their own.
     measures : tuple of Measure
         What it scores. Those with a phrase reports show first, in this order.
     main : tuple of str
@@ -312,7 +312,7 @@ class Metric(ABC, Generic[T]):
         return found
 
     def blind(self, case: Case, truth: T) -> dict[str, Sequence[Claim]]:
-        """Return what adversaries claim who never looked, by name.
+        """Return what adversaries claim who sees nothing, by name.
 
         Here: what the attacks marked `blind` claim that give this type.
         """

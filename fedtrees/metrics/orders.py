@@ -14,7 +14,7 @@ def orders_of_own(case: Case) -> dict[str, tuple[NDArray[np.int64], NDArray[np.f
     """Return ids and ranks of rows as a principal's own data order them, by what orders them."""
     found = {}
     for name in case.principals:
-        held = case.holdings.get(name)
+        held = case.local_data.get(name)
         if held is not None and held.y is not None:
             found["own-labels"] = held.ids, middle_ranks(held.y)
         if held is not None and len(held.columns):

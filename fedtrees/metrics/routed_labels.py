@@ -54,7 +54,7 @@ class RoutedLabelScores(Metric[AskedRows]):
 
     def truth(self, case: Case) -> AskedRows | None:
         """Return the rows; None where principals hold labels, or no columns, or none was asked."""
-        held = {n: case.holdings[n] for n in case.principals if n in case.holdings}
+        held = {n: case.local_data[n] for n in case.principals if n in case.local_data}
         if case.asked is None or not case.schema.classes or not held:
             return None
         if any(h.y is not None for h in held.values()) or not len(case.asked):

@@ -73,7 +73,7 @@ class ThresholdsMetric(Metric[VictimsSplits]):
             ((begin, end),) = case.model.rows[t].ranges(np.array([node], dtype=np.int32))
             found[t, node] = TrueSplit(column, threshold, int(end - begin))
             if column not in tolerance:
-                held = case.holdings[owner]
+                held = case.local_data[owner]
                 x = held.X[:, np.searchsorted(held.columns, column)].astype(np.float64)
                 tolerance[column] = TOLERANCE * float(np.nanstd(x))
                 low, high = case.schema.features[column].declared_range or (

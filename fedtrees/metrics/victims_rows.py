@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, EveryRecord, Records
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
@@ -52,8 +52,8 @@ def unscorable(claims: Sequence[Records], case: Case) -> str | None:
 #: them takes time and memory that grow with the square.
 MOST_SCORED, SCORED = MOST_ROWS, 2000
 
-# Guesses without a transcript by a holding that they are about: every attack is held against them.
-_made: WeakKeyDictionary[Holding, dict[tuple[Any, ...], dict[str, Table]]] = WeakKeyDictionary()
+# Guesses without a transcript by local data that they are about: every attack is held against them.
+_made: WeakKeyDictionary[LocalData, dict[tuple[Any, ...], dict[str, Table]]] = WeakKeyDictionary()
 
 
 def _some(rows: Table, case: Case) -> Table:
@@ -130,7 +130,7 @@ class RecordMetric(Metric[VictimsRows]):
     that were guessed: as many as `fedtrees.guessing.wanted` says, the blind adversary no fewer, and
     all that an attack is sure of. Exact rows that it does not tell from others count as far as they
     are among those. With fewer rivals for a guess, RA and close rows come out higher, and so does
-    the blind line. Reports widen intervals by the standard errors.
+    the blind baseline. Reports widen intervals by the standard errors.
 
     What the threat declares known is right in every blind guess; ``row_error`` and its company
     leave it out, as Gorgé et al. (2025) do.
@@ -356,7 +356,7 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
 class Everybody:
     """All rows, by who holds them, and how many of them are the principals' own."""
 
-    held: dict[str, Holding]
+    held: dict[str, LocalData]
     own: int
     case: Case
 
@@ -367,9 +367,9 @@ class EveryRecordMetric(Metric[Everybody]):
 
     ``ra_union``: the adversary's own rows are among those scored; the blind adversary knows them
     and guesses the others. ``ra_owner``, where rows have named owners: RA on the rows of the
-    largest owner alone, as their victim was, and so is its blind line. Shares are over the columns
-    there are; theirs, where no column is categorical, are over one more that is always right
-    (`fedtrees.benchmarks.papers.timberstrike_published`).
+    largest owner alone, as their victim was, and so is its blind baseline. Shares are over the
+    columns there are; theirs, where no column is categorical, are over one more that is always
+    right (`fedtrees.benchmarks.papers.timberstrike_published`).
     """
 
     of: ClassVar[type[Claim]] = EveryRecord
@@ -382,8 +382,8 @@ class EveryRecordMetric(Metric[Everybody]):
         """Return everybody's rows, None where nobody but the principals holds whole ones."""
         if case.victims_rows is None:
             return None
-        own = sum(len(h) for n, h in case.holdings.items() if n in case.principals)
-        return Everybody(dict(case.holdings), own, case)
+        own = sum(len(h) for n, h in case.local_data.items() if n in case.principals)
+        return Everybody(dict(case.local_data), own, case)
 
     def refuses(self, claims: Sequence[EveryRecord], case: Case) -> str | None:
         """Refuse rows that do not fit the schema."""

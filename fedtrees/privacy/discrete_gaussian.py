@@ -20,7 +20,7 @@ _NARROWEST = 8.0
 _WIDEST = 2.0**46  # a draw reaches 40 times its scale, and thousands of them must add up in int64
 
 
-class Coins:
+class Randomness:
     """Uniform whole numbers, and events whose chance is a power of e.
 
     Parameters
@@ -78,9 +78,9 @@ def discrete_gaussian(
     """
     if not 0 < scale <= _WIDEST:
         raise UsageError(f"noise scale must be in (0, 2^46] grid steps; got {scale}")
-    coins = Coins(rng)
+    randomness = Randomness(rng)
     variance = Fraction(scale) ** 2
-    draws = [one_draw(variance, coins) for _ in range(int(np.prod(shape)))]
+    draws = [one_draw(variance, randomness) for _ in range(int(np.prod(shape)))]
     return np.array(draws, dtype=np.int64).reshape(shape)
 
 
@@ -114,33 +114,33 @@ def discrete_gaussian_share(
     return discrete_gaussian(each, shape, rng)
 
 
-def one_draw(variance: Fraction, coins: Coins) -> int:
+def one_draw(variance: Fraction, randomness: Randomness) -> int:
     """Draw one number: Canonne, Kamath and Steinke (2020), algorithm 3.
 
     Parameters
     ----------
     variance : Fraction
         The scale, squared.
-    coins : Coins
+    randomness : Randomness
     """
     p, q = variance.numerator, variance.denominator
     t = math.isqrt(p // q) + 1
     while True:
-        drawn = _discrete_laplace(t, coins)
+        drawn = _discrete_laplace(t, randomness)
         # (|drawn| - variance / t)^2 / (2 variance), as a fraction
-        if coins.happens((abs(drawn) * t * q - p) ** 2, 2 * p * q * t * t):
+        if randomness.happens((abs(drawn) * t * q - p) ** 2, 2 * p * q * t * t):
             return drawn
 
 
-def _discrete_laplace(t: int, coins: Coins) -> int:
+def _discrete_laplace(t: int, randomness: Randomness) -> int:
     """Draw k with probability proportional to ``exp(-|k| / t)``: algorithm 2 with s = 1."""
     while True:
-        rest = coins.below(t)
-        if not coins.happens(rest, t):
+        rest = randomness.below(t)
+        if not randomness.happens(rest, t):
             continue
         whole = 0
-        while coins.happens(1, 1):
+        while randomness.happens(1, 1):
             whole += 1
-        size, negative = rest + t * whole, coins.below(2) == 1
+        size, negative = rest + t * whole, randomness.below(2) == 1
         if size or not negative:  # 0 has one sign
             return -size if negative else size

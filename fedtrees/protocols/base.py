@@ -1,4 +1,4 @@
-"""What every protocol is: parties and a coordinator, run over a federation's holdings."""
+"""What every protocol is: parties and a coordinator, run over a federation's local data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Place, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, without_noise
-from fedtrees.core.holding import Holding, check_holdings, client_names, rows_of
+from fedtrees.core.local_data import LocalData, check_local_data, client_names, rows_of
 from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
 from fedtrees.core.network import LocalNetwork, Network
@@ -72,7 +72,7 @@ class Protocol(ABC):
         Set by ``@register.protocol``.
     layout : str
         How the data layer spreads a table over the parties that hold some of it
-        (`fedtrees.data.layout`): ``rows``, ``columns``, ``whole``.
+        (`fedtrees.data.layout`): ``horizontal``, ``vertical``, ``centralised``.
     holders : tuple of str
         Roles that hold data.
     says : tuple of Message types
@@ -90,7 +90,7 @@ class Protocol(ABC):
         no defense may act there before. Empty: anything that it says.
     released : bool
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
-    curious : tuple of str
+    honest-but-curious : tuple of str
         Threats under which a suite attacks it that names none of its roles.
     usual_parties : int
         How many hold data where nobody says it.
@@ -107,7 +107,7 @@ class Protocol(ABC):
     """
 
     name: ClassVar[str] = "protocol"
-    layout: ClassVar[str] = "rows"
+    layout: ClassVar[str] = "horizontal"
     holders: ClassVar[tuple[str, ...]] = ("client",)
     says: ClassVar[tuple[type[Message], ...]] = ()
     sometimes: ClassVar[Mapping[type[Message], str]] = {}
@@ -115,7 +115,7 @@ class Protocol(ABC):
     summed: ClassVar[tuple[type[Message], ...]] = ()
     noised: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
-    curious: ClassVar[tuple[str, ...]] = ("client",)
+    adversaries: ClassVar[tuple[str, ...]] = ("client",)
     usual_parties: ClassVar[int] = 3
     alone: ClassVar[str] = LOCAL_ONLY
     example: ClassVar[str] = "breast-cancer"
@@ -130,7 +130,7 @@ class Protocol(ABC):
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, given how many hold data.
 
-        The order is that in which they join, and get their holdings.
+        The order is that in which they join, and get their local data.
         """
         return {"server": "server", **dict.fromkeys(client_names(parties), "client")}
 
@@ -140,7 +140,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Party:
         """Make one party around what it holds; one of them is a `Coordinator`."""
 
@@ -207,7 +207,7 @@ class Protocol(ABC):
         UsageError
         """
 
-    def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:  # noqa: B027
+    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:  # noqa: B027
         """Refuse what the parties hold, before any of them is made.
 
         Raises
@@ -242,7 +242,7 @@ class Protocol(ABC):
         return undeclared(schema) if plan is not None and plan.method == "public" else None
 
     def predict(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]
+        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.float64]:
         """Return the scores of rows that nobody trained on; by default of the model alone.
 
@@ -254,7 +254,7 @@ class Protocol(ABC):
             Of the training; None where that was in an earlier process.
         model : Model
             What the coordinator ended with.
-        queries : mapping of str to Holding
+        queries : mapping of str to LocalData
             What each holder has of the rows, without labels.
         """
         if self.released:
@@ -263,7 +263,7 @@ class Protocol(ABC):
         return _still_there(net).predict(queries)
 
     def leaves(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]
+        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T); otherwise as `predict`.
 
@@ -380,7 +380,7 @@ class Training:
     ) -> NDArray[Any]:
         rows = np.arange(len(X))
         queries = {
-            name: Holding(rows, columns, np.asarray(X, dtype=np.float32)[:, columns])
+            name: LocalData(rows, columns, np.asarray(X, dtype=np.float32)[:, columns])
             for name, columns in self.columns.items()
         }
         if self.net is None or on is None:
@@ -394,7 +394,7 @@ class Training:
 
 def train(
     protocol: Protocol,
-    holdings: Mapping[str, Holding],
+    local_data: Mapping[str, LocalData],
     schema: Schema,
     *,
     defense: Composition | None = None,
@@ -406,8 +406,8 @@ def train(
     Parameters
     ----------
     protocol : Protocol
-    holdings : mapping of str to Holding
-        What each party that holds data holds, by name (`fedtrees.core.holding.over_clients`).
+    local_data : mapping of str to LocalData
+        What each party that holds data holds, by name (`fedtrees.core.local_data.over_clients`).
     schema : Schema
     defense : Composition, optional
         None is no defense.
@@ -430,20 +430,20 @@ def train(
     reason = fit(protocol, defense, data=Data(schema))
     if not reason.ok:
         raise Unfit(reason)
-    if not holdings or not sum(map(len, holdings.values())):
+    if not local_data or not sum(map(len, local_data.values())):
         raise DataError("a federation needs at least one party that holds at least one row")
-    roles = protocol.roles(len(holdings))
-    expected = protocol.holder_names(len(holdings))
-    if expected != list(holdings):
+    roles = protocol.roles(len(local_data))
+    expected = protocol.holder_names(len(local_data))
+    if expected != list(local_data):
         raise UsageError(
-            f"{protocol.name!r} wants the holdings of {', '.join(expected)}, in that order; got "
-            f"{', '.join(holdings)}"
+            f"{protocol.name!r} wants the local data of {', '.join(expected)}, in that order; got "
+            f"{', '.join(local_data)}"
         )
     defense.check(roles, protocol.parameters)
-    if all(h.weight is None for h in holdings.values()):
-        check_channels(defense, schema, protocol.parameters, rows_of(holdings))
-    check_holdings(holdings, schema)
-    protocol.check_holders(holdings, schema)
+    if all(h.weight is None for h in local_data.values()):
+        check_channels(defense, schema, protocol.parameters, rows_of(local_data))
+    check_local_data(local_data, schema)
+    protocol.check_holders(local_data, schema)
     sealing = protocol.sealing()
     net = LocalNetwork(
         defense=defense,
@@ -452,7 +452,9 @@ def train(
         streams=Streams(seed, noise_from),
         summed=protocol.summed,
         shared=_shared(protocol, schema),
-        rows=None if any(h.weight is not None for h in holdings.values()) else rows_of(holdings),
+        rows=None
+        if any(h.weight is not None for h in local_data.values())
+        else rows_of(local_data),
         sealing=sealing,
     )
     limits = (
@@ -461,7 +463,7 @@ def train(
         if part.least_leaf_rows > 0 or "endpoint" in part.acts_through
     )
     net.transcript.acted.update(limits)
-    coordinator = _join_all(net, protocol, roles, holdings, schema)
+    coordinator = _join_all(net, protocol, roles, local_data, schema)
     with acting(coordinator):
         model = coordinator.train(net)
         context = net.context(coordinator.name)
@@ -470,10 +472,10 @@ def train(
             net.publish(as_message(model), why="the released model, for whoever wants it")
         coordinator.finished(net)
     net.transcript.costs = {**net.aggregation.costs(), **(sealing.costs() if sealing else {})}
-    columns = {name: held.columns for name, held in holdings.items()}
+    columns = {name: held.columns for name, held in local_data.items()}
     return Training(
-        model, net.transcript, protocol, defense, schema, rows_of(holdings), context, columns, net,
-        noise_from,
+        model, net.transcript, protocol, defense, schema, rows_of(local_data), context, columns,
+        net, noise_from,
     )  # fmt: skip
 
 
@@ -487,13 +489,13 @@ def _join_all(
     net: LocalNetwork,
     protocol: Protocol,
     roles: Mapping[str, str],
-    holdings: Mapping[str, Holding],
+    local_data: Mapping[str, LocalData],
     schema: Schema,
 ) -> Coordinator:
     """Make all parties and connect them; return the one that drives."""
     driving: list[Coordinator] = []
     for name, role in roles.items():
-        held = holdings.get(name)
+        held = local_data.get(name)
         context = net.context_of(name, role, held)
         if held is not None and held.y is not None:
             with acting(Party(name)):  # the hook is its own, though it has yet to be made

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Channel, chained
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.holding import Holding, over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.boosting import Histogram
@@ -43,7 +43,7 @@ class Canaries(ABC):
     most: int
     runs: int = 1
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, Holding]:
+    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
         """Return what each party holds: one client the canaries that are there, another the rest.
 
         Parameters

@@ -11,7 +11,7 @@ from scipy.special import gammaln, logsumexp
 
 from fedtrees.core.channel import Chain, Channel, chained
 from fedtrees.core.composition import Composition
-from fedtrees.core.holding import Holding, client_names, over_clients
+from fedtrees.core.local_data import LocalData, client_names, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.boosting import Histogram
@@ -72,7 +72,7 @@ class StumpCanaries(Canaries):
         X = (at[:, None] * _HIGH).astype(np.float32)
         return Table(X, np.zeros(count, np.int64)), Table(besides, np.ones(step, np.int64))
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, Holding]:
+    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
         """Return a canary or none for each client, all for one where clients' sums are opened."""
         each = np.eye(len(rows), dtype=bool) if self._apart else np.ones((1, len(rows)), bool)
         mine = [Table.concat([rows.take(there & own), others]) for own in each]

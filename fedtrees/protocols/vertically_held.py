@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Schema
 
 ACTIVE, PASSIVE = "active", "passive"
 
 
-def check_columns_held(holdings: Mapping[str, Holding], schema: Schema) -> None:
+def check_columns_held(local_data: Mapping[str, LocalData], schema: Schema) -> None:
     """Refuse labels in other hands, other rows, parties without columns, one class.
 
     Raises
     ------
     DataError
     """
-    (active, first), *others = holdings.items()
+    (active, first), *others = local_data.items()
     if first.y is None:
         raise DataError(f"{active!r} holds no labels; give them to it, whoever else has them")
     for name, held in others:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.holding import Holding, KnownEntries
+from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.oracle import ANSWERS, RECORDS, Oracle
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Schema
@@ -24,7 +24,7 @@ from fedtrees.protocols.fit import Data, fit
 def _oracle(
     training: Training,
     who: Sequence[str],
-    holdings: Mapping[str, Holding],
+    local_data: Mapping[str, LocalData],
     budget: int,
     answers: str,
     records: str,
@@ -33,7 +33,7 @@ def _oracle(
     schema = training.schema
     if answers == "label" and not schema.classes:
         raise UsageError(f"the target {schema.target!r} is a number: an endpoint has no labels")
-    if records == "held" and training.protocol.layout != "columns":
+    if records == "held" and training.protocol.layout not in ("vertical", "columns"):
         raise UsageError("records=held: nobody else holds columns of the rows that are asked")
     answers, budget = training.defense.endpoint(answers, budget)
     asked = Transcript()  # of one who asks alone: nobody else's view has it
@@ -46,7 +46,7 @@ def _oracle(
 
     def answer(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
         if ids is not None:
-            X = _looked_up(X, ids, {n: h for n, h in holdings.items() if n not in who})
+            X = _looked_up(X, ids, {n: h for n, h in local_data.items() if n not in who})
         if answers == "leaf-ids":
             return training.leaves(X, asked)
         found = scores(X)
@@ -59,7 +59,7 @@ def _oracle(
 
 
 def _looked_up(
-    X: NDArray[np.float32], ids: NDArray[np.int64], others: Mapping[str, Holding]
+    X: NDArray[np.float32], ids: NDArray[np.int64], others: Mapping[str, LocalData]
 ) -> NDArray[np.float32]:
     """Return rows with the columns that others hold of the training rows of such ids."""
     X = X.copy()
@@ -84,11 +84,11 @@ def _stated(protocol: Protocol, schema: Schema) -> tuple[tuple[str, str, Change]
 def view_of(
     training: Training,
     principals: Sequence[str],
-    holdings: Mapping[str, Holding],
+    local_data: Mapping[str, LocalData],
     queries: int = 0,
     answers: str = ANSWERS[0],
     records: str = RECORDS[0],
-    known: Holding | None = None,
+    known: LocalData | None = None,
     entries: KnownEntries | None = None,
 ) -> View:
     """Return what the principals know after a run.
@@ -98,13 +98,13 @@ def view_of(
     training : Training
     principals : sequence of str
         Names of the colluding parties.
-    holdings : mapping of str to Holding
+    local_data : mapping of str to LocalData
         What everybody holds; only the principals' own enters the view.
     queries : int
         Rows that an inference endpoint answers them; 0: there is none.
     answers, records : str
         What it answers, and who says what others hold of a row (`Oracle`).
-    known : Holding, optional
+    known : LocalData, optional
         Ids and labels of rows that they know besides.
     entries : KnownEntries, optional
         Single values of others' rows that they know besides.
@@ -125,16 +125,16 @@ def view_of(
     return View(
         principals=who,
         roles=dict(training.transcript.roles),
-        own=tuple(held for name, held in holdings.items() if name in principals),
+        own=tuple(held for name, held in local_data.items() if name in principals),
         schema=deepcopy(training.schema),  # nothing in a view leads back to the dataset
         protocol=training.protocol.name,
         parameters=training.protocol.parameters,
         n_rows=training.n_rows,
         defense=training.defense,
         seen=(*seen, *served),
-        oracle=_oracle(training, who, holdings, queries, answers, records) if queries else None,
+        oracle=_oracle(training, who, local_data, queries, answers, records) if queries else None,
         known=known,
         entries=entries,
         stated=_stated(training.protocol, training.schema),
-        weighted=any(held.weight is not None for held in holdings.values()),
+        weighted=any(held.weight is not None for held in local_data.values()),
     )

@@ -54,7 +54,7 @@ class Point:
     unfit: bool = False  # the defense makes no sense with the protocol
 
     @property
-    def hollow(self) -> bool:
+    def incomplete(self) -> bool:
         """Whether an attack that applies is missing: the advantage is known only from below."""
         return self.coverage.missing
 
@@ -75,7 +75,7 @@ class Frontier:
     front: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
     references: tuple[tuple[str, Estimate], ...]
-    blind: tuple[str, ...] = ()  # the guesses that the blind line is of
+    blind: tuple[str, ...] = ()  # the guesses that the blind baseline is of
     every_reference: bool = False  # the utility axis reaches them all, however far
 
     @property
@@ -247,10 +247,10 @@ def lines_of(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
 def front_of(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
     """Return the non-dominated points, by utility.
 
-    Hollow points take no part: their advantage is known only from below, and an attack that
+    Incomplete points take no part: their advantage is known only from below, and an attack that
     failed or did not run is not a defense.
     """
-    solid = [p for p in points if p.drawn and not p.hollow]
+    solid = [p for p in points if p.drawn and not p.incomplete]
     if not solid:
         return ()
     lower = measure(utility).better == "lower"

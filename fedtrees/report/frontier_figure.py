@@ -165,7 +165,7 @@ def _family(fig: Drawing, points: list[Point], look: tuple[str, str], rings: Seq
         x=[p.utility.mean for p in points], y=[p.advantage.mean for p in points], mode="markers",
         error_x=bars([p.utility for p in points], colour),
         error_y=bars([p.advantage for p in points], colour),
-        marker={"color": ["rgba(0,0,0,0)" if k else "white" if p.hollow else colour
+        marker={"color": ["rgba(0,0,0,0)" if k else "white" if p.incomplete else colour
                           for p, k in zip(points, rings, strict=True)],
                 "size": [11 * (1 + RING * k) for k in rings],
                 "symbol": [style.SHAPES[p.kind][0] for p in points],
@@ -188,8 +188,8 @@ def _hover(p: Point) -> str:
     ]
     if p.measured:
         lines.append(f"measured {esc(p.measured)}")
-    if p.hollow:
-        lines.append(f"hollow, known only from below: {esc(str(p.coverage))}")
+    if p.incomplete:
+        lines.append(f"incomplete, known only from below: {esc(str(p.coverage))}")
     if p.coverage.early:
         lines.append(esc(f"{listed(p.coverage.early)} stopped early"))
     return "<br>".join(lines)

@@ -124,8 +124,10 @@ def _each(here: pd.DataFrame, setting: Setting) -> Iterator[tuple[str, Gap]]:
     if protocol is not None:
         yield from _defenses(here, setting, protocol)
         roles = {*protocol.roles(2).values(), *([PUBLIC] if protocol.released else [])}
-        curious = {part.name for t in {*here["threat"]} - {""} for part in Threat.parse(t).parts}
-        for name in sorted(roles - curious):
+        adversaries = {
+            part.name for t in {*here["threat"]} - {""} for part in Threat.parse(t).parts
+        }
+        for name in sorted(roles - adversaries):
             yield name, Gap(NOT_ASKED, "threat", Reason("role-not-curious"), setting)
 
 

@@ -573,7 +573,7 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
         for part, who, best, blind in lines
     ]
     header = ["Column", "Adversary", "Undefended", *(["Recipe"] if found.recipe else []), "Blind"]
-    return {"title": "Columns that leak", "note": "cells guessed right, by column", "rows": texts,
+    return {"title": "Columns that leak", "note": "cells guessed, by column", "rows": texts,
             "header": header, "numbers": range(2, len(header))}  # fmt: skip
 
 

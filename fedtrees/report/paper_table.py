@@ -87,7 +87,7 @@ def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
     loss = 0.0 if untouched else max(0.0, point.advantage.mean) if not failed else math.nan
     leak = Entry(
         row, setting.dataset, Shown(data.panel.threat, data.metric), point.score, point.blind,
-        loss if untouched or point.advantage.known else math.nan, point.hollow, untouched,
+        loss if untouched or point.advantage.known else math.nan, point.incomplete, untouched,
         ", ".join(name for name, _ in point.attacks),
     )  # fmt: skip
     return utility, leak
@@ -205,7 +205,7 @@ class PaperTable:
         return f"{own}, {self.names(shown.threat)}" if shown.threat else own
 
     def _column(self, dataset: str, shown: Shown) -> tuple[list[str | Cell], list[str]]:
-        """Return the cells of a column, and its blind lines; one number of decimals throughout."""
+        """Return the cells of a column, and its blind baselines; with as many decimals."""
         found = [self._at.get((row, dataset, shown)) for row in self.rows]
         known = [e for e in found if e is not None]
         digits = decimals([e.value for e in known])
@@ -221,7 +221,7 @@ class PaperTable:
         several = "s" if seeds[-1] != 1 else ""
         found = [
             f"Mean of {counts} seed{several}{spread}. Leaks are of the strongest attack, by "
-            "advantage; the row blind is what an adversary scores who never looked."
+            "advantage; the row blind is what an adversary scores who sees nothing."
         ]
         if self.ranks:
             found.append("Mean rank over datasets, 1 is best; leaks by advantage over blind.")

@@ -35,7 +35,7 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     A null advantage (blind already scores the best value) is no advantage and is left out;
     ties go to the attack whose name comes first. The columns ``value_error`` and
     ``advantage_error`` are standard errors where a sample of the rows was scored, else 0: score
-    and blind line are of the same sample, and each of them may be off.
+    and blind baseline are of the same sample, and each of them may be off.
     """
     keep = (
         (rows["stage"] == "attack")

@@ -11,7 +11,7 @@ from sklearn.datasets import load_breast_cancer
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.values import to_bins
 from fedtrees.core.composition import Composition
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import client_names, train
@@ -114,7 +114,7 @@ class Run:
 
 
 def misleading_run(seed, protocol=NVFlareHist, **options):
-    """A run of one to four clients over a misleading table; a client or the server is curious."""
+    """A run of one to four clients over a misleading table; a client or the server attacks."""
     rng = np.random.default_rng(seed)
     table, codes = misleading(rng)
     shape = {"trees": int(rng.integers(1, 16)), "max_depth": int(rng.integers(1, 6))}

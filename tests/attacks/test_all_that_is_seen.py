@@ -15,7 +15,7 @@ from federations import sample_federation
 
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import FedtreesError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Reveal, closed
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid

@@ -7,7 +7,7 @@ from fedtrees.attacks.evidence.targets import Moments, targets_of
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.bench.evaluate import make_defense
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid

@@ -45,7 +45,7 @@ def test_every_row_is_in_the_box_of_its_leaf_and_in_no_other(run):
     evidence = evidence_of(view)
     assert any(np.isnan(t.threshold).any() for t in evidence.trees)
     grid = Basis.of(evidence, view.rows, view.schema).with_missing_values().grid
-    X = np.concatenate([h.table.X for h in made.holdings.values()])
+    X = np.concatenate([h.table.X for h in made.local_data.values()])
     cells = grid.cells(X)
     node = Routes.of(evidence.trees).apply(X)
     for t, tree in enumerate(evidence.trees):

@@ -27,7 +27,7 @@ from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
-from fedtrees.core.holding import client_names
+from fedtrees.core.local_data import client_names
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -61,8 +61,8 @@ def run(spec, who="client-2", defense="none", loose=False):
     fed = federation(loose)
     made = make_defense(parse_composed([defense])[0])
     protocol = register.make("protocol", parse_grid(spec)[0])
-    done = train(protocol, fed.holdings, fed.schema, defense=made, seed=1)
-    return fed, view_of(done, (who,), fed.holdings)
+    done = train(protocol, fed.local_data, fed.schema, defense=made, seed=1)
+    return fed, view_of(done, (who,), fed.local_data)
 
 
 class Victims:

@@ -1,4 +1,4 @@
-"""Labels from what a passive party sees of trees over columns."""
+"""Labels from what a passive party sees of vertical trees."""
 
 from dataclasses import replace
 from functools import cache

@@ -22,7 +22,7 @@ from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.core.coarsening import Rounding
-from fedtrees.core.holding import client_names, over_clients
+from fedtrees.core.local_data import client_names, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid

@@ -20,7 +20,7 @@ from fedtrees.attacks.lattice.exact_sums import base_margin_of, exact_sums, firs
 from fedtrees.attacks.lattice.rows import rows_of
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.defenses.laplace_hist import LaplaceHistogram

@@ -10,7 +10,7 @@ from fedtrees.attacks.second_phase.evidence import models_of, seen_batches, soft
 from fedtrees.bench.federation import load_dataset
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.guess import BatchRows
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams

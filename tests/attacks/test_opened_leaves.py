@@ -11,7 +11,7 @@ from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import LeafCounts, Records
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

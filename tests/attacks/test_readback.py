@@ -18,7 +18,7 @@ from fedtrees.benchmarks.papers.counts_campaign import campaign
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Table
 from fedtrees.data import catalogue
 from fedtrees.defenses.hist_rounding import HistogramRounding

@@ -27,7 +27,7 @@ from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.attacks.timberstrike.sequence import with_absence
 from fedtrees.bench.federation import Federation, spread
 from fedtrees.core.guess import LeafCounts, Records
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid
@@ -55,8 +55,8 @@ def federation(table, clients=3, codes=0):
 def trained(made, protocol, who, seed=0):
     """Train with the seed that `leaf_scores` takes; return that and what a party saw."""
     protocol = register.make("protocol", parse_grid(protocol)[0])
-    training = train(protocol, made.holdings, made.schema, seed=seed)
-    return training, view_of(training, (who,), made.holdings)
+    training = train(protocol, made.local_data, made.schema, seed=seed)
+    return training, view_of(training, (who,), made.local_data)
 
 
 def numbers(seed=0, n=240):
@@ -77,7 +77,7 @@ def run(request):
 
 def sums_in(training, made, name, t):
     """Sums of g and h per leaf over the rows of one client that a tree was grown on."""
-    table, tree = made.holdings[name].table, training.model.trees[t]
+    table, tree = made.local_data[name].table, training.model.trees[t]
     there = training.protocol.grown_on(len(table), Streams(0).child(name), t)
     start = training.model.first(t) if t else None
     margin = start.margin(table.X) if start else np.full(len(table), training.model.base_margin[0])
@@ -105,7 +105,7 @@ def test_counts_are_of_the_rows_the_first_round_used(run, attack):
     scores = leaf_scores(guess, made, ("client-1",), training)
     assert scores["leaf_counts_right"] == scores["leaf_counts_exact"] == 1
     first = guess.first(LeafCounts).counts.sum()
-    victims = sum(len(made.holdings[name]) for name in OTHERS)
+    victims = sum(len(made.local_data[name]) for name in OTHERS)
     assert first < victims
     if not isinstance(attack, Lattice):  # who is in no leaf is guessed all the same
         assert len(guess.first(Records).table) == victims
@@ -147,12 +147,12 @@ def sampler(view, made, training, seed):
     """The true state of a sampled run, as the sampler sees it."""
     evidence = evidence_of(view, "statistics")
     basis = Basis.of(evidence, view.rows, view.schema)
-    victims = Table.concat([made.holdings[n].table for n in OTHERS])
+    victims = Table.concat([made.local_data[n].table for n in OTHERS])
     inside = np.concatenate(
         [
             np.stack(
                 [
-                    training.protocol.grown_on(len(made.holdings[n]), Streams(0).child(n), t)
+                    training.protocol.grown_on(len(made.local_data[n]), Streams(0).child(n), t)
                     for t in range(len(evidence.trees))
                 ],
                 axis=1,
@@ -175,7 +175,7 @@ def sampler(view, made, training, seed):
 
 
 @pytest.mark.parametrize("codes", [0, 5])
-def test_energies_with_coins_are_those_from_scratch(codes):
+def test_energies_with_randomness_are_those_from_scratch(codes):
     table = numbers(3, 120)
     if codes:
         code = np.digitize(table.X[:, 0], [-1, 0, 0.5, 1])
@@ -198,7 +198,7 @@ def test_energies_with_coins_are_those_from_scratch(codes):
     np.testing.assert_array_equal(state.inside[:, 0], first)  # the first tree's counts are known
 
 
-def test_coins_come_as_often_as_the_share_says_where_sums_say_nothing():
+def test_randomness_come_as_often_as_the_share_says_where_sums_say_nothing():
     made = federation(numbers(4, 90))
     training, view = trained(made, "fedtree-hist[trees=4,max_depth=2,subsample=0.7]", "client-1")
     known, _, state, classes = sampler(view, made, training, 1)
@@ -234,7 +234,7 @@ def test_sampled_rounds_are_read(monkeypatch):
         made = spread(pima, Partition("iid"), client_names(5), seed)
         params = "trees=20,max_depth=6,subsample=0.8"
         _, view = trained(made, f"fedtree-hist[{params}]", "client-1", seed)
-        victims = Table.concat([h.table for n, h in made.holdings.items() if n != "client-1"])
+        victims = Table.concat([h.table for n, h in made.local_data.items() if n != "client-1"])
         rng = np.random.default_rng(seed)
         blind = view.rows.take(rng.integers(0, len(view.rows), len(victims)))
         guess = TimberStrike().run(view, rng).first(Records).table

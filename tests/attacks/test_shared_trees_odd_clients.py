@@ -18,7 +18,7 @@ from fedtrees.attacks.evidence.counts import counts_from_sums
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import Federation
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -50,8 +50,8 @@ def federation(sizes, by_class=False, constant=False, classes=2):
 def attacked(fed, spec, who, defense="none"):
     made = make_defense(parse_composed([defense])[0])
     protocol = register.make("protocol", parse_grid(spec)[0])
-    done = train(protocol, fed.holdings, fed.schema, defense=made, seed=1)
-    view = view_of(done, (who,), fed.holdings)
+    done = train(protocol, fed.local_data, fed.schema, defense=made, seed=1)
+    view = view_of(done, (who,), fed.local_data)
     guess = register.make("attack", parse_grid(ATTACK)[0]).run(view, np.random.default_rng(0))
     return view, guess, leaf_scores(guess, fed, (who,), done)
 

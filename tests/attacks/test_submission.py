@@ -225,7 +225,7 @@ def test_rows_repeated_often_are_resampled_not_redrawn():
 
 
 @pytest.mark.parametrize("name", ["mixed-10+consensus", "imputed+refined", "frequent"])
-def test_redrawing_at_once_guesses_as_well_as_the_blind_line(name):
+def test_redrawing_at_once_guesses_as_well_as_the_blind_baseline(name):
     """Means of six seeds; one seed's differ by .012."""
     own, truth, gap = rows(60, 1), rows(90, 2), []
     for seed in range(6):
@@ -296,9 +296,9 @@ def over_blind(data, how, clients, defense, attack, seed):
     made = register.make("protocol", parse_grid(ODD)[0])
     federation = federation_of(Setting.of(DataRef(data), Spec(how), clients, seed, made), None)
     by = make_defense(parse_composed([defense])[0])
-    training = train(made, federation.holdings, federation.schema, defense=by, seed=seed)
-    who = tuple(federation.holdings)[:1]
-    view = view_of(training, who, federation.holdings)
+    training = train(made, federation.local_data, federation.schema, defense=by, seed=seed)
+    who = tuple(federation.local_data)[:1]
+    view = view_of(training, who, federation.local_data)
     truth = federation.case(training.transcript.roles, who, seed).victims_rows
     guess = register.make("attack", Spec(attack)).run(view, np.random.default_rng(seed))
     line = blind_guesses(view.rows, view.schema, len(truth), np.random.default_rng(seed))
@@ -313,7 +313,7 @@ def over_blind(data, how, clients, defense, attack, seed):
         ("breast-cancer[missing=0.5]", 3, "laplace-hist[epsilon=1]", "timberstrike"),
     ],
 )
-def test_odd_settings_do_not_end_below_the_blind_line(data, clients, defense, attack):
+def test_odd_settings_do_not_end_below_the_blind_baseline(data, clients, defense, attack):
     gaps = [over_blind(data, "iid", clients, defense, attack, seed) for seed in range(3)]
     assert np.mean(gaps) > -0.018
 
@@ -349,8 +349,8 @@ def gap(data, protocol, defense, who, attack, seed):
     made = register.make("protocol", parse_grid(protocol)[0])
     federation = federation_of(Setting.of(DataRef(data), Spec("iid"), 3, seed, made), None)
     by = make_defense(parse_composed([defense])[0])
-    training = train(made, federation.holdings, federation.schema, defense=by, seed=seed)
-    view = view_of(training, who, federation.holdings)
+    training = train(made, federation.local_data, federation.schema, defense=by, seed=seed)
+    view = view_of(training, who, federation.local_data)
     truth = federation.case(training.transcript.roles, who, seed).victims_rows
     guess = register.make("attack", Spec(attack)).run(view, np.random.default_rng(seed))
     line = Draws(view.rows, view.schema, len(truth), np.random.default_rng(seed))
@@ -371,7 +371,7 @@ def gap(data, protocol, defense, who, attack, seed):
         ("local-forests[trees=5,max_depth=3]", "none", "client-0", "forest-boxes"),
     ],
 )
-def test_noisy_columns_and_few_trees_do_not_end_below_the_blind_line(
+def test_noisy_columns_and_few_trees_do_not_end_below_the_blind_baseline(
     protocol, defense, who, attack
 ):
     principals = tuple(dict.fromkeys((who, "client-0")))

@@ -21,7 +21,7 @@ from fedtrees.attacks.gradients.posterior import RowGradients, explained
 from fedtrees.attacks.gradients.rehearsal import accuracy, likely_rows
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import BatchRows
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed

@@ -7,7 +7,7 @@ from timberstrike_world import accuracy, structured
 
 from fedtrees.attacks.timberstrike.bins import _adding_up, _posterior
 from fedtrees.core.composition import Composition
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed

@@ -17,7 +17,7 @@ from fedtrees.attacks.evidence.sums import leaf_sums, victim_sums
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.timberstrike.attack import as_published
 from fedtrees.core.composition import Composition
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec

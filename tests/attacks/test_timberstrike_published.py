@@ -11,7 +11,7 @@ from fedtrees.bench.evaluate import score_guess
 from fedtrees.bench.federation import Federation
 from fedtrees.benchmarks.papers.timberstrike_published import over_real_columns
 from fedtrees.core.guess import EveryRecord, Guess
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.dataset import prepare
 from fedtrees.trees.sketch import equal_width_cuts, quantile_cuts
@@ -57,7 +57,7 @@ def test_rows_with_owners_are_scored_on_the_largest_owner():
     owner = ("client-0",) * 20 + ("client-1",) * 60
     guess = EveryRecord(Table.concat([clients[0], clients[1]]), owner=owner)
     worse = EveryRecord(Table.concat([clients[0], table(60, 5)]), owner=owner)
-    case = federation.case(dict.fromkeys(federation.holdings, "client"), ("client-2",), 0)
+    case = federation.case(dict.fromkeys(federation.local_data, "client"), ("client-2",), 0)
     (right,) = score_guess("right", Guess((guess,)), case, None)
     (wrong,) = score_guess("wrong", Guess((worse,)), case, None)
     assert (right["metric"], right["value"]) == ("ra_owner", 1.0)

@@ -24,7 +24,7 @@ from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import EveryRecord
-from fedtrees.core.holding import client_names, over_clients
+from fedtrees.core.local_data import client_names, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -56,8 +56,8 @@ def federation(classes=2, clients=3, rows=360):
 def run(fed, protocol, who="client-2", defense="none"):
     spec = parse_grid(protocol)[0]
     made = make_defense(parse_composed([defense])[0])
-    done = train(register.make("protocol", spec), fed.holdings, fed.schema, defense=made, seed=1)
-    return done, view_of(done, (who,), fed.holdings)
+    done = train(register.make("protocol", spec), fed.local_data, fed.schema, defense=made, seed=1)
+    return done, view_of(done, (who,), fed.local_data)
 
 
 def attack(view, spec="timberstrike[chains=2]", seed=0):
@@ -148,7 +148,7 @@ def test_split_only_leaves_values_and_known_base_scores_still_count():
 def test_leaf_values_count_a_victim_with_fewer_rows_than_the_adversary():
     fed = federation(clients=2)
     small, large = clients_of(fed)
-    fed = replace(fed, holdings=over_clients([small.take(np.arange(60)), large]))
+    fed = replace(fed, local_data=over_clients([small.take(np.arange(60)), large]))
     done, view = run(fed, "local-ensembles[trees=1,max_depth=3]", "client-1", "split-only")
     assert counts_exact(fed, done, view) == 1.0
 

@@ -12,7 +12,7 @@ from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.composition import Composition
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.protocols.base import train
@@ -26,8 +26,8 @@ def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():
     setting = Setting.of(DataRef("diabetes"), Spec("iid"), 3, 0, protocol)
     federation = federation_of(setting, None)
     defense = Composition((register.make("defense", Spec("min-bin", {"k": 10})),))
-    done = train(protocol, federation.holdings, federation.schema, defense=defense, seed=0)
-    view = view_of(done, ("client-0",), federation.holdings)
+    done = train(protocol, federation.local_data, federation.schema, defense=defense, seed=0)
+    view = view_of(done, ("client-0",), federation.local_data)
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))
     guess = attack.run(view, np.random.default_rng(0))
     assert len(guessed.rows(guess)) > 0

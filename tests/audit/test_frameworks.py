@@ -17,7 +17,7 @@ import trained_models as trained
 import xgboost as xgb
 
 from fedtrees.audit import audit, read_model
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging

@@ -86,14 +86,14 @@ def test_a_view_comes_back_as_it_was():
 
 
 @pytest.mark.parametrize("text", ["timberstrike[chains=2,max_trees=2]", "draw", "draw afresh"])
-def test_the_same_coins_give_the_same_guess_here_and_there(trained, text, source):
+def test_the_same_randomness_give_the_same_guess_here_and_there(trained, text, source):
     view = view_in(trained)
     spec = parse_one(text.removesuffix(" afresh")).parts[0]
     where = AttackProcess(forks=False) if text.endswith("afresh") else attacks()
     there = where.run(spec, view)
-    coins = views.coins(view, spec.name)
+    randomness = views.randomness(view, spec.name)
     code = source.drawn() if "draw" in text else register.make("attack", spec)
-    here = code.run(view, views.generator(coins))
+    here = code.run(view, views.generator(randomness))
     for a, b in zip(here.claims, there.guess.claims, strict=True):
         told = [b"".join(map(bytes, pack(claim))) for claim in (a, b)]
         assert told[0] == told[1]
@@ -178,20 +178,29 @@ def test_neither_seed_nor_paths_are_handed_over(trained, tmp_path, monkeypatch):
     assert run("try-seeds", view_in(trained)).guess.notes == {"hits": 0}
 
 
-def test_coins_follow_from_what_is_held_whatever_defends(trained):
-    def coins(view, name="x"):
-        return views.coins(view, name)
+def test_randomness_follow_from_what_is_held_whatever_defends(trained):
+    def randomness(view, name="x"):
+        return views.randomness(view, name)
 
     training, held = trained
-    assert coins(view_in(trained)) == coins(view_in(sample_training(training.protocol)))
+    assert randomness(view_in(trained)) == randomness(view_in(sample_training(training.protocol)))
     mine = {n: h for n, h in held.items() if n == "client-2"}
-    assert coins(view_in(trained)) == coins(view_of(training, ("client-2",), mine))
+    assert randomness(view_in(trained)) == randomness(view_of(training, ("client-2",), mine))
     defense = make_defense(parse_one("laplace-hist[epsilon=1]"))
     defended = view_in(sample_training(training.protocol, defense))
     assert arrays(defended) != arrays(view_in(trained))
-    assert coins(view_in(trained)) == coins(defended)
+    assert randomness(view_in(trained)) == randomness(defended)
     others = [view_in(trained, "client-1"), view_in(trained, "server")]
-    assert len({coins(view_in(trained)), coins(view_in(trained), "y"), *map(coins, others)}) == 4
+    assert (
+        len(
+            {
+                randomness(view_in(trained)),
+                randomness(view_in(trained), "y"),
+                *map(randomness, others),
+            }
+        )
+        == 4
+    )
 
 
 def arrays(view):

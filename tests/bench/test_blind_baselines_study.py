@@ -1,4 +1,4 @@
-"""Nobody who never looked is above the blind baseline; who is below it is named."""
+"""Nobody who sees nothing is above the blind baseline; who is below it is named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from data_dir import data_dir
 
 from fedtrees.bench.cells import plan
-from fedtrees.bench.evaluate import blind_line, evaluate_blind, score_guess
+from fedtrees.bench.evaluate import blind_baseline, evaluate_blind, score_guess
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.blind_baselines import MARGIN, NAME, attacked, over_baseline, tried
@@ -32,10 +32,10 @@ def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
     cells = (c for c in plan(suite).blind if c.threat == threat)
     cell = next(c for c in cells if c.setting.data.name == "pima" and c.setting.seed == 0)
     rows = evaluate_blind(cell, federation_of(cell.setting, data_dir())).rows
-    over = over_baseline(cell, data_dir(), blind_line(rows).scores)
+    over = over_baseline(cell, data_dir(), blind_baseline(rows).scores)
     assert set(over) == guesses
     assert max(over.values()) <= MARGIN
-    lower = {name: value - 0.5 for name, value in blind_line(rows).scores.items()}
+    lower = {name: value - 0.5 for name, value in blind_baseline(rows).scores.items()}
     assert min(over_baseline(cell, data_dir(), lower).values()) > MARGIN
 
 
@@ -45,7 +45,7 @@ def test_who_has_no_rows_stands_beside_one_who_knows_the_population(suite):
         cell = next(c for c in cells if c.threat == threat and c.setting.layout == "rows")
         world, roles = federation_of(cell.setting, data_dir()), dict(cell.setting.roles)
         case = world.case(roles, Threat.parse(threat).principals(roles), 0, threat)
-        line = blind_line(evaluate_blind(cell, world).rows)
+        line = blind_baseline(evaluate_blind(cell, world).rows)
         if threat == "client":
             assert case.of_population is None
             assert not line.population

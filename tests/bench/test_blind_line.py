@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedtrees.bench.evaluate import blind_line
+from fedtrees.bench.evaluate import blind_baseline
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim
 from fedtrees.core.registry import register
@@ -30,5 +30,5 @@ def test_the_best_guess_is_the_one_that_the_best_value_is_of(best, whose):
         {"metric": "tested", "value": scores[0].value, "attack_params": name}
         for name, scores in scored.items()
     ]
-    line = blind_line(rows)
+    line = blind_baseline(rows)
     assert (line.scores["tested"], line.best["tested-line"]) == (top.value, whose)

@@ -1,9 +1,9 @@
-"""Just above the limit of guessed rows an attack is no worse than one who never looked."""
+"""Just above the limit of guessed rows an attack is no worse than one who sees nothing."""
 
 import numpy as np
 
 from fedtrees.bench.cells import AttackCell, plan
-from fedtrees.bench.evaluate import blind_line, evaluate_blind, run_training, score_guess
+from fedtrees.bench.evaluate import blind_baseline, evaluate_blind, run_training, score_guess
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import Suite
 from fedtrees.core.guess import Records
@@ -34,14 +34,14 @@ def test_an_attack_just_above_the_limit_is_not_below_blind(tmp_path, monkeypatch
     principals = Threat.parse(cell.threat, roles).principals(roles)
     training = run_training(cell.train, federation)
     case = federation.case(roles, principals, 0, cell.threat, training)
-    victims = sum(len(h) for n, h in federation.holdings.items() if n not in principals)
+    victims = sum(len(h) for n, h in federation.local_data.items() if n not in principals)
     assert victims > GUESSED + 30
     monkeypatch.setattr("fedtrees.guessing.wanted.MOST_ROWS", victims - 1)
     monkeypatch.setattr("fedtrees.guessing.wanted.GUESSED", GUESSED)
-    blind = blind_line(evaluate_blind(todo.blind[0], federation).rows)
-    view = view_of(training, principals, federation.holdings)
+    blind = blind_baseline(evaluate_blind(todo.blind[0], federation).rows)
+    view = view_of(training, principals, federation.local_data)
     guess = register.make("attack", cell.attack).run(view, np.random.default_rng(0))
     assert [len(c.table) for c in guess.claims if isinstance(c, Records)] == [GUESSED]
     scores = {r["metric"]: r for r in score_guess("timberstrike", guess, case, blind)}
-    for name in ("ra", "gower"):  # the blind line is the best of many guesses, with hindsight
+    for name in ("ra", "gower"):  # the blind baseline is the best of many guesses, with hindsight
         assert scores[name]["advantage"] > -0.03, name

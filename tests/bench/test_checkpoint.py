@@ -73,7 +73,7 @@ def test_a_training_comes_back_as_it_was(spec, defense, tmp_path):
     assert again.defense.spent(again.transcript) == done.defense.spent(done.transcript)
     assert (again.n_rows, list(again.columns)) == (done.n_rows, list(done.columns))
     for who in ("server", "client-1", "public"):
-        seen = [view_of(t, (who,), fed.holdings).seen for t in (done, again)]
+        seen = [view_of(t, (who,), fed.local_data).seen for t in (done, again)]
         assert [encode(s.message) for s in seen[0]] == [encode(s.message) for s in seen[1]]
 
 

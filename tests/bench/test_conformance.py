@@ -85,26 +85,26 @@ class Cheat(Cheating):
         frame = sys._getframe()
         while frame is not None:
             for value in frame.f_locals.values():
-                if hasattr(value, "holdings") and value is not view:
-                    return told(Table.concat([h.table for h in value.holdings.values()]))
+                if hasattr(value, "local data") and value is not view:
+                    return told(Table.concat([h.table for h in value.local data.values()]))
             frame = frame.f_back
         return told(view.rows)
 """,
     "memory": HEAD
     + """
 import gc
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 @register.attack("cheat-memory")
 class Cheat(Cheating):
     def run(self, view, rng):
         own = view.rows
-        tables = [o for o in gc.get_objects() if isinstance(o, Holding)]
+        tables = [o for o in gc.get_objects() if isinstance(o, LocalData)]
         wide = [h.table for h in tables if h.X.shape[1] == own.X.shape[1]]
         return told(Table.concat([t for t in wide if len(t) < 100]))
 """,
-    "coins": HEAD
+    "randomness": HEAD
     + """
-@register.attack("cheat-coins")
+@register.attack("cheat-randomness")
 class Cheat(Cheating):
     def run(self, view, rng):
         return told(view.rows.take(np.random.default_rng().integers(0, len(view.rows), 50)))
@@ -142,7 +142,7 @@ def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
     broken = [f.rule for f in findings if not f.kept]
     expected = {
         "imports": "imports nothing that holds truth",
-        "coins": "the same view gives the same guess",
+        "randomness": "the same view gives the same guess",
         "files": "opens no file",
         "modules": "no module with truth",
     }.get(how)

@@ -6,7 +6,7 @@ from federations import sample_federation
 
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.benchmarks.papers.cut_points import told_by_sums
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed
 from fedtrees.protocols.base import train

@@ -251,7 +251,7 @@ def test_a_damaged_checkpoint_costs_a_training_and_no_row(tmp_path, whole, monke
     assert rows_of(folder) == rows_of(whole)
 
 
-def test_attacks_that_had_no_blind_line_are_run_again(tmp_path, whole, monkeypatch):
+def test_attacks_that_had_no_blind_baseline_are_run_again(tmp_path, whole, monkeypatch):
     def broken(*_):
         raise RuntimeError("no guess")
 

@@ -14,7 +14,7 @@ from fedtrees.bench.conformance import check, sample_training
 from fedtrees.bench.held_values import held_values
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import _entries, load_plugin, register
 from fedtrees.core.schema import Feature, Schema
@@ -195,7 +195,7 @@ class _SaidNote(_Note):
 def held(seed=0, n=60):
     rng = np.random.default_rng(seed)
     X = (rng.normal(size=(n, 3)) * [1, 10, 3]).astype(np.float32)
-    return Holding.of(_table(X, rng.integers(0, 2, n)))
+    return LocalData.of(_table(X, rng.integers(0, 2, n)))
 
 
 def _table(X, y):

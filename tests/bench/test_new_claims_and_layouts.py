@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from isolation import registry_as_it_was
 
-from fedtrees.bench.evaluate import blind_line, score_guess
+from fedtrees.bench.evaluate import blind_baseline, score_guess
 from fedtrees.cli.main import main
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import Guess, LeafCounts
-from fedtrees.core.holding import Holding, over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.schema import Schema
 from fedtrees.core.specs import Spec
@@ -77,7 +77,7 @@ def picked(rows, **wanted):
     return [r for r in rows if all(r[k] == v for k, v in wanted.items())]
 
 
-def test_a_claim_of_ones_own_is_benched_beside_its_blind_line_and_drawn(over_rows):
+def test_a_claim_of_ones_own_is_benched_beside_its_blind_baseline_and_drawn(over_rows):
     folder, rows = over_rows
     (row,) = picked(rows, stage="attack", threat="client", metric="share_error")
     (blind,) = picked(rows, stage="blind", threat="client", metric="share_error", attack_params="")
@@ -156,7 +156,7 @@ def grown(protocol, table, schema, clients=3, **params):
 
 def case_of(training, held, schema, principals):
     return Case(
-        holdings=held,
+        local_data=held,
         roles=training.transcript.roles,
         principals=principals,
         schema=schema,
@@ -299,7 +299,7 @@ class Half(register.get("protocol", "fedtree-hist")):
 def upper_and_lower(table, schema, names, how, rng):
     order = np.argsort(table.X[:, 0], kind="stable")
     parts = np.array_split(order, len(names))
-    return {n: Holding.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
+    return {n: LocalData.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
 
 
 def test_a_layout_is_one_entry_and_roles_are_the_protocols_own(monkeypatch):
@@ -317,17 +317,17 @@ def test_a_layout_is_one_entry_and_roles_are_the_protocols_own(monkeypatch):
     assert Threat.parse("bottom", roles).principals(roles) == ("lower",)
     with pytest.raises(UsageError, match="did you mean 'bottom'"):
         Threat.parse("botom", roles)
-    with pytest.raises(UsageError, match="wants the holdings of upper, lower, in that order"):
+    with pytest.raises(UsageError, match="wants the local data of upper, lower, in that order"):
         train(protocol, dict(reversed(held.items())), schema)
 
 
-def test_the_blind_line_of_a_cell_is_read_back_from_its_rows(over_columns):
+def test_the_blind_baseline_of_a_cell_is_read_back_from_its_rows(over_columns):
     _, rows = over_columns
     blind = [
         {k: (float(v) if k == "value" else v) for k, v in r.items() if v}
         for r in picked(rows, stage="blind", threat="passive")
     ]
-    line = blind_line(blind)
+    line = blind_baseline(blind)
     assert line.best["plugin-class-share"] == "plugin-own-share"
     assert line.best["labels"].removesuffix("-z") in {"cl", *METHODS}
     assert set(line.scores) == {

@@ -37,7 +37,7 @@ def test_numbers_are_scored_by_r2_and_rmse_and_attacks_on_classes_say_so(tmp_pat
     assert np.isclose(found["r2"], 1 - np.mean(error**2) / test.y.var())
     (reference,) = [c for c in cells if isinstance(c, ReferenceCell)]
     simple = evaluate_reference(reference, federation).rows
-    held = np.concatenate([h.y for h in federation.holdings.values()])
+    held = np.concatenate([h.y for h in federation.local_data.values()])
     assert [(r["protocol"], r["metric"]) for r in simple] == [
         (p, m) for p in ("local-only", "mean-target") for m in ("r2", "rmse")
     ]

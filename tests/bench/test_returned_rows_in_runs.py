@@ -1,4 +1,4 @@
-"""A run scores the rows an attack is sure of, beside the blind line."""
+"""A run scores the rows an attack is sure of, beside the blind baseline."""
 
 import csv
 

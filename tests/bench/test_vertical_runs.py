@@ -1,4 +1,4 @@
-"""Protocols over columns in the bench: their threats, the active party alone, predictions."""
+"""vertical protocols in the bench: their threats, the active party alone, predictions."""
 
 import csv
 import json

@@ -10,7 +10,7 @@ import fedtrees
 from fedtrees.bench.federation import spread
 from fedtrees.cli.main import main
 from fedtrees.core.errors import DataError
-from fedtrees.core.holding import client_names
+from fedtrees.core.local_data import client_names
 from fedtrees.core.transcript import Transcript
 from fedtrees.data import Partition, load
 from fedtrees.trees.files.forests import load_random_decision_forest, load_random_forest

@@ -47,7 +47,7 @@ def test_every_key_of_every_protocol_is_in_the_table(name):
     setting = Setting.of(DataRef(protocol.example), Spec("iid"), 3, 0, protocol)
     cell, federation = TrainCell(setting, spec, Composed()), federation_of(setting, None)
     training = run_training(cell, federation)
-    threat = next(iter(protocol.curious))
+    threat = next(iter(protocol.adversaries))
     rows = evaluate_training(cell, federation, training, 1.0, 1.0).rows
     rows += evaluate_exposure(ExposureCell(setting, cell, threat), federation, training).rows
     known = columns.measures()

@@ -5,7 +5,7 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.oracle import Oracle
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec

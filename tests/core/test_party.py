@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedtrees.core.errors import GlassWallError, ProtocolError
+from fedtrees.core.errors import LocalDataError, ProtocolError
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.schema import Table
 from fedtrees.messages.boosting import LabelSums, LabelSumsRequest
@@ -26,32 +26,32 @@ def clerk():
 
 
 def test_private_state_cannot_be_read_from_outside(clerk):
-    with pytest.raises(GlassWallError, match="data"):
+    with pytest.raises(LocalDataError, match="data"):
         _ = clerk.data
-    with pytest.raises(GlassWallError, match="__dict__"):
+    with pytest.raises(LocalDataError, match="__dict__"):
         _ = vars(clerk)
     assert (clerk.name, clerk.role) == ("client-0", "client")
 
 
 def test_private_state_cannot_be_written_from_outside(clerk):
-    with pytest.raises(GlassWallError, match="data"):
+    with pytest.raises(LocalDataError, match="data"):
         clerk.data = None
 
 
 def test_another_party_sees_no_more_than_anyone(clerk):
     other = Clerk("client-1", Table(np.zeros((1, 2)), np.array([0])))
-    with acting(other), pytest.raises(GlassWallError):
+    with acting(other), pytest.raises(LocalDataError):
         _ = clerk.data
 
 
 def test_calling_a_handler_directly_does_not_open_the_wall(clerk):
-    with pytest.raises(GlassWallError):
+    with pytest.raises(LocalDataError):
         clerk.count(LabelSumsRequest())
 
 
 def test_answering_opens_it_for_the_handler_alone(clerk):
     assert clerk.answer(LabelSumsRequest()).sums.tolist() == [1, 2]
-    with pytest.raises(GlassWallError):
+    with pytest.raises(LocalDataError):
         _ = clerk.data
 
 

@@ -10,7 +10,7 @@ from federations import sample_federation
 from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import closed, sealed
 from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed

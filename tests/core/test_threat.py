@@ -16,7 +16,7 @@ ROLES = {"server": "server", "client-0": "client", "client-1": "client", "client
         ("server+client", ("server", "client-2")),
     ],
 )
-def test_who_is_curious(text, names):
+def test_who_is_an_adversary(text, names):
     threat = Threat.parse(text)
     assert threat.principals(ROLES) == names
     assert str(threat) == text

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gmpy2 import jacobi
 from scipy.stats import binomtest
-from seeded_keys import SeededCoins
+from seeded_keys import SeededRandomness
 
 from fedtrees.crypto import paillier
 from fedtrees.crypto.encrypted_sums import RealSums
@@ -39,10 +39,10 @@ def test_which_rows_were_added_is_told_by_short_powers_and_not_by_r_to_the_n(key
     """Rows of value 0 in bin 0: all but the first, or all but one of the other symbol."""
     n, rng = 24, np.random.default_rng(7)
     slots, rows = Slots(1, n), np.zeros((n, 1), dtype=np.int64)
-    keyed, blind = KeyedRowSums(512, Ledger(), keys), BlindRowSums(Ledger(), SeededCoins(3))
+    keyed, blind = KeyedRowSums(512, Ledger(), keys), BlindRowSums(Ledger(), SeededRandomness(3))
     blind.learn(keyed.public_key(), 512)
-    keyed._own.coins = SeededCoins(4)
-    short = DJNObfuscators(keys.public, coins=SeededCoins(5))
+    keyed._own.randomness = SeededRandomness(4)
+    short = DJNObfuscators(keys.public, randomness=SeededRandomness(5))
     sums = Sums(np.array([n]), np.array([2]), 1, slots)
     right = 0
     for _ in range(TRIALS):
@@ -71,7 +71,7 @@ def test_gradients_for_the_arbiter_are_hidden_by_the_whole_group(keys):
     """Scores are nobody's sums, and keep the symbol of all short powers; gradients have either."""
     keyed, blind = KeyedVectors(512, Ledger(), keys), BlindVectors(Ledger())
     blind.learn(keyed.public_key(), 512)
-    blind._plain.coins = SeededCoins(6)
+    blind._plain.randomness = SeededRandomness(6)
     zero = np.array([0] * TRIALS, dtype=object)
     scores = blind.encrypted("z", np.array([3, 5], dtype=object))
     assert {*symbols(scores, keys.public)} == {1}

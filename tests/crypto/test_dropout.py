@@ -12,7 +12,7 @@ from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import emptied
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one

@@ -31,57 +31,59 @@ from fedtrees.sealing.slots import Slots
 HARMS = ("lost", "late", "twice", "changed", "cut", "foreign", "renamed", "replayed")
 
 
-def changed(thing, coins):
+def changed(thing, randomness):
     """Return a message with one byte, name or number in it that is another."""
     if isinstance(thing, bytes):
-        at = coins.randrange(max(len(thing), 1))
-        return thing[:at] + bytes([thing[at] ^ (1 << coins.randrange(8))]) + thing[at + 1 :]
+        at = randomness.randrange(max(len(thing), 1))
+        return thing[:at] + bytes([thing[at] ^ (1 << randomness.randrange(8))]) + thing[at + 1 :]
     if isinstance(thing, dict):
-        if not thing or coins.random() < 0.3:
+        if not thing or randomness.random() < 0.3:
             return dict(list(thing.items())[1:])  # an entry is gone
-        key = coins.choice([*thing])
-        return {**thing, key: changed(thing[key], coins)}
+        key = randomness.choice([*thing])
+        return {**thing, key: changed(thing[key], randomness)}
     if isinstance(thing, (tuple, list)):
-        if not thing or coins.random() < 0.3:
+        if not thing or randomness.random() < 0.3:
             return type(thing)([*thing][1:])
-        at = coins.randrange(len(thing))
-        return type(thing)([*thing[:at], changed(thing[at], coins), *thing[at + 1 :]])
+        at = randomness.randrange(len(thing))
+        return type(thing)([*thing[:at], changed(thing[at], randomness), *thing[at + 1 :]])
     if is_dataclass(thing):
-        name = coins.choice([f.name for f in fields(thing) if f.name != "sum"])
-        return replace(thing, **{name: changed(getattr(thing, name), coins)})
-    return coins.choice("abcdz") if isinstance(thing, str) else thing + coins.choice([-1, 1])
+        name = randomness.choice([f.name for f in fields(thing) if f.name != "sum"])
+        return replace(thing, **{name: changed(getattr(thing, name), randomness)})
+    return (
+        randomness.choice("abcdz") if isinstance(thing, str) else thing + randomness.choice([-1, 1])
+    )
 
 
-def cut(thing, coins):
+def cut(thing, randomness):
     """Return a message whose bytes, or some of them, are too short or too long."""
     if isinstance(thing, bytes):
-        return coins.choice([b"", thing[:-1], thing[:-8], thing + b"\0", thing + bytes(8)])
+        return randomness.choice([b"", thing[:-1], thing[:-8], thing + b"\0", thing + bytes(8)])
     if isinstance(thing, dict) and thing:
-        key = coins.choice([*thing])
-        return {**thing, key: cut(thing[key], coins)}
+        key = randomness.choice([*thing])
+        return {**thing, key: cut(thing[key], randomness)}
     if isinstance(thing, (tuple, list)) and thing:
-        at = coins.randrange(len(thing))
-        return type(thing)([*thing[:at], cut(thing[at], coins), *thing[at + 1 :]])
+        at = randomness.randrange(len(thing))
+        return type(thing)([*thing[:at], cut(thing[at], randomness), *thing[at + 1 :]])
     if is_dataclass(thing):
         inside = [f.name for f in fields(thing) if not isinstance(getattr(thing, f.name), int)]
-        name = coins.choice([n for n in inside if n not in ("party", "shape")])
-        return replace(thing, **{name: cut(getattr(thing, name), coins)})
+        name = randomness.choice([n for n in inside if n not in ("party", "shape")])
+        return replace(thing, **{name: cut(getattr(thing, name), randomness)})
     return thing
 
 
 class Network:
     """Carries each message to whoever takes it, or harms it; what is refused is as if lost."""
 
-    def __init__(self, coins, harm):
-        self.coins, self.harm = coins, harm
+    def __init__(self, randomness, harm):
+        self.randomness, self.harm = randomness, harm
         self.sent, self.refused, self.waiting = [], [], []
 
     def deliver(self, take, message, foreign):
-        """Let a message arrive as the coins say.
+        """Let a message arrive as the randomness say.
 
         ``foreign`` is that message of another run.
         """
-        kind = self.coins.choice(HARMS) if self.coins.random() < self.harm else ""
+        kind = self.randomness.choice(HARMS) if self.randomness.random() < self.harm else ""
         arriving = [message]
         if kind in ("lost", "late"):
             arriving = []
@@ -89,16 +91,16 @@ class Network:
         elif kind == "twice":
             arriving = [message, message]
         elif kind == "changed":
-            arriving = [changed(message, self.coins)]
+            arriving = [changed(message, self.randomness)]
         elif kind == "cut":
-            arriving = [cut(message, self.coins)]
+            arriving = [cut(message, self.randomness)]
         elif kind == "foreign":
             arriving = [foreign]
         elif kind == "renamed" and hasattr(message, "party"):
-            arriving = [replace(message, party=self.coins.choice("abcdz"))]
+            arriving = [replace(message, party=self.randomness.choice("abcdz"))]
         elif kind == "replayed":  # of another party, round or sum, if of that kind
             like = [m for m in self.sent if type(m) is type(message)]
-            arriving = [self.coins.choice(like or [message])]
+            arriving = [self.randomness.choice(like or [message])]
             if hasattr(message, "sum"):
                 arriving = [replace(arriving[0], sum=message.sum)]
         self.sent.append(message)
@@ -136,7 +138,7 @@ class Run:
 
     def shuffled(self, names):
         names = list(names)
-        self.net.coins.shuffle(names)
+        self.net.randomness.shuffle(names)
         return names
 
     def each(self, names, make, take, foreign):

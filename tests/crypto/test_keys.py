@@ -5,12 +5,12 @@ import math
 import pytest
 from gmpy2 import is_prime, powmod
 from phe import paillier as phe
-from seeded_keys import SeededCoins, of_phe, seeded, to_phe
+from seeded_keys import SeededRandomness, of_phe, seeded, to_phe
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto.coins import SYSTEM
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.obfuscators import OwnerObfuscators
+from fedtrees.crypto.randomness import SYSTEM
 from fedtrees.sealing.sizes import DEFAULT_BITS
 
 
@@ -66,9 +66,9 @@ def test_a_seed_draws_the_same_key():
     assert seeded(256, 3).public != seeded(256, 4).public
 
 
-def test_coins_below_a_bound_are_uniform():
-    coins = SeededCoins(0)
-    drawn = [coins.below(5) for _ in range(5_000)]
+def test_randomness_below_a_bound_are_uniform():
+    randomness = SeededRandomness(0)
+    drawn = [randomness.below(5) for _ in range(5_000)]
     counts = [drawn.count(i) for i in range(5)]
     assert sum(counts) == 5_000
     assert max(abs(c - 1_000) for c in counts) < 140  # five standard deviations

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from gmpy2 import next_prime
-from seeded_keys import SeededCoins
+from seeded_keys import SeededRandomness
 
 from fedtrees.crypto import shamir
 from fedtrees.crypto.agreement import agree, expanded, hkdf, public_of
@@ -90,7 +90,7 @@ def test_the_field_is_the_least_that_holds_32_bytes():
 
 @pytest.mark.parametrize("value", [bytes(32), b"\xff" * 32, bytes(range(32))])
 def test_a_shared_secret_comes_back_from_any_threshold(value):
-    shares = shamir.share(Secret(value), 3, [1, 2, 4, 7], SeededCoins(0))
+    shares = shamir.share(Secret(value), 3, [1, 2, 4, 7], SeededRandomness(0))
     assert {len(text) for text in shares.values()} == {33}
     for some in itertools.combinations(shares, 3):
         assert shamir.combine({x: shares[x] for x in some}, 3).reveal() == value
@@ -100,7 +100,7 @@ def test_a_shared_secret_comes_back_from_any_threshold(value):
 
 def test_fewer_shares_fit_every_secret():
     """Two of three shares lie on a polynomial for whatever secret one likes."""
-    shares = shamir.share(Secret(bytes(32)), 3, [1, 2, 3], SeededCoins(0))
+    shares = shamir.share(Secret(bytes(32)), 3, [1, 2, 3], SeededRandomness(0))
     for wish in (0, 1, 2**255):
         third = None
         y1, y2 = (int.from_bytes(shares[x], "big") for x in (1, 2))
@@ -111,7 +111,7 @@ def test_fewer_shares_fit_every_secret():
 
 
 def test_shares_that_are_none_are_refused():
-    shares = shamir.share(Secret(bytes(32)), 2, [1, 2], SeededCoins(0))
+    shares = shamir.share(Secret(bytes(32)), 2, [1, 2], SeededRandomness(0))
     with pytest.raises(MalformedError, match="33 bytes"):
         shamir.combine({1: shares[1][:-1], 2: shares[2]}, 2)
     with pytest.raises(MalformedError, match="below"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seeded_keys import SeededCoins
+from seeded_keys import SeededRandomness
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import shamir, sizes
@@ -60,7 +60,7 @@ class Federation:
             name: MaskingParty(
                 self.plan,
                 name,
-                coins=SeededCoins(i + 10 * seed),
+                randomness=SeededRandomness(i + 10 * seed),
                 opened=SurvivorSets(exposing=exposing),
             )
             for i, name in enumerate(self.plan.parties)
@@ -326,7 +326,7 @@ def test_a_box_of_another_run_does_not_open():
     other.plan = replace(other.plan, context=b"another")
     for name in other.parties:
         i = other.plan.parties.index(name)
-        other.parties[name] = MaskingParty(other.plan, name, coins=SeededCoins(i))
+        other.parties[name] = MaskingParty(other.plan, name, randomness=SeededRandomness(i))
     boxes, foreign = one.deal(), other.deal()
     assert one.server._keys == other.server._keys  # the same keys, bound to another context
     with pytest.raises(WrongKeyError):

@@ -22,7 +22,7 @@ from fedtrees.core.aggregation import Wire, add_messages, from_whole, whole
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Computational, join, parse
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import closed, emptied
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
@@ -393,8 +393,8 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
         drawn.append(make(cls, bits))
         return drawn[-1]
 
-    def key(coins):
-        secrets.append(draw(coins))
+    def key(randomness):
+        secrets.append(draw(randomness))
         return secrets[-1]
 
     monkeypatch.setattr(KeyPair, "generate", classmethod(generate))

@@ -61,12 +61,12 @@ def test_every_client_of_a_federation_holds_its_own_rows_alone(files):
     made = spread(dataset, Partition(BY_CLIENT), ["a", "b", "c"], seed=1)
     for k, name in enumerate("abc"):
         own = {row.tobytes() for row in dataset.table.X[dataset.owners == k]}
-        assert {row.tobytes() for row in made.holdings[name].X} <= own
-        assert 15 <= len(made.holdings[name]) < 30
+        assert {row.tobytes() for row in made.local_data[name].X} <= own
+        assert 15 <= len(made.local_data[name]) < 30
     with pytest.raises(UsageError, match="rows of 3 clients, not of 2"):
         spread(dataset, Partition(BY_CLIENT), ["a", "b"], seed=1)
     iid = spread(dataset, Partition("iid"), ["a", "b"], seed=1)
-    assert sum(map(len, iid.holdings.values())) == 72
+    assert sum(map(len, iid.local_data.values())) == 72
 
 
 def test_rows_without_a_target_are_left_out_with_their_owner(tmp_path):

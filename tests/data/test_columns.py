@@ -120,7 +120,7 @@ def test_every_party_gets_the_columns_of_its_file(tmp_path):
     assert ref.name == "bank+shop"
     data = load_dataset(ref, None)
     for how in ("iid", "by-file"):
-        held = spread(data, Partition(how), ["active", "passive-1"], 0, "columns").holdings
+        held = spread(data, Partition(how), ["active", "passive-1"], 0, "columns").local_data
         assert [h.columns.tolist() for h in held.values()] == [[0], [1, 2]]
         assert held["passive-1"].y is None
     with pytest.raises(

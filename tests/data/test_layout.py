@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
-from fedtrees.core.holding import rows_of
+from fedtrees.core.local_data import rows_of
 from fedtrees.data.layout import LAYOUTS, lay_out
 from fedtrees.data.partition import Partition, split
 
@@ -63,7 +63,7 @@ def test_columns_are_each_held_once_by_all_rows_and_one_party_has_labels(parties
         assert h.covers(SCHEMA) is (parties == 1)
 
 
-def test_columns_depend_on_the_coins_alone():
+def test_columns_depend_on_the_randomness_alone():
     first, second, other = (spread("columns", 2, seed) for seed in (1, 1, 2))
     assert first["p0"].columns.tolist() == second["p0"].columns.tolist()
     assert first["p0"].columns.tolist() != other["p0"].columns.tolist()

@@ -6,7 +6,7 @@ from federations import sample_federation
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec

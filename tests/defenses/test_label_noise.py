@@ -16,7 +16,7 @@ from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import LabelDP, parse
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid
@@ -325,8 +325,8 @@ def test_what_makes_no_sense_is_named():
         train(SecureBoost(), alike, schema, defense=Composition((OneStage(1.0),)))
     ids, none = alike["active"].ids, np.zeros(0, dtype=int)
     bare = {
-        "active": Holding(ids, none, table.X[:, none], table.y),
-        "passive-1": Holding(ids, np.arange(6), table.X),
+        "active": LocalData(ids, none, table.X[:, none], table.y),
+        "passive-1": LocalData(ids, np.arange(6), table.X),
     }
     with pytest.raises(DataError, match="repairs trees with 'active''s columns, and it holds none"):
         train(SecureBoost(), bare, schema, defense=Composition((GraftingLDP(1.0),)))

@@ -13,7 +13,7 @@ from fedtrees.bench.suite import Suite
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import PureDP
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec

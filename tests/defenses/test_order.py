@@ -11,9 +11,9 @@ from federations import sample_federation
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Defense, Stage
-from fedtrees.core.errors import GlassWallError, UsageError
+from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import PureDP
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid, parse_one
@@ -185,7 +185,7 @@ class OwnClaim(Open):
 def test_what_reads_rows_says_so_and_needs_a_claim_beside_one():
     (*tables,), schema = sample_federation(rows=60)
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 1}))
-    with pytest.raises(GlassWallError, match="'peeking' reads what 'client-0' holds and does not"):
+    with pytest.raises(LocalDataError, match="'peeking' reads what 'client-0' holds and does not"):
         train(protocol, over_clients(tables), schema, defense=Composition((Peeking(),)))
     train(protocol, over_clients(tables), schema, defense=Composition((Open(),)))
     noise = made("laplace-hist")

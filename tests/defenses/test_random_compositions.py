@@ -11,7 +11,7 @@ from fedtrees.bench.measured import largest_node
 from fedtrees.core import composition
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import MutualInformation
-from fedtrees.core.holding import Holding, over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
@@ -71,7 +71,7 @@ def tiny(rng, layout):
     schema = Schema(features, "y", ("0", "1"))
     if layout == "columns":
         ids, columns = np.arange(n), np.array_split(np.arange(d), 2)
-        parts = [Holding(ids, c, X[:, c], y if k == 0 else None) for k, c in enumerate(columns)]
+        parts = [LocalData(ids, c, X[:, c], y if k == 0 else None) for k, c in enumerate(columns)]
         return dict(zip(("active", "passive-1"), parts, strict=True)), schema
     if rng.random() < 0.5:  # rows that are alike meet in one bin, where one more counts most
         X[:], y[:] = X[0], y[0]

@@ -7,7 +7,7 @@ from federations import sample_federation
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

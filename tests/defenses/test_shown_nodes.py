@@ -11,7 +11,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import MutualInformation, parse
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.defenses.id_lmid import IDLMID
 from fedtrees.defenses.reduced_leakage import ReducedLeakage
 from fedtrees.messages.vertical import NodeRows, RowsToRoute, visible_leaves, visible_nodes
@@ -158,8 +158,8 @@ def test_what_makes_no_sense_is_named():
     table, schema = table_of(2)
     ids, none = dealt(table, 1)["active"].ids, np.zeros(0, dtype=int)
     held = {
-        "active": Holding(ids, none, table.X[:, none], table.y),
-        "passive-1": Holding(ids, np.arange(6), table.X),
+        "active": LocalData(ids, none, table.X[:, none], table.y),
+        "passive-1": LocalData(ids, np.arange(6), table.X),
     }
     with pytest.raises(DataError, match="'active''s columns alone, and it holds none"):
         train(SecureBoost(), held, schema, defense=Composition((ReducedLeakage(),)))

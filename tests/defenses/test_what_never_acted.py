@@ -10,9 +10,9 @@ from fedtrees.bench.conformance import check
 from fedtrees.core.coarsening import Decimals
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
-from fedtrees.core.errors import GlassWallError, UsageError
+from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import ActedOnNothing, Structural
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
@@ -207,7 +207,7 @@ def test_a_hook_reads_what_its_own_party_holds_and_nobody_elses():
     for kind, party, held in reading.seen:
         assert held == (None if kind == "audience" else sizes[party])
     context = done.net.context("client-0")
-    with pytest.raises(GlassWallError, match="'client-0' holds is for its own hooks alone"):
+    with pytest.raises(LocalDataError, match="'client-0' holds is for its own hooks alone"):
         _ = context.held
 
 
@@ -227,5 +227,5 @@ class Peeping(Defense):
 
 
 def test_a_hook_that_kept_another_partys_context_is_stopped():
-    with pytest.raises(GlassWallError, match="'client-0' holds"):
+    with pytest.raises(LocalDataError, match="'client-0' holds"):
         run(Peeping([]))

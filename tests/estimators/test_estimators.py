@@ -47,11 +47,11 @@ def same(a, b, rows=X):
 
 def test_rows_are_spread_over_clients_and_trained_on_once():
     model = gbdt(n_clients=4).fit(X, Y)
-    assert list(model.holdings_) == [f"client-{i}" for i in range(4)]
-    sizes = [len(held) for held in model.holdings_.values()]
+    assert list(model.local_data_) == [f"client-{i}" for i in range(4)]
+    sizes = [len(held) for held in model.local_data_.values()]
     assert sum(sizes) == len(X)
     assert max(sizes) - min(sizes) <= 1
-    held = {row.tobytes() for part in model.holdings_.values() for row in part.X}
+    held = {row.tobytes() for part in model.local_data_.values() for row in part.X}
     assert held == {row.tobytes() for row in X.astype(np.float32)}
 
 
@@ -59,9 +59,9 @@ def test_clients_hold_the_rows_they_are_given():
     where = np.array(["north", "east", "south"])[np.arange(len(X)) % 3]
     model = gbdt(n_clients=99).fit(X, Y, client=where)
     assert model.client_ids_.tolist() == ["east", "north", "south"]
-    assert list(model.transcript_.roles) == ["server", *model.holdings_, "public"]
-    assert list(model.holdings_) == ["client-0", "client-1", "client-2"]
-    for name, rows in zip(model.client_ids_, model.holdings_.values(), strict=True):
+    assert list(model.transcript_.roles) == ["server", *model.local_data_, "public"]
+    assert list(model.local_data_) == ["client-0", "client-1", "client-2"]
+    for name, rows in zip(model.client_ids_, model.local_data_.values(), strict=True):
         assert np.array_equal(rows.X, X[where == name].astype(np.float32))
         assert np.array_equal(rows.y, Y[where == name])
 
@@ -69,7 +69,7 @@ def test_clients_hold_the_rows_they_are_given():
 def test_a_class_may_be_absent_from_a_client():
     flowers, species = load_iris(return_X_y=True)
     apart = gbdt(max_bin=256).fit(flowers, species, client=species)
-    assert [np.unique(h.y).tolist() for h in apart.holdings_.values()] == [[0], [1], [2]]
+    assert [np.unique(h.y).tolist() for h in apart.local_data_.values()] == [[0], [1], [2]]
     assert same(apart, gbdt(max_bin=256, n_clients=1).fit(flowers, species), flowers)
 
 
@@ -101,11 +101,11 @@ def test_early_stopping_shortens_the_model():
 def test_a_view_is_what_a_party_saw_and_an_attack_reads_it():
     model = gbdt(n_estimators=1).fit(X, Y)
     view = model.view("client-1")
-    assert np.array_equal(view.rows.X, model.holdings_["client-1"].X)
+    assert np.array_equal(view.rows.X, model.local_data_["client-1"].X)
     assert {s.sender for s in view.seen} == {"server", "client-1"}
     guess = register.make("attack", Spec("timberstrike")).run(view, np.random.default_rng(0))
     leaves, (tree,) = guessed.counts(guess)[0], model.model_.trees
-    others = [model.holdings_["client-0"], model.holdings_["client-2"]]
+    others = [model.local_data_["client-0"], model.local_data_["client-2"]]
     leaf = np.concatenate([model.model_.apply(rows.X)[:, 0] for rows in others])
     label = np.concatenate([rows.y for rows in others])
     assert set(leaves.leaf) == set(tree.leaves)
@@ -131,7 +131,7 @@ def test_a_pickled_estimator_is_the_same_and_its_views_stay_read_only():
     assert seen.sender == "server"
     assert not cuts.values.flags.writeable
     (own,) = again.view("client-0").own
-    assert np.array_equal(own.X, model.holdings_["client-0"].X)
+    assert np.array_equal(own.X, model.local_data_["client-0"].X)
     assert not own.X.flags.writeable
 
 

@@ -5,7 +5,7 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.core.guess import BatchRows
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.streams import Streams
 from fedtrees.metrics.batches import Batches
 from fedtrees.metrics.metric import Case

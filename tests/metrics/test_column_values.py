@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.core.guess import ColumnValues
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.metrics.column_values import ColumnValuesMetric
@@ -20,7 +20,7 @@ TABLES = {
 
 def case(principals=("mine",)):
     held = {
-        name: Holding.of(Table(np.array(rows, dtype=np.float32), np.zeros(len(rows), np.int64)))
+        name: LocalData.of(Table(np.array(rows, dtype=np.float32), np.zeros(len(rows), np.int64)))
         for name, rows in TABLES.items()
     }
     return Case(held, dict.fromkeys(held, "client"), principals, SCHEMA, Streams(0))
@@ -66,7 +66,7 @@ def test_copies_are_counted_and_more_than_there_are_do_not_pay():
     assert many["column_extremes"] == 1 / 8
 
 
-def test_the_blind_line_is_of_own_columns_or_declared_values():
+def test_the_blind_baseline_is_of_own_columns_or_declared_values():
     metric, now = ColumnValuesMetric(), case()
     line = metric.line(now, metric.truth(now), {})
     # own a: 1, 2, 2, 9 meets hers in 1, 2, 2; own b as three cells: 0, 1, 1 or 1, 1, 3

@@ -9,7 +9,7 @@ from fedtrees.attacks.blind.clusters import ClusterOwnColumns
 from fedtrees.bench.evaluate import score_guess
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess, Labels
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.layout import columns_of
@@ -93,7 +93,7 @@ def test_auc_needs_probabilities_of_all_rows_and_two_classes():
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_the_blind_line_clusters_what_somebody_holds_of_the_rows(classes):
+def test_the_blind_baseline_clusters_what_somebody_holds_of_the_rows(classes):
     found, y = case(classes)
     (claim,) = ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims
     assert claim.ids.tolist() == list(range(60))
@@ -112,15 +112,15 @@ def test_the_blind_line_clusters_what_somebody_holds_of_the_rows(classes):
     assert metric.blind(both, truth)["cl"][0].ids.tolist() == list(range(60))
 
 
-def test_who_clusters_otherwise_than_by_k_means_is_no_better_than_the_blind_line():
+def test_who_clusters_otherwise_than_by_k_means_is_no_better_than_the_blind_baseline():
     """One row in ten is of class 1 and lies a little higher in six columns; a coin splits all."""
     rng = np.random.default_rng(0)
     y = (np.arange(400) % 10 == 0).astype(np.int64)
     X = np.column_stack([rng.normal(2.0 * y[:, None], 0.5, (400, 6)), rng.integers(0, 2, 400)])
     ids, left, right = np.arange(400), np.arange(7), np.zeros(0, dtype=int)
     held = {
-        "active": Holding(ids, right, np.zeros((400, 0)), y),
-        "passive-0": Holding(ids, left, X),
+        "active": LocalData(ids, right, np.zeros((400, 0)), y),
+        "passive-0": LocalData(ids, left, X),
     }
     schema = Schema(tuple(Feature(f"x{k}") for k in range(7)), "y")
     roles = {"active": "active", "passive-0": "passive"}
@@ -137,13 +137,13 @@ def test_who_clusters_otherwise_than_by_k_means_is_no_better_than_the_blind_line
 
 def test_missing_values_and_empty_columns_do_not_stop_it():
     found, _ = case()
-    mine = found.holdings["passive-0"]
+    mine = found.local_data["passive-0"]
     X = np.column_stack([mine.X, np.full(60, np.nan), np.ones(60)])
     X[::7, 0] = np.nan
-    found.holdings["passive-0"] = Holding(mine.ids, np.array([2, 3, 0, 1]), X)
+    found.local_data["passive-0"] = LocalData(mine.ids, np.array([2, 3, 0, 1]), X)
     (claim,) = ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims
     assert len(np.unique(claim.cluster)) == 2
-    found.holdings["passive-0"] = Holding(mine.ids, mine.columns, np.full((60, 2), np.nan))
+    found.local_data["passive-0"] = LocalData(mine.ids, mine.columns, np.full((60, 2), np.nan))
     assert ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims == ()
 
 
@@ -168,8 +168,8 @@ def test_one_cluster_is_a_blind_guess_too():
 
 def test_rows_whose_labels_nobody_else_has_cannot_be_scored():
     found, _ = case()
-    labelled = found.holdings["active"]
-    found.holdings["active"] = Holding(
+    labelled = found.local_data["active"]
+    found.local_data["active"] = LocalData(
         labelled.ids + 1000, labelled.columns, labelled.X, labelled.y
     )
     assert LabelScores().truth(found) is None

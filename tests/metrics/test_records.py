@@ -10,7 +10,7 @@ from small_tables import SCHEMA, random_table
 from fedtrees.bench.federation import spread
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Records
-from fedtrees.core.holding import client_names
+from fedtrees.core.local_data import client_names
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data import Partition, load
 from fedtrees.guessing.tolerance import Tolerance

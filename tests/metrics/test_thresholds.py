@@ -69,7 +69,7 @@ def test_ranges_are_weighted_by_the_rows_that_came_by(world):
     assert 0 < found["thresholds"] < share
 
 
-def test_the_blind_line_is_even_quantiles_in_the_order_of_the_thresholds(world):
+def test_the_blind_baseline_is_even_quantiles_in_the_order_of_the_thresholds(world):
     _, _, case = world
     metric = ThresholdsMetric()
     truth = metric.truth(case)

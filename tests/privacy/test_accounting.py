@@ -110,7 +110,7 @@ def test_cut_off_noise_costs_no_less_than_it_loses():
         assert exact <= composed([released("truncated-laplace")], 0.01)
 
 
-def test_two_coins_compose_as_all_their_outcomes():
+def test_two_randomness_compose_as_all_their_outcomes():
     e, f, delta = 0.8, 0.3, 0.02
     signs = [(1, 1), (1, -1), (-1, 1), (-1, -1)]
     losses = np.array([a * e + b * f for a, b in signs])

@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise: its exact distribution, by going through everything the coins can do."""
+"""Discrete Gaussian noise: its exact distribution, over all that random bits can be."""
 
 import math
 from fractions import Fraction
@@ -9,7 +9,7 @@ from scipy import stats
 
 from fedtrees.core.errors import UsageError
 from fedtrees.privacy.discrete_gaussian import (
-    Coins,
+    Randomness,
     discrete_gaussian,
     discrete_gaussian_share,
     one_draw,
@@ -27,8 +27,8 @@ class Waiting(Exception):
     """The outcomes that are given are used up; one of these follows, each with its chance."""
 
 
-class Given(Coins):
-    """Coins that fall as they are told to."""
+class Given(Randomness):
+    """Randomness that fall as they are told to."""
 
     def __init__(self, outcomes):
         self.outcomes = list(outcomes)
@@ -48,7 +48,7 @@ class GivenEvents(Given):
         return p == 0 or self.next({True: chance, False: 1 - chance})
 
 
-def chances(draw, coins, least):
+def chances(draw, randomness, least):
     """Return the chance of every result, and of all paths rarer than `least`."""
     found, left, rest = {}, [((), 1)], 0
     while left:
@@ -57,7 +57,7 @@ def chances(draw, coins, least):
             rest += chance
             continue
         try:
-            k = draw(coins(outcomes))
+            k = draw(randomness(outcomes))
         except Waiting as more:
             left += [((*outcomes, o), chance * c) for o, c in more.args[0].items()]
         else:
@@ -68,14 +68,14 @@ def chances(draw, coins, least):
 
 @pytest.mark.parametrize(("p", "q"), [(0, 1), (1, 3), (1, 1), (3, 2), (2, 1)])
 def test_events_have_the_chance_of_a_power_of_e(p, q):
-    found, rest = chances(lambda coins: coins.happens(p, q), Given, 1e-4)
+    found, rest = chances(lambda randomness: randomness.happens(p, q), Given, 1e-4)
     assert rest < 0.03
     assert float(found[True]) <= math.exp(-p / q) <= float(found[True]) + rest
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 3), Fraction(2), Fraction(5, 2)])
 def test_the_sampler_has_the_exact_distribution(variance):
-    found, rest = chances(lambda coins: one_draw(variance, coins), GivenEvents, 1e-4)
+    found, rest = chances(lambda randomness: one_draw(variance, randomness), GivenEvents, 1e-4)
     assert rest < 0.25
     expected = dict(zip(K.tolist(), pmf(math.sqrt(variance)), strict=True))
     for k, chance in found.items():  # what is not yet decided may end anywhere

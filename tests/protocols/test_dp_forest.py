@@ -10,7 +10,7 @@ from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import PureDP, join, parse
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.sealed import Sealed
@@ -21,9 +21,9 @@ from fedtrees.privacy.mechanisms import noise_log_pmf
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
 
-COINS = np.random.default_rng(0)
-X = COINS.integers(0, 2, (90, 6)).astype(np.float32)
-ROWS = Table(X, X[:, 0].astype(int) ^ (COINS.random(90) < 0.1))
+RANDOMNESS = np.random.default_rng(0)
+X = RANDOMNESS.integers(0, 2, (90, 6)).astype(np.float32)
+ROWS = Table(X, X[:, 0].astype(int) ^ (RANDOMNESS.random(90) < 0.1))
 BITS = tuple(Feature(n, "categorical", categories=("0", "1")) for n in "abcdef")
 SCHEMA = Schema(BITS, "y")
 

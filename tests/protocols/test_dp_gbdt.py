@@ -16,7 +16,7 @@ from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, join, parse
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

@@ -8,7 +8,7 @@ from federations import sample_federation
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

@@ -5,7 +5,7 @@ import pytest
 from shared_trees_world import sent, tables
 
 from fedtrees.core.errors import UsageError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.streams import Streams
 from fedtrees.messages.models import as_message
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights

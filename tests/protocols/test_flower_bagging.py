@@ -9,7 +9,7 @@ from sklearn.datasets import load_breast_cancer
 
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train

@@ -7,7 +7,7 @@ from flower_reference import base_score_of, cyclic, model_bytes, trees_of
 from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
 
 from fedtrees.core.errors import UsageError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic

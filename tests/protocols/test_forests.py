@@ -12,7 +12,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -72,16 +72,16 @@ def test_with_row_draws_it_is_the_central_forest_on_the_pooled_draws(count):
     p = protocol("forest-hist", max_samples=0.7, min_samples_leaf=2, max_bin=128)
     clients, schema = made(load_breast_cancer, count)
     cuts = quantile_cuts(Table.concat(clients).X, 128)
-    rows, coins = Table.concat(clients), Streams(5)
+    rows, randomness = Table.concat(clients), Streams(5)
     trees = []
     for t in range(p.trees):
         weights = np.concatenate(
             [
-                draw_rows(len(c), p, coins.child(f"client-{i}").rng("rows", t))
+                draw_rows(len(c), p, randomness.child(f"client-{i}").rng("rows", t))
                 for i, c in enumerate(clients)
             ]
         )
-        drawn = draw_columns(cuts.n_features, p, coins.child("server").rng("columns", t))
+        drawn = draw_columns(cuts.n_features, p, randomness.child("server").rng("columns", t))
         trees.append(grow_whole_tree(bin_rows(rows.X, cuts), rows.y, weights, cuts, 2, p, *drawn))
     assert same_forest(
         train(p, over_clients(clients), schema, seed=5).model, RandomForest(tuple(trees))
@@ -104,9 +104,9 @@ def test_local_forests_are_the_clients_own_one_after_the_other():
     model = train(p, over_clients(clients), schema, seed=2).model
     assert len(model) == 12
     for i, table in enumerate(clients):
-        coins = Streams(2).child(f"client-{i}")
+        randomness = Streams(2).child(f"client-{i}")
         cuts = quantile_cuts(table.X, 256)
-        own = grow_random_forest(table.X, table.y, cuts, p, n_classes=3, seed=coins)
+        own = grow_random_forest(table.X, table.y, cuts, p, n_classes=3, seed=randomness)
         assert same_forest(replace(model, trees=model.trees[4 * i : 4 * i + 4]), own)
 
 
@@ -157,7 +157,7 @@ def test_counts_cross_to_clients_only_if_asked_for(name):
     ).all()
 
 
-def test_a_curious_client_sees_no_other_clients_counts():
+def test_an_honest_but_curious_client_sees_no_other_clients_counts():
     clients, schema = made(load_breast_cancer, 3)
     view = view_of(
         train(protocol("forest-hist"), over_clients(clients), schema),

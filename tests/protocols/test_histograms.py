@@ -7,7 +7,7 @@ from sklearn.datasets import load_breast_cancer
 from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

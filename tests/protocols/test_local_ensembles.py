@@ -6,7 +6,7 @@ import xgboost as xgb
 from flower_reference import base_score_of, grown, model_bytes, trees_of
 from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
 
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.local_ensembles import LocalEnsembles

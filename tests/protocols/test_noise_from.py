@@ -10,7 +10,7 @@ from fedtrees import FederatedGBDTClassifier
 from fedtrees.audit.audit import audit
 from fedtrees.audit.model import read_model
 from fedtrees.audit.verdict import verdict
-from fedtrees.bench.conformance import sample_holdings, sample_table
+from fedtrees.bench.conformance import sample_local_data, sample_table
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.cli.main import app
 from fedtrees.core.codec import encode
@@ -22,7 +22,7 @@ from fedtrees.core.guarantee import (
     Structural,
     without_noise,
 )
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -155,7 +155,7 @@ def test_estimators_draw_noise_from_the_system_unless_told(source):
 def test_whatever_hides_something_is_drawn_from_the_system(protocol, defense):
     made = register.make("protocol", parse_grid(protocol)[0])
     by, (table, schema) = make_defense(parse_composed([defense])[0]), sample_table()
-    held = sample_holdings(made)
+    held = sample_local_data(made)
 
     def said(noise_from):
         run = train(made, held, schema, defense=by, seed=1, noise_from=noise_from)

@@ -8,7 +8,7 @@ from federations import sample_federation
 
 from fedtrees.attacks.evidence import evidence_of
 from fedtrees.core.composition import Composition
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.messages.cuts import CutPoints
@@ -17,7 +17,7 @@ from fedtrees.protocols.views import view_of
 
 
 def run(protocol, defense, complete, **params):
-    """Train; return the run, the holdings and the model's splits after a feature's last bin."""
+    """Train; return the run, the local data and the model's splits after a feature's last bin."""
     clients, schema = sample_federation()
     features = tuple(replace(f, complete=complete) for f in schema.features)
     held, schema = over_clients(clients), replace(schema, features=features)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.cuts import CutPoints, CutsRequest
 from fedtrees.protocols.base import train

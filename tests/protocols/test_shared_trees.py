@@ -8,7 +8,7 @@ from shared_trees_world import sent, tables
 
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Reveal
 from fedtrees.messages.packing import join, pack, unpack
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedtrees.bench.conformance import sample_holdings, sample_training
+from fedtrees.bench.conformance import sample_local_data, sample_training
 from fedtrees.core.channel import Mechanism, Share
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
@@ -16,7 +16,7 @@ from fedtrees.protocols.views import view_of
 def trained(name, **params):
     protocol = register.make("protocol", Spec(name, params))
     run, _ = sample_training(protocol)
-    return run, view_of(run, ("server",), sample_holdings(protocol))
+    return run, view_of(run, ("server",), sample_local_data(protocol))
 
 
 def messages(run, kind):

@@ -13,7 +13,7 @@ from seeded_keys import seeded
 from fedtrees.bench.federation import spread
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_grid
@@ -91,16 +91,16 @@ def test_on_published_tables_trees_are_the_central_engines_and_no_node_exceeds_x
     protocol = SecureBoost(trees=2, colsample_bytree=1.0)
     holders = protocol.holder_names(parties)
     federation = spread(data, Partition("iid"), holders, 0, protocol.layout)
-    training = train(protocol, federation.holdings, federation.schema)
+    training = train(protocol, federation.local_data, federation.schema)
     X, y = training_table(federation)
     cuts, objective = quantile_cuts(X, 32), objective_of(None, federation.schema.classes)
     central = grow_forest(X, y, cuts, protocol, objective)
     same_trees(training.model, central.trees, cuts, (*STRUCTURE, "value"))
     by = Composition((IDLMID(0.9, relative=True),))
-    bound = train(protocol, federation.holdings, federation.schema, defense=by)
+    bound = train(protocol, federation.local_data, federation.schema, defense=by)
     totals = np.bincount(y)
     limit = 0.9 * np.log(totals.sum() / totals.min())
-    view = seen_by(bound, federation.holdings, "passive-1")
+    view = seen_by(bound, federation.local_data, "passive-1")
     worst = [
         node_information(np.bincount(y[rows], minlength=len(totals)), totals)
         for _, _, rows in visible_nodes(view)
@@ -110,11 +110,11 @@ def test_on_published_tables_trees_are_the_central_engines_and_no_node_exceeds_x
 
 def training_table(federation):
     """Put everybody's columns back together."""
-    holdings = federation.holdings
-    X = np.empty((len(holdings["active"]), len(federation.schema.features)), dtype=np.float32)
-    for held in holdings.values():
+    local_data = federation.local_data
+    X = np.empty((len(local_data["active"]), len(federation.schema.features)), dtype=np.float32)
+    for held in local_data.values():
         X[:, held.columns] = held.X
-    return X, holdings["active"].y
+    return X, local_data["active"].y
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_other_ways_to_grow_are_the_central_engines_too(limits):
 def test_a_forest_is_the_central_engines_node_by_node(parties, classes):
     (training, _), (table, _) = run(FOREST, parties, classes), table_of(classes)
     cuts, protocol = quantile_cuts(table.X, 16), training.protocol
-    coins, central = Streams(1).child("active"), []
+    randomness, central = Streams(1).child("active"), []
     for t in range(3):
-        weights = draw_rows(len(table), protocol, coins.rng("rows", t))
+        weights = draw_rows(len(table), protocol, randomness.rng("rows", t))
         assert weights.sum() == 120
-        key = int(coins.rng("nodes", t).integers(0, 2**32))
+        key = int(randomness.rng("nodes", t).integers(0, 2**32))
         bins, every = bin_rows(table.X, cuts), np.arange(6)
         central.append(grow_whole_tree(bins, table.y, weights, cuts, classes, protocol, every, key))
     same_trees(training.model, central, cuts, (*STRUCTURE, "counts", "probability"))
@@ -147,7 +147,7 @@ def test_a_forest_is_the_central_engines_node_by_node(parties, classes):
 
 
 def test_sampling_does_not_depend_on_who_else_there_is():
-    """Rows left out of a round bring zeros; each party draws its columns by its own coins."""
+    """Rows left out of a round bring zeros; each party draws its columns by its own randomness."""
     text = "secureboost[subsample=0.6,colsample_bytree=1.0,trees=3]"
     (alone, _), (many, held) = run(text, 1), run(text, 3)
     for a, b in zip(alone.model.trees, many.model.trees, strict=True):
@@ -423,27 +423,27 @@ def spoilt(**changes):
     return held, schema
 
 
-def holding(held, **changes):
+def one(held, **changes):
     values = {f: getattr(held, f) for f in ("ids", "columns", "X", "y", "weight")}
-    return Holding(**{**values, **changes})
+    return LocalData(**{**values, **changes})
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
         (
-            {"passive_1": lambda h: holding(h, ids=h.ids[::-1])},
+            {"passive_1": lambda h: one(h, ids=h.ids[::-1])},
             DataError,
             "nobody of|together|same order",
         ),
         (
-            {"passive_1": lambda h: holding(h, ids=h.ids[:-1], X=h.X[:-1])},
+            {"passive_1": lambda h: one(h, ids=h.ids[:-1], X=h.X[:-1])},
             DataError,
             "hold the col",
         ),
-        ({"passive_1": lambda h: holding(h, y=np.zeros(150))}, DataError, "'passive-1' holds lab"),
-        ({"active": lambda h: holding(h, y=np.ones(150, int))}, DataError, "it takes two classes"),
-        ({"active": lambda h: holding(h, y=None)}, DataError, "nobody of active, passive-1 holds"),
+        ({"passive_1": lambda h: one(h, y=np.zeros(150))}, DataError, "'passive-1' holds lab"),
+        ({"active": lambda h: one(h, y=np.ones(150, int))}, DataError, "it takes two classes"),
+        ({"active": lambda h: one(h, y=None)}, DataError, "nobody of active, passive-1 holds"),
     ],
 )
 def test_what_parties_cannot_hold_is_named(changes, error, said):
@@ -456,12 +456,12 @@ def test_a_passive_party_needs_a_column_and_the_active_one_does_not():
     table, schema = table_of(2)
     every, none = np.arange(6), np.zeros(0, dtype=int)
     one = dealt(table, 2)["active"]
-    active = Holding(one.ids, every, table.X, table.y)
-    empty = Holding(one.ids, none, table.X[:, none])
+    active = LocalData(one.ids, every, table.X, table.y)
+    empty = LocalData(one.ids, none, table.X[:, none])
     with pytest.raises(DataError, match="'passive-1' holds no column; give it one, or leave it"):
         train(SecureBoost(), {"active": active, "passive-1": empty}, schema)
-    labels = Holding(one.ids, none, table.X[:, none], table.y)
-    rest = Holding(one.ids, every, table.X)
+    labels = LocalData(one.ids, none, table.X[:, none], table.y)
+    rest = LocalData(one.ids, every, table.X)
     both = train(SecureBoost(trees=2), {"active": labels, "passive-1": rest}, schema)
     alone = train(SecureBoost(trees=2, colsample_bytree=1.0), {"active": active}, schema)
     assert both.predict(table.X).std() > 0.1

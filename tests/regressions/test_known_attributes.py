@@ -1,4 +1,4 @@
-"""A threat may tell attributes of all rows of others: to attacks, and to who never looked."""
+"""A threat may tell attributes of all rows of others: to attacks, and to who sees nothing."""
 
 import numpy as np
 import pytest
@@ -12,18 +12,20 @@ from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.attacks.forests.variables import Variables
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Records
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load_csv
 from fedtrees.metrics.row_errors import row_errors
 from fedtrees.metrics.victims_rows import RecordMetric, SpecificityMetric
 from fedtrees.report.findings import adversary_named
 
-COINS = np.random.default_rng(0)
-KIND = COINS.integers(0, 3, 60)
+RANDOMNESS = np.random.default_rng(0)
+KIND = RANDOMNESS.integers(0, 3, 60)
 HOT = np.eye(3)[KIND]
-OTHERS = np.where(COINS.random((60, 4)) < 0.8, KIND[:, None] > 0, COINS.random((60, 4)) < 0.5)
-NUMBER = COINS.uniform(0, 8, (60, 1))
+OTHERS = np.where(
+    RANDOMNESS.random((60, 4)) < 0.8, KIND[:, None] > 0, RANDOMNESS.random((60, 4)) < 0.5
+)
+NUMBER = RANDOMNESS.uniform(0, 8, (60, 1))
 ROWS = Table(np.hstack([HOT, OTHERS, NUMBER]).astype(np.float32), (KIND > 1).astype(np.int64))
 NAMES = ("a", "b", "c", "d", "e", "f", "g")
 BITS = tuple(Feature(n, "categorical", categories=("0", "1")) for n in NAMES)

@@ -11,7 +11,7 @@ from fedtrees.attacks.regression.modular import rank, solved
 from fedtrees.attacks.regression.rotation import Column, solutions
 from fedtrees.benchmarks.papers.regression import printed_rates
 from fedtrees.core.errors import UsageError
-from fedtrees.core.holding import over_clients
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec

@@ -1,4 +1,4 @@
-"""The frontier: worst case per seed, who is hollow, who is dominated, who is joined to whom."""
+"""The frontier: worst case per seed, who is incomplete, who is dominated, who is joined to whom."""
 
 import math
 
@@ -82,25 +82,25 @@ def test_only_null_advantages_leave_a_point_undrawn(table):
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout"])
-def test_a_failed_attack_makes_the_point_hollow_and_is_named(table, status):
+def test_a_failed_attack_makes_the_point_incomplete_and_is_named(table, status):
     for seed in (0, 1):
         table.train("none", seed, 0.8)
         table.attack("none", seed, "a", 0.3)
     table.trouble("none", 1, "milp", status)
     point = table.frontier().point("none")
-    assert point.hollow
+    assert point.incomplete
     assert point.coverage.failed == (("milp", "milp", status, 1),)
     assert f"milp ({status}, 1 seed)" in str(point.coverage)
 
 
-def test_a_skipped_attack_does_not_make_a_point_hollow(table):
+def test_a_skipped_attack_does_not_make_a_point_incomplete(table):
     table.train("none", 0, 0.8)
     table.attack("none", 0, "a", 0.3)
     table.trouble("none", 0, "milp", "skipped")
-    assert not table.frontier().point("none").hollow
+    assert not table.frontier().point("none").incomplete
 
 
-def test_a_hollow_point_neither_stands_on_the_front_nor_dominates(table):
+def test_a_incomplete_point_neither_stands_on_the_front_nor_dominates(table):
     table.train("good", 0, 0.9)
     table.attack("good", 0, "a", 0.0)
     table.trouble("good", 0, "milp", "timeout")
@@ -171,7 +171,7 @@ def test_undefended_comes_first_and_numbers_count_as_numbers():
 
 def test_every_front_of_a_run_is_the_brute_force_one(rows):
     for frontier in frontiers(rows):
-        solid = [p for p in frontier.drawn if not p.hollow]
+        solid = [p for p in frontier.drawn if not p.incomplete]
         pairs = [(p.utility.mean, p.advantage.mean) for p in solid]
         keep = brute_force(pairs, lower=False)
         assert set(frontier.front) == {p.defense for p, k in zip(solid, keep, strict=True) if k}

@@ -232,7 +232,7 @@ def test_the_grids_are_as_much_wider_as_few_of_the_rows_were_scored(rows):
     (was, now) = (grid.cells[where[0]][where[1]] for grid in (before, after))
     cell = told[told["threat"] == "client"]
     blind = cell.loc[cell["defense_spec"] == "split-only", "blind"].to_numpy()
-    # score and blind line are of the same few rows, and both may be off
+    # score and blind baseline are of the same few rows, and both may be off
     half = 1.96 * np.linalg.norm(np.sqrt(2) * 0.02 / (1 - blind)) / len(blind)
     assert now.advantage.mean == was.advantage.mean
     assert now.advantage.high - now.advantage.mean == pytest.approx(

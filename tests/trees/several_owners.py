@@ -32,7 +32,7 @@ def grow_forest_over(owners, cuts, params, objective=LOGISTIC, streams=None):
                 for o, m in zip(owners, margins, strict=True)
             ]
             for i, gh in enumerate(gradients):
-                drop_rows(gh, params.subsample, streams.holding(i), round)
+                drop_rows(gh, params.subsample, streams.client(i), round)
         sampler = ColumnSampler(cuts, params, streams.deciding(), number)
         parts = [(o.bins, gh[k]) for o, gh in zip(owners, gradients, strict=True)]
         tree, partitions = grow_tree(parts, cuts, params, bits=bits, sampler=sampler)
@@ -69,7 +69,7 @@ def grow_random_forest_over(parts, cuts, params, n_classes=2, seed=0):
     trees = []
     for t in range(params.trees):
         weights = [
-            draw_rows(len(y), params, streams.holding(i).rng("rows", t))
+            draw_rows(len(y), params, streams.client(i).rng("rows", t))
             for i, (_, y) in enumerate(parts)
         ]
         drawn = draw_columns(cuts.n_features, params, streams.deciding().rng("columns", t))

@@ -177,8 +177,8 @@ def test_with_row_draws_it_is_the_central_forest_on_the_pooled_draws(count, opti
     for t, tree in enumerate(over.trees):
         pooled = np.zeros(len(X), dtype=np.int64)
         for i, own in enumerate(owners):  # every owner tosses coins of its own
-            coins = Streams(4).child(f"client-{i}")
-            pooled[own] = draw_rows(len(own), params, coins.rng("rows", t))
+            randomness = Streams(4).child(f"client-{i}")
+            pooled[own] = draw_rows(len(own), params, randomness.rng("rows", t))
         drawn = draw_columns(X.shape[1], params, Streams(4).child("server").rng("columns", t))
         central = grow_whole_tree(bins, y, pooled, cuts, 2, params, *drawn)
         assert all(np.array_equal(getattr(tree, p), getattr(central, p)) for p in PARTS)

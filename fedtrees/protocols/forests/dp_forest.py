@@ -16,7 +16,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import Party, handles
@@ -170,7 +170,7 @@ class DPForest(Protocol):
 
     says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
     noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
-    curious: ClassVar[tuple[str, ...]] = ("public",)
+    adversaries: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
     file: ClassVar[tuple[str, str]] = FOREST_FILE
 
@@ -270,7 +270,7 @@ class DPForest(Protocol):
         public_tests(schema, self.bins)
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> DrawingServer | CountingClient:
         """Make the server or a client."""
         if held is None:

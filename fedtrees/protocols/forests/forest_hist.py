@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, check_known
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import handles
@@ -52,9 +52,9 @@ class ForestClient(BinningClient):
 
     @handles(ClassTotalsRequest)
     def start_tree(self, message: ClassTotalsRequest) -> ClassTotals:
-        """Draw the rows of a tree with coins nobody else knows, and put them into its root."""
-        coins = self.streams.rng("rows", message.tree)
-        self.weights = draw_rows(len(self.data), self.params, coins)
+        """Draw the rows of a tree with randomness nobody else knows, and put them into its root."""
+        randomness = self.streams.rng("rows", message.tree)
+        self.weights = draw_rows(len(self.data), self.params, randomness)
         self.partition = RowPartition(np.flatnonzero(self.weights).astype(np.int32))
         totals = class_totals(self.data.y, self.weights, self.n_classes)
         return ClassTotals(message.tree, totals)
@@ -110,8 +110,8 @@ class ForestServer(Coordinator):
         why = "class totals of the drawn rows, to start a tree"
         totals = add_messages(net.ask("client", ClassTotalsRequest(tree), why=why))
         assert isinstance(totals, ClassTotals)
-        coins = self.streams.rng("columns", tree)
-        columns, key = draw_columns(self.cuts.n_features, self.params, coins)
+        randomness = self.streams.rng("columns", tree)
+        columns, key = draw_columns(self.cuts.n_features, self.params, randomness)
         grower = ForestGrower(self.cuts, self.params, totals.counts, columns, key)
         while len(grower.nodes):
             request = ClassCountsRequest(tree, grower.nodes, grower.features, grower.offsets)
@@ -169,7 +169,7 @@ class ForestHist(ForestProtocol):
             )
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> ForestServer | ForestClient:
         """Make the server or a client."""
         if held is None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
@@ -26,7 +26,7 @@ _FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability
 
 
 class GrowingClient(Party):
-    """A client that grows a forest on its own rows, with its own cut points and coins.
+    """A client that grows a forest on its own rows, with its own cut points and randomness.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class LocalForests(ForestProtocol):
     serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> PoolingServer | GrowingClient:
         """Make the server or a client."""
         if held is None:

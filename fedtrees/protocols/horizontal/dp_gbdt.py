@@ -21,7 +21,7 @@ from fedtrees.core.errors import (
     check_share,
 )
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import handles
@@ -305,7 +305,7 @@ class DPGBDT(Protocol):
         **SOME_CUT_MESSAGES, CutsRequest: "a defense settles cut points",
     }  # fmt: skip
     noised: ClassVar[tuple[type[Message], ...]] = (LeafSums,)
-    curious: ClassVar[tuple[str, ...]] = ("public",)
+    adversaries: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
 
     def __post_init__(self) -> None:
@@ -468,7 +468,7 @@ class DPGBDT(Protocol):
         return bare and Reason("no-tests", **dict(bare.args))
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> RandomTreeServer | LeafClient:
         """Make the server or a client."""
         if held is None:

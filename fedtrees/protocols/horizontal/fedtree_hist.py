@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -31,7 +31,7 @@ class FedTreeHist(HistogramProtocol):
     client: ClassVar[type[HistogramClient]] = HistogramClient
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> DecidingServer | HistogramClient:
         """Make the server or a client."""
         if held is None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
@@ -68,7 +68,7 @@ class TreeSharingProtocol(BoostingProtocol):
         return None if dropped is None else ~dropped
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> TreeSharingServer | BoostingClient:
         """Make the server or a client."""
         if held is None:

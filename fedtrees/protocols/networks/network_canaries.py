@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.holding import Holding, client_names, over_clients
+from fedtrees.core.local_data import LocalData, client_names, over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
@@ -102,7 +102,7 @@ class GradientCanaries(Canaries):
         ends, middle = np.ones((count, 1), np.float32), np.full((self.batch, 1), 0.5, np.float32)
         return Table(ends, np.zeros(count, np.int64)), Table(middle, np.arange(self.batch) % 2)
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, Holding]:
+    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
         """Return a canary or none for each client, and what everybody knows."""
         own = (rows.take(np.flatnonzero(there[i : i + 1]) + i) for i in range(len(rows)))
         return over_clients([Table.concat([mine, others]) for mine in own])

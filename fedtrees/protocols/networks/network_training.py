@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Stage
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import Party, handles
@@ -256,7 +256,7 @@ class NetworkProtocol(Protocol):
     )  # fmt: skip
     serves: ClassVar[frozenset[str]] = frozenset({"rows", "poisson_sampling", "declared_rows"})
     summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
-    curious: ClassVar[tuple[str, ...]] = ("server", "server+client")
+    adversaries: ClassVar[tuple[str, ...]] = ("server", "server+client")
     needs: ClassVar[tuple[str, ...]] = ("torch",)
     #: Whether updates are gradients, or steps against them (-1).
     along: ClassVar[int] = 1
@@ -285,10 +285,10 @@ class NetworkProtocol(Protocol):
                 f"the target {schema.target!r} is a number; {self.name!r} is trained on classes"
             )
 
-    def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:
+    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:
         """Refuse clients that cannot fill a batch, and targets without classes."""
         self.check(schema)
-        for name, held in holdings.items():
+        for name, held in local_data.items():
             wanted = max(self.rows_of_update(len(held)), self.batch)
             if len(held) < wanted:
                 raise DataError(
@@ -336,7 +336,7 @@ class NetworkProtocol(Protocol):
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> NetworkServer | NetworkClient:
         """Make the server or a client."""
         if held is None:

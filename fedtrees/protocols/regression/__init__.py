@@ -1,1 +1,1 @@
-"""Regressions by gradients: over columns with an arbiter, over rows by averaged weights."""
+"""Regressions by gradients: vertically with an arbiter, over rows by averaged weights."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
@@ -68,10 +68,10 @@ class HorizontalRegression(RegressionParams, Protocol):
         """Refuse several classes."""
         self.kind_for(schema)
 
-    def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:
+    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:
         """Refuse weights, a client without rows, and infinite values."""
         self.check(schema)
-        for name, held in holdings.items():
+        for name, held in local_data.items():
             check_weightless(name, held)
             if not len(held):
                 raise DataError(f"{name!r} holds no row; leave it out")
@@ -79,7 +79,7 @@ class HorizontalRegression(RegressionParams, Protocol):
                 raise DataError(f"{name!r} has an infinite value; leave it missing")
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Party:
         """Make the server or a client."""
         if held is None:

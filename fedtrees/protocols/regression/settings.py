@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Schema
 
 KINDS = ("linear", "logistic")
@@ -77,7 +77,7 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
         raise UsageError(f"{name}={value!r}: give a whole number, {least} {to}")
 
 
-def check_weightless(name: str, held: Holding) -> None:
+def check_weightless(name: str, held: LocalData) -> None:
     """Refuse sample weights, which no regression here counts.
 
     Raises

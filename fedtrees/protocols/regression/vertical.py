@@ -1,4 +1,4 @@
-"""`vertical-regression`: gradients over columns, which an arbiter decrypts."""
+"""`vertical-regression`: vertical gradients, which an arbiter decrypts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
@@ -59,14 +59,14 @@ from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 from fedtrees.sealing.vectors import BlindVectors, IdealVectors, Vectors, key_bytes
 
 ARBITER = "arbiter"
-COINS = -2  # of `OwnDesign.columns`: no column of the schema
+RANDOMNESS = -2  # of `OwnDesign.columns`: no column of the schema
 INTERCEPT = -1
 
 
 @register.protocol("vertical-regression")
 @dataclass(frozen=True, kw_only=True)
 class VerticalRegression(RegressionParams, Protocol):
-    """Linear or logistic regression over columns, with an arbiter (Yang et al. 2019; FATE).
+    """Linear or logistic regression, vertically, with an arbiter (Yang et al. 2019; FATE).
 
     Every round passive parties send what their columns bring to the scores, encrypted; the active
     party adds its own and the labels; everybody multiplies the encrypted residuals by its columns
@@ -101,10 +101,10 @@ class VerticalRegression(RegressionParams, Protocol):
     arbiter: str = "ideal"
     key_bits: int = DEFAULT_BITS
 
-    layout: ClassVar[str] = "columns"
+    layout: ClassVar[str] = "vertical"
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
-    curious: ClassVar[tuple[str, ...]] = (ACTIVE,)
+    adversaries: ClassVar[tuple[str, ...]] = (ACTIVE,)
     usual_parties: ClassVar[int] = 2
     example: ClassVar[str] = "breast-cancer[rows=20]"  # no more rows than own columns
     alone: ClassVar[str] = ACTIVE_ONLY
@@ -166,14 +166,14 @@ class VerticalRegression(RegressionParams, Protocol):
         """Refuse several classes."""
         self.kind_for(schema)
 
-    def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:
+    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:
         """Refuse labels in other hands, weights, one value, a cubic of several passive parties."""
         self.check(schema)
-        for name, held in holdings.items():
+        for name, held in local_data.items():
             if held.weight is not None:
                 check_weightless(name, held)
-        check_columns_held(holdings, schema)
-        y = next(iter(holdings.values())).y
+        check_columns_held(local_data, schema)
+        y = next(iter(local_data.values())).y
         if self.batch > len(y):  # type: ignore[arg-type]
             raise UsageError(
                 f"batch={self.batch}: there are {len(y)} rows; "  # type: ignore[arg-type]
@@ -181,14 +181,14 @@ class VerticalRegression(RegressionParams, Protocol):
             )
         if not schema.classes and (y == y[0]).all():  # type: ignore[index]
             raise DataError("all targets are the same; a regression takes two values")
-        if self.degree == 3 and self.kind_for(schema) == "logistic" and len(holdings) > 2:
+        if self.degree == 3 and self.kind_for(schema) == "logistic" and len(local_data) > 2:
             raise UsageError(
-                f"degree=3: {len(holdings) - 1} passive parties would multiply what they encrypt; "
-                "take degree=1, or one passive party"
+                f"degree=3: {len(local_data) - 1} passive parties would multiply what they "
+                "encrypt; take degree=1, or one passive party"
             )
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Party:
         """Make the arbiter, the active party or a passive one."""
         if held is None:
@@ -202,7 +202,7 @@ class VerticalRegression(RegressionParams, Protocol):
         return 2 * self.bits * (len(link_of(vars(self), bool(schema.classes))) - 1) + SIGMOID_BITS
 
 
-def declared(held: Holding, schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def declared(held: LocalData, schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and deviation of columns, as if uniform on the range that is declared.
 
     Raises
@@ -256,7 +256,7 @@ class Holder:
 
     def _set(
         self,
-        held: Holding,
+        held: LocalData,
         protocol: VerticalRegression,
         schema: Schema,
         bounds: tuple[float, float] | None,
@@ -302,7 +302,7 @@ class Holder:
         gradient = unpacked(told.values)
         self.weights = stepped(self.weights, gradient, told.bits - p.bits, m, p.lr, p.alpha)
 
-    def _scored(self, queries: Holding) -> NDArray[np.float64]:
+    def _scored(self, queries: LocalData) -> NDArray[np.float64]:
         """Return what the columns of rows to predict bring, float64, shape (n,)."""
         bits = self.params.bits
         Z = standardised(queries.X, self.mean, self.scale, bits)
@@ -317,7 +317,7 @@ class PassiveRegression(Holder, Party):
     def __init__(
         self,
         name: str,
-        held: Holding,
+        held: LocalData,
         protocol: VerticalRegression,
         schema: Schema,
         bounds: tuple[float, float] | None = None,
@@ -362,7 +362,7 @@ class ActiveRegression(Holder, Coordinator):
     def __init__(
         self,
         name: str,
-        held: Holding,
+        held: LocalData,
         protocol: VerticalRegression,
         schema: Schema,
         bounds: tuple[float, float] | None = None,
@@ -385,7 +385,7 @@ class ActiveRegression(Holder, Coordinator):
         return HeldWeights(decoded(self.weights, self.params.bits))
 
     def _settle(self, net: Network) -> None:
-        """Add intercept and coins to the columns, and learn the key and how others standardise."""
+        """Add intercept and random columns, and learn the key and how others standardise."""
         p, y = self.params, self.held.y
         assert y is not None
         self.passive = bool(net.members(PASSIVE))
@@ -400,11 +400,11 @@ class ActiveRegression(Holder, Coordinator):
         target = (y.astype(np.float64) - self.center) / self.spread
         self.target = encoded(target, p.bits)
         ones = np.full((len(y), int(p.intercept)), 1 << p.bits, dtype=object)
-        coins = self.streams.noise.rng("fake").normal(0.0, p.fake_scale, (len(y), p.fake))
-        design = np.concatenate([self.design, ones, encoded(coins, p.bits)], axis=1)
+        randomness = self.streams.noise.rng("fake").normal(0.0, p.fake_scale, (len(y), p.fake))
+        design = np.concatenate([self.design, ones, encoded(randomness, p.bits)], axis=1)
         self.design = shortened(design, p.bits, self.bounds)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
-        kinds = [INTERCEPT] * int(p.intercept) + [COINS] * p.fake
+        kinds = [INTERCEPT] * int(p.intercept) + [RANDOMNESS] * p.fake
         columns = np.concatenate([self.held.columns, kinds]).astype(np.int32)
         noted = (columns, packed(self.design), packed(self.target), p.bits)
         why = "my columns and labels, as I compute with them"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Stage
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
@@ -156,7 +156,7 @@ class FedXGBllr(LocalEnsembles):
     )  # fmt: skip
     serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows", "rows", "poisson_sampling"})
     server: ClassVar[type[EnsembleServer]] = RatesServer
-    curious: ClassVar[tuple[str, ...]] = ("server", "client")
+    adversaries: ClassVar[tuple[str, ...]] = ("server", "client")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,10 +175,10 @@ class FedXGBllr(LocalEnsembles):
                 "takes two, or a number, as its authors do: use 'local-ensembles'"
             )
 
-    def check_holders(self, holdings: dict[str, Holding], schema: Schema) -> None:  # type: ignore[override]
+    def check_holders(self, local_data: dict[str, LocalData], schema: Schema) -> None:  # type: ignore[override]
         """Refuse weights of rows, and targets of several classes."""
         self.check(schema)
-        if any(held.weight is not None for held in holdings.values()):
+        if any(held.weight is not None for held in local_data.values()):
             raise DataError("networks take no sample weights; drop the weights")
 
     @property
@@ -212,7 +212,7 @@ class FedXGBllr(LocalEnsembles):
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> RatesServer | RatesClient:
         """Make the server or a client."""
         if held is None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.defense import Level
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
@@ -85,7 +85,7 @@ class Active(Coordinator):
     Parameters
     ----------
     name : str
-    held : Holding
+    held : LocalData
     bins : GlobalBins
         Its columns, in bins.
     share : str, int, float or None
@@ -101,7 +101,7 @@ class Active(Coordinator):
     def __init__(
         self,
         name: str,
-        held: Holding,
+        held: LocalData,
         bins: GlobalBins,
         share: str | int | float | None,
         protocol: VerticalProtocol,

@@ -1,4 +1,4 @@
-"""What every party over columns does: bin its columns, add rows up over bins, move rows."""
+"""What every party vertically does: bin its columns, add rows up over bins, move rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
 from fedtrees.trees.boosted.histogram import build_histogram
 from fedtrees.trees.partition import Decisions, RowPartition
@@ -19,7 +19,7 @@ class GlobalBins:
 
     Parameters
     ----------
-    held : Holding
+    held : LocalData
     max_bin : int
 
     Attributes
@@ -31,7 +31,7 @@ class GlobalBins:
     n_bins : int32 array, shape (c,)
     """
 
-    def __init__(self, held: Holding, max_bin: int) -> None:
+    def __init__(self, held: LocalData, max_bin: int) -> None:
         self.columns = held.columns.astype(np.int32)
         self.cuts: Cuts | None = None
         self.n_bins = np.zeros(0, dtype=np.int32)

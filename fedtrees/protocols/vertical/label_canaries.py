@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.vertical import visible_nodes
 from fedtrees.protocols.canaries import Canaries
@@ -39,14 +39,14 @@ class LabelCanaries(Canaries):
             Table(X[:count], np.zeros(count, np.int64)), Table(X[count:], np.ones(_KNOWN, np.int64))
         )  # fmt: skip
 
-    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, Holding]:
+    def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
         """Return the labels with a column that tells nothing, and the line."""
         X, y = np.concatenate([rows.X, others.X]), np.concatenate([there, others.y])
         ids = np.arange(len(X))
         own, line = (np.array([c]) for c in (0, 1))
         return {
-            "active": Holding(ids, own, X[:, own], y.astype(np.int64)),
-            "passive-1": Holding(ids, line, X[:, line]),
+            "active": LocalData(ids, own, X[:, own], y.astype(np.int64)),
+            "passive-1": LocalData(ids, line, X[:, line]),
         }
 
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.trees.binning import Bins, lower_sentinel, upper_sentinel
 from fedtrees.trees.partition import RowPartition
@@ -21,12 +21,12 @@ class NodeQuantiles(GlobalBins):
 
     Parameters
     ----------
-    held : Holding
+    held : LocalData
     quantiles : int
         q: there is a bin more.
     """
 
-    def __init__(self, held: Holding, quantiles: int) -> None:
+    def __init__(self, held: LocalData, quantiles: int) -> None:
         self.columns = held.columns.astype(np.int32)
         self.cuts = None
         self.n_bins = np.full(len(self.columns), quantiles + 1, dtype=np.int32)

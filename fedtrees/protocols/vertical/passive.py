@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.party import Party, handles
 from fedtrees.core.sealed import Sealed
 from fedtrees.messages.vertical import (
@@ -35,7 +35,7 @@ class Passive(Party):
     Parameters
     ----------
     name : str
-    held : Holding
+    held : LocalData
     bins : GlobalBins
         Its columns, in bins.
     share : float
@@ -46,7 +46,7 @@ class Passive(Party):
     sealing: BlindSums
 
     def __init__(
-        self, name: str, held: Holding, bins: GlobalBins, share: str | int | float | None
+        self, name: str, held: LocalData, bins: GlobalBins, share: str | int | float | None
     ) -> None:
         super().__init__(name)
         self.held, self.bins, self.share = held, bins, share

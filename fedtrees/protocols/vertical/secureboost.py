@@ -1,4 +1,4 @@
-"""`secureboost`: boosting over columns, with encrypted gradients."""
+"""`secureboost`: boosting, vertically, with encrypted gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, check_known
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -144,7 +144,7 @@ class BoostingActive(Active):
 @register.protocol("secureboost")
 @dataclass(frozen=True, kw_only=True)
 class SecureBoost(VerticalProtocol, BoostingProtocol):
-    """SecureBoost (Cheng et al. 2021): boosting over columns.
+    """SecureBoost (Cheng et al. 2021): boosting, vertically.
 
     The active party encrypts every row's gradient and hessian; passive parties add them over their
     bins; the active party opens the sums, picks a split, and the owner of its column tells who goes
@@ -201,7 +201,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         return grown, LabelCanaries()
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Active | Passive:
         """Make the active party or a passive one."""
         assert held is not None

@@ -1,4 +1,4 @@
-"""What the protocols over columns share: roles, messages, and how sums are sealed."""
+"""What the vertical protocols share: roles, messages, and how sums are sealed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import check_known
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
@@ -54,10 +54,10 @@ class VerticalProtocol(Protocol):
     crypto: str = "ideal"
     key_bits: int = DEFAULT_BITS
 
-    layout: ClassVar[str] = "columns"
+    layout: ClassVar[str] = "vertical"
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
-    curious: ClassVar[tuple[str, ...]] = (PASSIVE,)
+    adversaries: ClassVar[tuple[str, ...]] = (PASSIVE,)
     usual_parties: ClassVar[int] = 2
     alone: ClassVar[str] = ACTIVE_ONLY
     called: ClassVar[Mapping[str, tuple[str, str]]] = {
@@ -89,6 +89,6 @@ class VerticalProtocol(Protocol):
         """Yield the rows of roots, inner nodes and leaves."""
         return (rows for _, _, rows in visible_nodes(view))
 
-    def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:
+    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:
         """Refuse labels in other hands, other rows, parties without columns, one class."""
-        check_columns_held(holdings, schema)
+        check_columns_held(local_data, schema)

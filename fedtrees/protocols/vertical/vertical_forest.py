@@ -1,4 +1,4 @@
-"""`vertical-forest`: a random forest over columns, with encrypted labels."""
+"""`vertical-forest`: a random forest, vertically, with encrypted labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -47,8 +47,8 @@ class ForestActive(Active):
 
     def grow(self, net: Network, number: int) -> tuple[ClassTree, RowPartition]:
         """Grow one tree on the rows drawn for it."""
-        coins = self.streams.rng("rows", number)
-        weights = draw_rows(len(self.labels), self.params, coins)
+        randomness = self.streams.rng("rows", number)
+        weights = draw_rows(len(self.labels), self.params, randomness)
         rows = np.flatnonzero(weights).astype(np.int32)
         one_hot = np.zeros((len(weights), self.n_classes), dtype=np.int64)
         one_hot[rows, self.labels[rows]] = weights[rows]
@@ -102,7 +102,7 @@ class ForestActive(Active):
 @register.protocol("vertical-forest")
 @dataclass(frozen=True, kw_only=True)
 class VerticalForest(VerticalProtocol, ForestParams):
-    """A random forest over columns (Takahashi et al. 2023, Sec. 2): labels are encrypted one-hot.
+    """A random forest, vertically (Takahashi et al. 2023, Sec. 2): labels are encrypted one-hot.
 
     Passive parties add them over their bins, the active party opens the counts and picks the split
     of least Gini impurity; the owner of its column tells who goes left. It grows the trees of the
@@ -148,7 +148,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
         return grown, LabelCanaries()
 
     def party(
-        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Active | Passive:
         """Make the active party or a passive one."""
         assert held is not None

@@ -339,13 +339,13 @@ def grow_forest(
     if not len(rows.y):
         raise DataError("no rows to train on")
     totals = objective.target_sums(rows.y, rows.weight)
-    bits, score, coins = objective.bits(totals), params.base_score, streams or Streams(0)
+    bits, score, randomness = objective.bits(totals), params.base_score, streams or Streams(0)
     start = objective.start(totals) if score is None else objective.base_margin(score)
     margin = np.repeat(start[:, None], len(rows.y), axis=1)
     with Workers(threads) as workers:
         growth = Continuation(
-            rows, cuts, params, objective, coins.holding(0),
-            columns=coins.deciding(), bits=bits, workers=workers,
+            rows, cuts, params, objective, randomness.client(0),
+            columns=randomness.deciding(), bits=bits, workers=workers,
         )  # fmt: skip
         trees = [t for r in range(params.trees) for t in growth.round(r, margin)]
     return Forest(tuple(trees), start, objective)

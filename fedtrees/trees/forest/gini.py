@@ -29,7 +29,7 @@ def mix(x: int) -> int:
 
 @kernel
 def child_key(key: int, side: int) -> int:
-    """Return the key of a child: a node's coins depend on its path, not on the order of growth."""
+    """Return the key of a child: a node's randomness depends on its path, not on the order."""
     key = mix(key + (side + 1) * _GOLDEN)
     return key
 

@@ -36,13 +36,13 @@ def draw_rows(n: int, params: ForestParams, rng: np.random.Generator) -> NDArray
 
 def rows_of_tree(n: int, params: ForestParams, streams: Streams, tree: int) -> NDArray[np.int64]:
     """Return how often each of n rows enters a tree of `grow_random_forest`, int64, shape (n,)."""
-    return draw_rows(n, params, streams.holding(0).rng("rows", tree))
+    return draw_rows(n, params, streams.client(0).rng("rows", tree))
 
 
 def draw_columns(
     n_features: int, params: ForestParams, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], int]:
-    """Return the features a tree may use, int64, ascending, and the key of its root's coins."""
+    """Return features a tree may use, int64, ascending, and the key of its root's randomness."""
     wanted = feature_count(params.tree_features, n_features)
     features = np.sort(rng.permutation(n_features)[:wanted]).astype(np.int64)
     return features, int(rng.integers(0, 2**32))

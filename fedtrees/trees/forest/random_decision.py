@@ -179,7 +179,7 @@ def _tests_of(feature: Feature, bins: int) -> NDArray[np.float32]:
 def draw_splits(
     schema: Schema,
     depth: int,
-    coins: Callable[[int], np.random.Generator],
+    randomness: Callable[[int], np.random.Generator],
     trees: int,
     *,
     bins: int = 32,
@@ -199,7 +199,7 @@ def draw_splits(
     schema : Schema
     depth : int
         Tests on every path.
-    coins : callable
+    randomness : callable
         From the number of a tree to its generator.
     trees : int
     bins : int
@@ -227,7 +227,7 @@ def draw_splits(
     feature = np.empty((trees, 2**depth - 1), dtype=np.int32)
     chosen = np.empty_like(feature)
     for tree in range(trees):
-        rng = coins(tree)
+        rng = randomness(tree)
         open_tests = sizes if columns is None else np.where(columns[tree], sizes, 0)
         low, high = np.zeros((1, len(sizes)), dtype=np.int64), open_tests[None, :].copy()
         for level in range(depth):

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, Labels, Records
-from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
@@ -45,7 +45,7 @@ drawn = cheat("draw", lambda view, rng: Guess((Records(view.rows.take(rng.intege
 
 
 def walk_objects(view, rng):
-    held = [o for o in gc.get_objects() if type(o) is Holding]
+    held = [o for o in gc.get_objects() if type(o) is LocalData]
     return found([h.table for h in held if h.y is not None], view)
 
 
@@ -53,8 +53,8 @@ def walk_frames(view, rng):
     tables, frame = [], sys._getframe()
     while frame is not None:
         for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
-            if isinstance(getattr(value, "holdings", None), dict):
-                tables += [h.table for h in value.holdings.values() if h.y is not None]
+            if isinstance(getattr(value, "local_data", None), dict):
+                tables += [h.table for h in value.local_data.values() if h.y is not None]
         frame = frame.f_back
     return found(tables, view)
 

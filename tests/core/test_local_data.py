@@ -8,7 +8,7 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.holding import Holding, client_names, over_clients, rows_of, stacked
+from fedtrees.core.local_data import LocalData, client_names, over_clients, rows_of, stacked
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
@@ -19,18 +19,18 @@ SCHEMA = Schema((Feature("a"), Feature("b"), Feature("c")), "y")
 
 def held(columns=(0, 1, 2), y=(0, 1, 1), ids=(4, 7, 9), weight=None):
     X = np.arange(9.0).reshape(3, 3)[:, list(columns)]
-    return Holding(np.array(ids), np.array(columns, dtype=int), X, y and np.array(y), weight)
+    return LocalData(np.array(ids), np.array(columns, dtype=int), X, y and np.array(y), weight)
 
 
-def test_a_table_becomes_a_holding_of_whole_rows_and_back():
+def test_a_table_becomes_local_data_of_whole_rows_and_back():
     table = Table(np.arange(6).reshape(2, 3), [1, 0], np.array([2.0, 3.0]))
-    got = Holding.of(table)
+    got = LocalData.of(table)
     assert got.ids.tolist() == [0, 1]
     assert got.columns.tolist() == [0, 1, 2]
     assert got.covers(SCHEMA)
     for name in ("X", "y", "weight"):
         np.testing.assert_array_equal(getattr(got.table, name), getattr(table, name))
-    assert Holding.of(table, np.array([8, 3])).ids.tolist() == [8, 3]
+    assert LocalData.of(table, np.array([8, 3])).ids.tolist() == [8, 3]
     assert len(got) == 2
 
 
@@ -62,7 +62,7 @@ def test_whole_rows_are_stacked_in_order_and_parts_are_left_out():
 
 def test_no_array_can_be_written_and_a_pickle_keeps_it_so():
     source = np.arange(9.0, dtype=np.float32).reshape(3, 3)
-    first = Holding(np.arange(3), np.arange(3), source, np.array([0.5, 1.5, 2.5]), np.ones(3))
+    first = LocalData(np.arange(3), np.arange(3), source, np.array([0.5, 1.5, 2.5]), np.ones(3))
     for got in (first, pickle.loads(pickle.dumps(first))):
         for f in fields(got):
             with pytest.raises(ValueError, match="read-only"):
@@ -101,11 +101,13 @@ def test_rows_that_several_parties_hold_count_once():
     assert rows_of({}) == 0
 
 
-def test_training_wants_the_holdings_of_its_own_parties():
+def test_training_wants_the_local_data_of_its_own_parties():
     tables, schema = sample_federation(rows=30)
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1}))
     good = over_clients(tables)
-    with pytest.raises(UsageError, match="holdings of client-0, client-1, client-2, in that order"):
+    with pytest.raises(
+        UsageError, match="local data of client-0, client-1, client-2, in that order"
+    ):
         train(protocol, {"a": good["client-0"], **dict(list(good.items())[1:])}, schema)
     with pytest.raises(DataError, match="at least one row"):
         train(protocol, {}, schema)

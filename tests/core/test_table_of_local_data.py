@@ -6,7 +6,7 @@ import pytest
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, Stage
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.holding import Holding, check_holdings
+from fedtrees.core.local_data import LocalData, check_local_data
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.threat import Threat
@@ -20,12 +20,12 @@ Y = np.array([0, 1, 1])
 
 
 def part(columns, ids=(0, 1, 2), y=None):
-    return Holding(np.array(ids), np.array(columns), np.zeros((3, len(columns)), np.float32), y)
+    return LocalData(np.array(ids), np.array(columns), np.zeros((3, len(columns)), np.float32), y)
 
 
 def test_whole_rows_and_columns_of_the_same_rows_make_a_table():
-    check_holdings({"p": part([0, 1], y=Y), "q": part([0, 1], (3, 4, 5), Y)}, SCHEMA)
-    check_holdings({"p": part([0], y=Y), "q": part([1])}, SCHEMA)
+    check_local_data({"p": part([0, 1], y=Y), "q": part([0, 1], (3, 4, 5), Y)}, SCHEMA)
+    check_local_data({"p": part([0], y=Y), "q": part([1])}, SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_whole_rows_and_columns_of_the_same_rows_make_a_table():
         ({"p": part([0, 1], y=Y), "q": part([0, 1], (2, 1, 0), Y)}, "same order"),
         ({"p": part([0, 1], y=Y), "q": part([0, 1], (2, 3, 4), Y)}, "same order"),
         ({"p": part([1, 0], y=Y)}, "out of order"),
-        ({"p": None}, "give it a Holding"),
+        ({"p": None}, "give it a LocalData"),
     ],
 )
 def test_what_makes_no_table_is_refused(held, said):
     with pytest.raises(DataError, match=said):
-        check_holdings(held, SCHEMA)
+        check_local_data(held, SCHEMA)
 
 
 def test_a_threat_that_names_a_party_twice_is_refused():
