@@ -38,6 +38,7 @@ DEFENSES = (
     "dp-quantile-cuts[epsilon=2]",
     "sketch-rounding",
     "hist-rounding[step=0.001]",
+    "dp-gd[epsilon=4]",
     "min-bin[k=3]",
     "mask-sum-hessian",
     "min-leaf[k=3]",
@@ -104,7 +105,7 @@ def digests() -> dict[str, str]:
     found = {}
     for name in EXACT:
         protocol = register.make("protocol", Spec(name, SMALL.get(name, TREES)))
-        rows = protocol.layout == "rows"
+        rows = protocol.layout == "horizontal"
         held = over_clients(clients) if rows else sample_local_data(protocol)
         for defense in DEFENSES:
             made = make_defense(parse_composed([defense])[0])

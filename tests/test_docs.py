@@ -107,11 +107,11 @@ SHORT = ("-p", "fedtree-hist[trees=4,max_depth=3]")
 BENCHED = {  # how each example is benched, and the boards that come of it
     "my_protocol": (
         ("-p", "my-protocol[trees=4,max_depth=3]", "-d", "split-only", "-a", "timberstrike"),
-        {"client": 2, "server": 2},
+        {"client": 2, "public": 2, "server": 2},
     ),
     "my_defense": (
         (*SHORT, "-d", "my-defense[step=0.5,4]", "-a", "timberstrike"),
-        {"client": 3, "server": 3},
+        {"client": 3, "public": 3, "server": 3},
     ),
     "my_attack": (
         (*SHORT, "-d", "none", "--threat", "server", "-a", "my-attack"),

@@ -142,8 +142,8 @@ class BenchOptions:
         found |= {"data": [self.table]} if self.table else {}
         return by_client(self.table, {k: v for k, v in found.items() if v}, self.data_dir)
 
-    def suite_and_folder(self) -> tuple[Suite, Path]:
-        """Return the suite to run and where.
+    def _suite_and_folder(self) -> tuple[Suite, Path, str]:
+        """Return the suite to run, where, and what of it was chosen to fit.
 
         Raises `UsageError` if something is unknown, or another run is to be finished.
         """
@@ -151,13 +151,12 @@ class BenchOptions:
         from fedtrees.bench.session import fresh_folder, reopen
         from fedtrees.bench.suite import DEFAULT_SUITE, Suite
 
-        begun = reopen(Path(self.out)) if self.resume else None
+        begun, note = reopen(Path(self.out)) if self.resume else None, ""
         suite = begun.override(self.grid, self.seeds) if begun is not None else None
         if suite is None or self.suite or suite != begun:
             base = Suite.load(self.suite or DEFAULT_SUITE)
             suite = chosen(base, self.grid, self.seeds, self.data_dir)
-            if begun is None and (text := told(base, self.grid, suite)):
-                tell([text])
+            note = told(base, self.grid, suite) if begun is None else ""
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
                 f"--resume finishes {self.out} as it was begun; for other options choose another "
@@ -165,16 +164,19 @@ class BenchOptions:
             )
         if self.time_limit is not None:
             suite = replace(suite, time_limit=self.time_limit)
-        return suite, Path(self.out) if self.out else fresh_folder(Path("runs"), suite.name)
+        folder = Path(self.out) if self.out else fresh_folder(Path("runs"), suite.name)
+        return suite, folder, note
 
     def session(self) -> Bench:
         """Return the bench, everything checked and nothing written."""
         from fedtrees.bench.session import Bench, default_workers
 
         plugins = load_plugins(self.plugin)
-        suite, folder = self.suite_and_folder()
+        suite, folder, note = self._suite_and_folder()
         workers = default_workers() if self.jobs is None else self.jobs
-        return Bench(suite, folder, workers, self.data_dir, plugins)
+        made = Bench(suite, folder, workers, self.data_dir, plugins)
+        tell([note] if note else [])
+        return made
 
 
 def _read(name: str, given: Any, default: Any) -> Any:

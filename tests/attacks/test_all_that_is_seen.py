@@ -89,7 +89,7 @@ RUNS = [
     *(
         Spec(name, SMALL_OF.get(name, SMALL))
         for name in register.names("protocol")
-        if register.get("protocol", name).layout == "rows"
+        if register.get("protocol", name).layout == "horizontal"
         and not register.get("protocol", name).missing()
     ),
     Spec("fedtree-hist", {**SMALL, "cuts": "equal-width"}),

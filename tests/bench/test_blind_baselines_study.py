@@ -42,7 +42,7 @@ def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
 def test_who_has_no_rows_stands_beside_one_who_knows_the_population(suite):
     cells = [c for c in plan(suite).blind if c.setting.data.name == "pima" and not c.setting.seed]
     for threat in ("server", "client"):
-        cell = next(c for c in cells if c.threat == threat and c.setting.layout == "rows")
+        cell = next(c for c in cells if c.threat == threat and c.setting.layout == "horizontal")
         world, roles = federation_of(cell.setting, data_dir()), dict(cell.setting.roles)
         case = world.case(roles, Threat.parse(threat).principals(roles), 0, threat)
         line = blind_baseline(evaluate_blind(cell, world).rows)

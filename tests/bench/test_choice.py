@@ -139,7 +139,7 @@ def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
     files = ",".join(str(tmp_path / name) for name in "ab")
     table = {"csv": files, "id": "k", "target": "y"}
     (grid, *_) = chosen(QUICK, {"data": [table]}).grids
-    assert {register.get("protocol", p.name).layout for p in grid.protocols} == {"columns"}
+    assert {register.get("protocol", p.name).layout for p in grid.protocols} == {"vertical"}
     assert grid.clients == (2,)
 
 

@@ -25,7 +25,7 @@ def spread(layout, parties, seed=0, how="iid", table=WEIGHTED, **params):
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 2**30))
 def test_rows_are_each_held_once_and_whole(parties, seed):
-    held = spread("rows", parties, seed)
+    held = spread("horizontal", parties, seed)
     assert list(held) == [f"p{i}" for i in range(parties)]
     ids = np.concatenate([h.ids for h in held.values()])
     assert sorted(ids) == list(range(40))
@@ -40,7 +40,7 @@ def test_rows_are_spread_as_the_partition_says():
     parts = split(
         Partition("label-skew", {"alpha": 0.3}), TABLE, SCHEMA, 3, np.random.default_rng(4)
     )
-    held = spread("rows", 3, seed=4, how="label-skew", alpha=0.3)
+    held = spread("horizontal", 3, seed=4, how="label-skew", alpha=0.3)
     for h, rows in zip(held.values(), parts, strict=True):
         assert h.ids.tolist() == rows.tolist()
 
@@ -48,7 +48,7 @@ def test_rows_are_spread_as_the_partition_says():
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, D), st.integers(0, 2**30))
 def test_columns_are_each_held_once_by_all_rows_and_one_party_has_labels(parties, seed):
-    held = spread("columns", parties, seed)
+    held = spread("vertical", parties, seed)
     dealt = np.concatenate([h.columns for h in held.values()])
     assert sorted(dealt) == list(range(D))
     sizes = [len(h.columns) for h in held.values()]
@@ -64,13 +64,13 @@ def test_columns_are_each_held_once_by_all_rows_and_one_party_has_labels(parties
 
 
 def test_columns_depend_on_the_randomness_alone():
-    first, second, other = (spread("columns", 2, seed) for seed in (1, 1, 2))
+    first, second, other = (spread("vertical", 2, seed) for seed in (1, 1, 2))
     assert first["p0"].columns.tolist() == second["p0"].columns.tolist()
     assert first["p0"].columns.tolist() != other["p0"].columns.tolist()
 
 
 def test_one_party_holds_the_whole_table():
-    (held,) = spread("whole", 1).values()
+    (held,) = spread("centralised", 1).values()
     assert held.covers(SCHEMA)
     np.testing.assert_array_equal(held.X, TABLE.X)
 
@@ -78,15 +78,15 @@ def test_one_party_holds_the_whole_table():
 @pytest.mark.parametrize(
     ("layout", "parties", "how", "said"),
     [
-        ("columns", D + 1, "iid", f"{D + 1} parties cannot share {D} columns"),
+        ("vertical", D + 1, "iid", f"{D + 1} parties cannot share {D} columns"),
         (
-            "columns",
+            "vertical",
             2,
             "label-skew",
             "spreads rows; columns are spread by iid, shares, named, by-file",
         ),
-        ("whole", 2, "iid", "one party holds the whole table; got 2"),
-        ("colums", 2, "iid", "unknown layout 'colums'; did you mean 'columns'"),
+        ("centralised", 2, "iid", "one party holds the whole table; got 2"),
+        ("vertcal", 2, "iid", "unknown layout 'vertcal'; did you mean 'vertical'"),
     ],
 )
 def test_what_cannot_be_laid_out_says_why(layout, parties, how, said):
@@ -95,4 +95,4 @@ def test_what_cannot_be_laid_out_says_why(layout, parties, how, said):
 
 
 def test_these_are_all():
-    assert set(LAYOUTS) == {"rows", "columns", "whole"}
+    assert set(LAYOUTS) == {"horizontal", "vertical", "centralised"}

@@ -73,6 +73,8 @@ BEFORE = {
     *((b, a) for a in _LABELS for b in _COUNT_ON_LABELS),
     ("dp-sgd", "laplace-hist"),  # no protocol has both
     ("laplace-hist", "dp-sgd"),
+    *((a, "dp-gd") for a in (*_LABELS, "dp-sgd", "laplace-gradient", "decrypted-precision")),
+    *(("dp-gd", b) for b in (*_LABELS, "dp-sgd", "laplace-gradient")),
 }
 
 

@@ -64,12 +64,12 @@ def drawn(name, grid, rng):
 
 def tiny(rng, layout):
     """Return a table of 4 to 9 rows, laid out over three clients or two holders of columns."""
-    n, d = int(rng.integers(4, 10)), int(rng.integers(1, 3)) + (layout == "columns")
+    n, d = int(rng.integers(4, 10)), int(rng.integers(1, 3)) + (layout == "vertical")
     features = tuple(Feature(f"x{i}", low=0.0, high=1.0) for i in range(d))
     X = rng.choice([0.1, 0.4, 0.6, 0.9], (n, d)).astype(np.float32)
     y = np.concatenate([[0, 1, 0], rng.integers(0, 2, n - 3)])
     schema = Schema(features, "y", ("0", "1"))
-    if layout == "columns":
+    if layout == "vertical":
         ids, columns = np.arange(n), np.array_split(np.arange(d), 2)
         parts = [LocalData(ids, c, X[:, c], y if k == 0 else None) for k, c in enumerate(columns)]
         return dict(zip(("active", "passive-1"), parts, strict=True)), schema
@@ -87,12 +87,12 @@ def once(seed):
         protocol = register.make("protocol", parse_grid(drawn(name, PROTOCOLS[name], rng))[0])
     except UsageError:  # some noise cannot be shared
         return REFUSED, []
-    pool = OVER_COLUMNS if protocol.layout == "columns" else OVER_ROWS
+    pool = OVER_COLUMNS if protocol.layout == "vertical" else OVER_ROWS
     names = rng.choice(pool, min(len(pool), int(rng.integers(1, 5))), replace=False)
     text = "+".join(drawn(n, DEFENSES[n], rng) for n in names)
     held, schema = tiny(rng, protocol.layout)
     owner = str(rng.choice([h for h in held if held[h].y is not None and len(held[h])]))
-    labels = protocol.layout == "columns"
+    labels = protocol.layout == "vertical"
     without = with_other_label(held, owner, 2) if labels else without_last_row(held, owner)
     try:
         found = moved(protocol, (held, without), schema, make_defense(parse_one(text)), owner, seed)

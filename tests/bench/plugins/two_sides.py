@@ -89,7 +89,7 @@ class Active(Side, Coordinator):
 class TwoSides(Protocol):
     """Columns weighed by their correlation with the label."""
 
-    layout: ClassVar[str] = "columns"
+    layout: ClassVar[str] = "vertical"
     holders: ClassVar[tuple[str, ...]] = ("active", "passive")
     says: ClassVar[tuple[type[Message], ...]] = (PluginResiduals,)
     released: ClassVar[bool] = False
