@@ -137,12 +137,12 @@ class _Choice:
         """Tell whether a protocol takes a table that is laid out as it is, with such a target."""
         made: Protocol = register.make("protocol", protocol)
         grid = self.given[0]
-        told = {"rows" for r in grid.data if r.clients_are_told}
-        told |= {"columns" for r in grid.data if r.id}
+        told = {"horizontal" for r in grid.data if r.clients_are_told}
+        told |= {"vertical" for r in grid.data if r.id}
         if "partitions" in self.options:
             names = {p.name for p in grid.partitions}
-            told |= {"columns"} if names <= OF_COLUMNS else set()
-            told |= {"rows"} if names <= {*PARTITIONS, BY_CLIENT} - {"iid"} else set()
+            told |= {"vertical"} if names <= OF_COLUMNS else set()
+            told |= {"horizontal"} if names <= {*PARTITIONS, BY_CLIENT} - {"iid"} else set()
         if told and made.layout not in told:
             return False
         return "data" not in self.options or self._suits(protocol, grid.data)

@@ -20,6 +20,7 @@ PRIVATE = (
 )
 NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {
     "id-lmid": {"xi": 0.1},
+    "dp-gd": {"epsilon": 4.0},
     "gradient-noise": {"scale": 0.1},
     "gradient-rounding": {"step": 0.01},
     "top-k": {"share": 0.1},
@@ -85,8 +86,8 @@ class Cheat(Cheating):
         frame = sys._getframe()
         while frame is not None:
             for value in frame.f_locals.values():
-                if hasattr(value, "local data") and value is not view:
-                    return told(Table.concat([h.table for h in value.local data.values()]))
+                if hasattr(value, "local_data") and value is not view:
+                    return told(Table.concat([h.table for h in value.local_data.values()]))
             frame = frame.f_back
         return told(view.rows)
 """,

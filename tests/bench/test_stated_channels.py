@@ -107,14 +107,14 @@ from fedtrees.core.registry import register
 from fedtrees.messages.boosting import LeafValues
 from fedtrees.messages.private_forests import PrivateForest
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.protocols.horizontal.{base} import {kind}
+from fedtrees.protocols.{base} import {kind}
 
 @register.protocol("wrong-law")
 @dataclass(frozen=True, kw_only=True)
 class Wrong({kind}):
     {change}
 """
-GBDT, FOREST = ("dp_gbdt", "DPGBDT"), ("dp_forest", "DPForest")
+GBDT, FOREST = ("horizontal.dp_gbdt", "DPGBDT"), ("forests.dp_forest", "DPForest")
 WRONG_LAWS = {
     "scale": (
         *GBDT,
