@@ -109,7 +109,7 @@ class _Choice:
             self._check([p for g in self.given for p in g.protocols])
             able = (p for p in self._every() if self._goes(p) and not _missing(p, Composed()))
             more = dict.fromkeys(islice(able, MOST_PROTOCOLS))
-        own = [self._narrowed(g) for g in kept if g.protocols]
+        own = [self._narrowed(self._on_tables(g)) for g in kept if g.protocols]
         found = [*own, *_merged([self._around(p) for p in more])]
         return list(dict.fromkeys(found)) or list(self.given)
 
@@ -169,6 +169,12 @@ class _Choice:
         usual = {ref.name.partition("[")[0] for ref in own} == {Protocol.example} != {example}
         every = ((DataRef(example),) if usual else own, own, (DataRef(example),), (TABLE,))
         return next((t for t in every if self._suits(protocol, t, bare=True)), own)
+
+    def _on_tables(self, grid: Grid) -> Grid:
+        """Return a grid of the suite on tables that what is named takes, where its own are none."""
+        if all(self._suits(p, grid.data, bare=True) for p in grid.protocols):
+            return grid
+        return replace(grid, data=self._tables(grid.protocols[0]))
 
     def _why(self, protocol: Spec, axis: str, item: Any) -> Reason:
         """Return why something that is named is not tried in a protocol."""
