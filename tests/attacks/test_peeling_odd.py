@@ -179,9 +179,7 @@ def without_base_score(view):
 DECLINED = {
     "nothing was seen": lambda v: v.blinded(),
     "base score unknown": without_base_score,
-    "another loss": lambda v: replace(
-        v, parameters={**v.parameters, "objective": "count:poisson"}
-    ),
+    "another loss": lambda v: replace(v, parameters={**v.parameters, "objective": "count:poisson"}),
     "three classes": lambda v: replace(v, schema=replace(v.schema, classes=("a", "b", "c"))),
 }
 

@@ -409,7 +409,9 @@ def test_a_cell_s_key_covers_everything_that_matters():
         cell.key(Provenance({data: "d1"}, ("plugin",))),
         TrainCell(later, cell.protocol, Composed()).key(provenance),
         TrainCell(more, cell.protocol, Composed()).key(provenance),
-        TrainCell(replace(setting, layout="centralised"), cell.protocol, Composed()).key(provenance),
+        TrainCell(replace(setting, layout="centralised"), cell.protocol, Composed()).key(
+            provenance
+        ),
         TrainCell(setting, Spec("fedtree-hist", {"trees": 3}), Composed()).key(provenance),
         TrainCell(setting, cell.protocol, Composed((Spec("split-only"),))).key(provenance),
     }
