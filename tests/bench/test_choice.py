@@ -30,6 +30,7 @@ attacks = [
 ]
 """
 NEURAL = {"fedavg-mlp", "fedsgd-mlp"}
+WIDE = ("--data", "breast-cancer[rows=150]")  # clients have a batch of rows
 OF_NETWORKS = {"dp-sgd", "gradient-noise", "gradient-rounding", "top-k"}
 
 
@@ -72,7 +73,7 @@ def named(kind, without):
 
 @pytest.mark.parametrize("name", named("defense", OF_NETWORKS))
 def test_every_defense_is_tried_beside_none(small, name):
-    rows, verdict = small("-d", name)
+    rows, verdict = small("-d", name, *(WIDE if name in OF_NETWORKS else ()))
     ran = trained(rows)
     assert "none" in ran
     assert any(name in {p.name for p in parse_one(d).parts} for d in ran)
@@ -83,7 +84,8 @@ def test_every_defense_is_tried_beside_none(small, name):
 @pytest.mark.parametrize("name", named("protocol", NEURAL))
 def test_every_protocol_is_tried_with_and_without_a_defense(small, name):
     few = {"rounds": 2, "iterations": 2} if name == "fedxgbllr" else {}
-    rows, verdict = small("-p", str(choice.at_most(Spec(name), {**choice.SIZE, **few})))
+    spec = str(choice.at_most(Spec(name), {**choice.SIZE, **few}))
+    rows, verdict = small("-p", spec, *(WIDE if name in NEURAL else ()))
     ran = trained(rows, protocol=name)
     assert {"none"} < ran
     assert name in verdict
