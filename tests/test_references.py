@@ -30,10 +30,11 @@ def modules() -> dict[str, dict[str, ast.AST]]:
     found: dict[str, dict[str, ast.AST]] = {}
     for path in SOURCES:
         names: dict[str, ast.AST] = {}
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names |= {a.asname or a.name.split(".")[0]: node for a in node.names}
-        for node in ast.parse(path.read_text()).body:
+        for node in tree.body:
             names |= dict.fromkeys(defined(node), node)
         found[module_name(path)] = names
     found["fedtrees"] |= dict.fromkeys(lazy_exports(), ast.Pass())
