@@ -39,8 +39,8 @@ attacks = [
 NEURAL = {"fedavg-mlp", "fedsgd-mlp"}
 WIDE = ("--data", "breast-cancer[rows=150]")  # clients have a batch of rows
 WHOLE = {
-    *("laplace-hist", "secure-sum", "id-lmid", "answer-noise", "dp-gd"),
-    *("flower-bagging", "forest-hist", "secureboost", "horizontal-regression"),
+    *("laplace-hist", "id-lmid", "dp-gd"),
+    *("forest-hist", "secureboost"),
 }
 OF_NETWORKS = {"dp-sgd", "gradient-noise", "gradient-rounding", "top-k"}
 
