@@ -143,7 +143,6 @@ class NoisyLabels(Defense):
         told : intp array
             Rows of stages before, answered among all K classes: their noise is the same everywhere.
         rows : intp array, shape (m,)
-        ctx : Context
         """
         K, held, odds = len(ctx.schema.classes), ctx.held, odds_within(self.epsilon)
         few = len(told) < 2 * PRIOR.min_samples_leaf

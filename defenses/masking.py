@@ -154,7 +154,6 @@ class MaskedSums(Aggregation):
 
     Parameters
     ----------
-    threshold : int or None
     rounds : type
         `RealMasks` or `IdealMasks`.
     lost : callable

@@ -103,12 +103,7 @@ class Paillier(RealSums):  # type: ignore[misc]
 
 
 class PaillierSums(Aggregation):
-    """The sums of one run under a key: who says what to whom.
-
-    Parameters
-    ----------
-    how : Paillier
-    """
+    """The sums of one run under a key: who says what to whom."""
 
     def __init__(self, how: Paillier) -> None:
         self._how, self._real = how, how.mode == "real"

@@ -161,7 +161,6 @@ def advance(
         Rows that may move; latent classes are drawn for all.
     beta : float
         Costs count so many times: 1 is the posterior, 0 the prior.
-    moves : int
     bits : uint64 array, shape (1,)
         Randomness, changed in place.
     prior : bool

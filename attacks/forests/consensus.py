@@ -58,7 +58,6 @@ def consensus(
         What a difference in each variable costs; 255 at most in all.
     sizes : int64 array, shape (G + 1,)
         Number of levels.
-    rounds : int
     kind : int array, shape (n,), optional
         Rows are matched with rows of the same number alone, where something is known of each.
 

@@ -26,7 +26,6 @@ class Enumeration:
 
     Attributes
     ----------
-    forest : NoisyForest
     value : int16 array, shape (U, G)
     leaf : int32 array, shape (U, T)
     """
@@ -64,7 +63,6 @@ class Enumeration:
 
         Parameters
         ----------
-        noise : Noise
         known : int array, shape (k, G + 1)
             Levels and class of all other rows.
         counts : int64 array, shape (T, 2^d, K), optional

@@ -39,8 +39,6 @@ class Question:
 
     Attributes
     ----------
-    forest : NoisyForest
-    noise : Noise
     n : int
         Rows to reconstruct, 1 or more.
     own : int16 array, shape (k, G + 1), or None
@@ -145,8 +143,6 @@ def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -
 
     Parameters
     ----------
-    question : Question
-    rng : Generator
     work : float
         Moves, as a multiple of the usual; time is proportional to it.
 

@@ -54,7 +54,6 @@ def cells_program(
 
     Parameters
     ----------
-    question : Question
     limit : float
         Seconds.
     hint : int array, shape (n, G + 1), optional
@@ -113,10 +112,8 @@ def rows_program(question: Question, limit: float, workers: int = 1) -> Solved:
 
     Parameters
     ----------
-    question : Question
     limit : float
         Seconds.
-    workers : int
     """
     from ortools.sat.python import cp_model
 

@@ -28,7 +28,6 @@ class Source:
     ----------
     tests : PrivateForest or RandomTests
     counts : int64 array, shape (T, 2^depth, K)
-    noise : Noise
     owner : str or None
         Client whose counts these are; None: everybody's.
     rows : int

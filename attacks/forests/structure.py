@@ -22,7 +22,6 @@ class NoisyForest:
 
     Attributes
     ----------
-    variables : Variables
     variable : int32 array, shape (T, 2^d)
         Variable that each node tests; node 1 is the root, those of node k are 2 k and 2 k + 1.
     right : int64 array, shape (T, 2^d)
@@ -47,7 +46,6 @@ class NoisyForest:
 
         Parameters
         ----------
-        variables : Variables
         feature : int array, shape (T, 2^d - 1)
             Column that each node tests, in heap order from the root.
         noisy : int array, shape (T, 2^d, K)

@@ -23,7 +23,6 @@ class SeenGradient:
     ----------
     owner : tuple of str
         Whose rows: of several where it is a sum.
-    round : int
     rows : int
         How many, as far as is known.
     weights : float32 array, shape (parameters,)

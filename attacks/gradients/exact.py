@@ -41,13 +41,9 @@ def exact_rows(
 
     Parameters
     ----------
-    layers : Layers
     weights, gradient : float32 array, shape (parameters,)
-    encoding : Encoding
-    rows : int
     noise : float
         Standard deviation of the gradient's rounding, per coordinate.
-    rng : numpy Generator
     """
     network, target = layers.split(weights), layers.split(gradient)
     columns, size, kept, free = _spaces(target[0], noise)

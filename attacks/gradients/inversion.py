@@ -34,7 +34,6 @@ class Inversion:
 
     Attributes
     ----------
-    table : Table
     confidence : float64 array, shape (B, d)
     loss : float
         1 - cos of the best restart, or of what likely rows agree on.
@@ -98,13 +97,9 @@ def invert(
 
     Parameters
     ----------
-    layers : Layers
     weights, gradient : float32 array, shape (parameters,)
-    encoding : Encoding
     bounds : pair of float32 array, shape (continuous features,)
         Smallest and largest value of every number, standardised.
-    rows : int
-    rng : numpy Generator
     labels : int64 array, shape (rows,), optional
         Where they are known; in any order, for rows have none.
     likely : Table, optional

@@ -17,7 +17,6 @@ def restored_counts(bias: NDArray[Any], probability: NDArray[Any], rows: int) ->
         Gradient of the output bias: mean probability less share of rows, class by class.
     probability : float array, shape (K,)
         What the network predicts on average: of rows as they may be, or as they were found.
-    rows : int
 
     Notes
     -----

@@ -48,7 +48,6 @@ class LocalSteps:
 
         Parameters
         ----------
-        layers : Layers
         weights : float32 array, shape (parameters,)
         X : float32 array, shape (n, D)
             Inputs of all rows.
@@ -74,7 +73,6 @@ class LocalSteps:
         ----------
         weights, update : float32 array, shape (parameters,)
             At the start, and how far they moved.
-        rows : int
 
         Returns
         -------

@@ -23,8 +23,6 @@ def pooled(
 
     Parameters
     ----------
-    found : Found
-    encoding : Encoding
     labels : int64 array, shape (B,)
         Rows are matched with rows of the same label.
 

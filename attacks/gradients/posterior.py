@@ -54,15 +54,11 @@ def explained(
 
     Parameters
     ----------
-    layers : Layers
     weights, gradient : float32 array, shape (parameters,)
-    encoding : Encoding
-    rows : int
     noise : float
         Standard deviation of the gradient's noise, per coordinate.
     likely : Table
         Rows that are distributed as those of the batch.
-    rng : numpy Generator
 
     Returns
     -------
@@ -97,7 +93,6 @@ class RowGradients:
 
     Attributes
     ----------
-    network : sequence of (weight, bias)
     factors : list of pair of float32 array
         What whitens a layer's inputs and derivatives.
     target : list of float32 array, shape (units, inputs + 1)

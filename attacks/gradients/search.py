@@ -80,13 +80,9 @@ def search(
 
     Parameters
     ----------
-    matching : Matching
-    encoding : Encoding
     labels : int64 array, shape (B,)
     bounds : pair of float32 array, shape (continuous features,)
         Smallest and largest value of every number, standardised.
-    restarts, steps : int
-    rng : numpy Generator
     pull : float32 array, shape (D + 1, D + 1)
         Symmetric: its quadratic form of [x, 1], mean of the rows, is added to the loss. From
         `null_space` or `average_pull`.

@@ -43,16 +43,12 @@ class LeafView:
 
     Attributes
     ----------
-    view : View
-    columns : Columns
     leaves : int32 array, shape (N, T)
         Visible leaves; -1: absent.
     trees : intp array, shape (T,)
         Numbers of these trees.
     eta : float64 array, shape (T,)
         What they count.
-    twins : Twins
-    classes : int
     """
 
     view: View

@@ -46,12 +46,9 @@ def log_probability(
 
     Parameters
     ----------
-    tree : SeenTree
-    own : Candidates
     G, H : float64 array, shape (N, C)
         Sums over a node S gain ``sum_c G_S^2 / (H_S + lam)``; with class shares for G, ones for H
         and no lam that is Gini impurity times rows, with gradients and hessians XGBoost's gain.
-    lam : float
     floor : float
         What a split must gain: nodes that were left alone gained no more.
     doubt : float

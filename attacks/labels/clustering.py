@@ -37,7 +37,6 @@ def k_means(
     points : float64 array, shape (S, d)
     count : int
         Clusters; no more than there are different rows are found.
-    rng : numpy.random.Generator
     weight : float64 array, shape (S,), optional
         How many rows each stands for.
 

@@ -40,7 +40,6 @@ class SeenTree:
 
     Attributes
     ----------
-    number : int
     rows : int32 array, shape (m,)
         Its rows in an order in which every node is a slice.
     begin, middle, end : int64 array, shape (V,)

@@ -83,9 +83,6 @@ class Mixture:
         Leaves, numbered through all trees; -1: absent.
     pure : bool array, shape (J,)
         Leaves that were left alone early: mostly of one class.
-    trees : sequence of SeenTree
-    own : Candidates
-    classes : int
     boosting : Boosting or None
         None: a forest.
     known : int64 array, shape (N,), or None
@@ -263,14 +260,12 @@ def mixture_of(
 
     Parameters
     ----------
-    view : View
     columns : Columns
         The principals' own.
     twins : Twins
         Of the visible leaves.
     numbers : intp array, shape (T,)
         Which trees these are of.
-    classes : int
     known : int64 array, shape (N,), optional
         Labels that are known, -1 for others.
     """

@@ -47,10 +47,8 @@ def denoised(
         Noisy labels.
     X : float32 array, shape (N, F)
         Own columns.
-    classes : int
     law : Channel
         Of a label.
-    rng : numpy.random.Generator
     """
     each = np.arange(classes)
     told = law.log_likelihood(each[None, :, None], each[:, None, None])  # by label and answer

@@ -26,7 +26,6 @@ def published_communities(
     leaves : int32 array, shape (N, T)
         Visible leaves, -1: absent.
     eta : float64 array, shape (T,)
-    rng : numpy.random.Generator
     """
     N = len(leaves)
     members, ends = _members(leaves)

@@ -19,7 +19,6 @@ def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    twins : Twins
     count : int
         Eigenvectors.
 

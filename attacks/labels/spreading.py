@@ -16,7 +16,6 @@ def spread(twins: Twins, known: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    twins : Twins
     known : float64 array, shape (S, K)
         Known rows of each class in each group.
 

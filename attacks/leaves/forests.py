@@ -24,7 +24,6 @@ class Source:
 
     Attributes
     ----------
-    trees : tuple of ClassTree
     rows : int
         How many rows there are; where leaves tell shares alone, about so many of one client.
     owner : str or None

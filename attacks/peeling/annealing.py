@@ -81,7 +81,6 @@ def likely_rows(
         With counts that told draws of known rows were taken out of.
     counts : Counts
         As they were sent.
-    told : Sought
     seeds : int64 array, shape (`CHAINS`,)
     work : float
         Steps of about 20 nanoseconds.

@@ -49,7 +49,6 @@ def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> Peeled:
 
     Parameters
     ----------
-    forest : BinnedForest
     left : Residual
         What no known row explains; it stays as it is.
     law : Channel

@@ -204,12 +204,9 @@ def completed(
 
     Parameters
     ----------
-    counted : CountedBins
-    rows : FirstRows
     alike : float64 array, shape (r, d + 1)
         Rows like those sought, by their bins and, last, targets: open bins go together as theirs
         do, by rank (a copula, Nelsen 2006). Of none they do not depend on one another.
-    rng : numpy.random.Generator
     """
     offsets, feature_of = counted.forest.offsets, counted.feature_of
     bins, g = rows.bins.copy(), rows.g.copy()

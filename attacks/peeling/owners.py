@@ -32,8 +32,6 @@ def owners_of(
     ----------
     bins : int32 array, shape (m, d)
         -1 where missing.
-    cuts : Cuts
-    columns : mapping of str to sequence of Column
     together : int
         Rows that the owners have in all, 0 where that is not known.
     """

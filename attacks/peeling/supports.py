@@ -91,13 +91,10 @@ class Search:
 
     Parameters
     ----------
-    forest : AskedForest
-    counts : Counts
     likely : float
         Probability that a row is drawn for a tree, at least; 1 where all trees are of all rows.
     rows : int
         How many rows there are at most.
-    most_work : float
     """
 
     def __init__(

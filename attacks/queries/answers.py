@@ -19,13 +19,7 @@ _CLOSE = 1e-6
 
 
 class Endpoint:
-    """Scores or labels, as they pass the channel that the view states.
-
-    Parameters
-    ----------
-    view : View
-    model : HeldModel
-    """
+    """Scores or labels, as they pass the channel that the view states."""
 
     def __init__(self, view: View, model: HeldModel) -> None:
         assert view.oracle is not None

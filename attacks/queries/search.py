@@ -55,8 +55,6 @@ class Search:
 
     Parameters
     ----------
-    view : View
-    rng : numpy Generator
     m, epsilon
         As in `ThresholdQueries`.
     told : bool

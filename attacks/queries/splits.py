@@ -81,7 +81,6 @@ class Splits:
 
     Parameters
     ----------
-    view : View
     told : bool
         Use which columns others were asked to split; otherwise each may be any column of others,
         and equal thresholds are not known to be equal.

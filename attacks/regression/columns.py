@@ -35,7 +35,6 @@ class Design:
 
     Attributes
     ----------
-    name : str
     values : object array, shape (m, c)
         Whole numbers with the protocol's binary places.
     gradients : tuple of Gradient
@@ -65,12 +64,10 @@ class ColumnsView:
 
     Attributes
     ----------
-    active : OwnDesign
     designs : tuple of Design
         Of the principals that hold data.
     others : tuple of ColumnScales
         Of everybody else.
-    rounds : int
     batches : tuple of slice
         Rows of the rounds, in turn.
     """

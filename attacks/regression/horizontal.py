@@ -41,7 +41,6 @@ def rotated_rows(view: View, rows: int, precise: bool) -> Reals:
         Of all clients but one.
     rows : int
         Of the other client.
-    precise : bool
     """
     p, scales, told = view.parameters, common_scales(view), averages(view)
     assert scales is not None

@@ -65,8 +65,6 @@ def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None)
 
     Parameters
     ----------
-    view : View
-    read : ColumnsView
     precise : bool
         Whether residuals are solved for in whole numbers, and what follows has the precision of the
         current context of gmpy2; else all is float64.

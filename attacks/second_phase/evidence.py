@@ -27,7 +27,6 @@ class SeenBatch:
     ----------
     owner : tuple of str
         Whose rows: of several where it is a sum.
-    round, rows : int
     weights, gradient : float32 array, shape (parameters,)
     signs : bool
         Whether it is a step, in units of Adam's rate.

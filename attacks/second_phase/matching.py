@@ -21,7 +21,6 @@ class Matching:
 
     Attributes
     ----------
-    network : RatesNetwork
     weights, target : float32 array, shape (parameters,)
         Where the gradient was taken, and the mean gradient of the batch.
     start : float

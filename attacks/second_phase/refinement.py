@@ -30,8 +30,6 @@ class Whitened:
 
     Attributes
     ----------
-    matching : Matching
-    trees : SoftTrees
     to : float32 array, shape (parameters, directions)
     """
 
@@ -78,7 +76,6 @@ class Refinement:
 
     Parameters
     ----------
-    white : Whitened
     cells : int32 array, shape (B, d)
         Where it begins.
     y : int64 array, shape (B,)

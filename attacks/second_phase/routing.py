@@ -26,7 +26,6 @@ class SoftTrees:
 
     Attributes
     ----------
-    trees : tuple of Tree
     models : int
         K: as many trees of each, end to end.
     d : int

@@ -59,15 +59,12 @@ def search(
 
     Parameters
     ----------
-    matching : Matching
-    trees : SoftTrees
     Y : int64 array, shape (R, B)
         Labels of every restart, ascending.
     u : float32 array, shape (R, B, d)
         Where restarts begin.
     steps : int
         Of each stage.
-    rng : numpy Generator
 
     Notes
     -----

@@ -79,10 +79,8 @@ def attack(
 
     Parameters
     ----------
-    audit : Audit
     own, truth : Dataset or None
         Training rows the attacker holds, and those to look for: one of them at least.
-    seed : int
     options : Options, optional
         How TimberStrike attacks.
 

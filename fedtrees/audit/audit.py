@@ -78,14 +78,8 @@ class Audit:
 
     Attributes
     ----------
-    model : ModelFile
-    fields : tuple of Field
     settings : Settings or None
         eta and lambda; None where they do not follow.
-    rows : Rows
-    sources : Sources
-    trees : tuple of TreeExposure
-    summary : Summary
     restored : bool
         Masked sums of hessians were solved for.
     assumes : tuple of str
@@ -111,7 +105,6 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
 
     Parameters
     ----------
-    model : ModelFile
     known : Known, optional
         What the auditor knows beside the file.
 

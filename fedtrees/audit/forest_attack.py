@@ -45,7 +45,6 @@ def view_of_file(
         Of a `RandomForest`.
     held : Table
         Own rows.
-    schema : Schema
     rows : int
         Training rows, the own among them.
     """

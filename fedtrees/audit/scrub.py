@@ -57,7 +57,6 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
 
     Parameters
     ----------
-    model : ModelFile
     out : Path
         A new ``.json`` file.
     rows : float32 array, shape (n, d), optional

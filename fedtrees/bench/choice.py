@@ -43,11 +43,8 @@ def chosen(
 
     Parameters
     ----------
-    suite : Suite
     options : mapping
         Keys of a grid.
-    seeds : str, optional
-    data_dir : str, optional
 
     Raises
     ------

@@ -91,12 +91,10 @@ def estimate(plan: Plan, cells: list[Cell], workers: int, data_dir: str | None) 
 
     Parameters
     ----------
-    plan : Plan
     cells : list of Cell
         Those that are still to be computed.
     workers : int
         Processes.
-    data_dir : str or None
     """
     sizes = {s: _size(federation_of(s, data_dir)) for s in plan.settings}
     seconds = sum(_seconds(cell, *sizes[cell.setting]) for cell in cells)

@@ -86,10 +86,8 @@ def held_values(
 
     Parameters
     ----------
-    transcript : Transcript
     local_data : mapping of str to LocalData
         Of every party; columns of few values are not searched for.
-    schema : Schema
     kinds : tuple of Message types
         Search in these alone, and not for parts of columns under any scale, which takes most of the
         time; none: in all.

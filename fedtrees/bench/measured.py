@@ -29,7 +29,6 @@ class Audited:
         With the parameters that the auditor chose.
     claimed, spent : tuple of Guarantee
         Of the last training.
-    found : AtLeast
     """
 
     protocol: Protocol
@@ -48,7 +47,6 @@ def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLea
     ----------
     protocol : Protocol
         With the parameters of the run.
-    defense : Composition
     seed : int
         Of canaries, coin flips and training.
     """
@@ -69,8 +67,6 @@ def audit(
 
     Parameters
     ----------
-    protocol : Protocol
-    defense : Composition
     runs : int or None
         How many trainings; None: what a minute is more than enough for.
     seed : int

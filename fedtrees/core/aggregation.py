@@ -75,8 +75,6 @@ class Aggregation(ABC):
         ----------
         replies : mapping of str to Message
             By party, all of one type; each part of the work reads its own party's alone.
-        wire : Wire
-        why : str
         """
 
     def costs(self) -> Mapping[str, float]:

@@ -46,7 +46,6 @@ class Reader:
 
     Parameters
     ----------
-    blob : bytes
     offset : int
         Where the raw bytes begin.
     align : int

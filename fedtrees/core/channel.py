@@ -75,7 +75,6 @@ class Mechanism(Change):
 
     Attributes
     ----------
-    why : str
     rank_error : float
         Of values drawn from a column, the standard deviation of their ranks, about, in rows.
     """
@@ -104,7 +103,6 @@ class Memory(Change):
 
     Attributes
     ----------
-    why : str
     usual : Channel or None
         That of a row of which nothing is known.
     """

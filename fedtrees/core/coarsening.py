@@ -125,7 +125,6 @@ class Decimals(Channel):
 
     Attributes
     ----------
-    decimals : int
     single : bool
         Whether numbers are float32: then their last places count.
     """
@@ -170,7 +169,6 @@ class Suppression(Channel):
 
     Attributes
     ----------
-    least : float
     whole : bool
         Whether numbers are whole.
     """
@@ -218,12 +216,7 @@ class Suppression(Channel):
 
 @dataclass(frozen=True)
 class Ends(Channel):
-    """Send what is beyond either end as that end.
-
-    Attributes
-    ----------
-    low, high : float
-    """
+    """Send what is beyond either end as that end."""
 
     low: float
     high: float
@@ -250,10 +243,6 @@ class LargestRemainders(Channel):
     """Round shares that add up to 1 to decimal places, so that they still do.
 
     Down, and up again where most was cut off: joint over a record's K shares.
-
-    Attributes
-    ----------
-    decimals : int
     """
 
     decimals: int

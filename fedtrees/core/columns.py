@@ -27,7 +27,6 @@ class Measure:
         Its name in the column ``metric``.
     name : str
         In words.
-    unit : str
     best : float or None
         Of a perfect guess or model: 1 for a share, 0 for an error, infinity where more is always
         better. None: neither more nor less is, as of a count.

@@ -65,7 +65,6 @@ class Context:
     ----------
     party, role : str
         Who is about to send, or whose data is prepared.
-    schema : Schema
     parameters : mapping
         Public parameters of the protocol (trees, max_depth, reg_lambda, ...).
     streams : Streams
@@ -290,10 +289,8 @@ class Defense:
 
         Parameters
         ----------
-        stage : Stage
         values : array
             As the stage says; the first axis of labels and the second of gradients are the rows.
-        ctx : Context
         """
         return values
 

@@ -118,7 +118,6 @@ class ApproximateDP(Guarantee):
     ----------
     epsilon : float
         In nats; infinite if anything private crossed unprotected.
-    delta : float
     unit, unprotected, trusted : str
         As in `PureDP`.
     updates : float
@@ -195,7 +194,6 @@ class MutualInformation(Guarantee):
 
     Attributes
     ----------
-    xi : float
     unit : {"nats", "share"}
         A share is one of ``log(1 / p)``, p the share of the rarest class.
     """

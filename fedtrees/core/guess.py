@@ -84,7 +84,6 @@ class BatchRows(Claim):
     ----------
     owner : tuple of str
         Parties whose rows they are: several, where what was seen is their sum.
-    round : int
     table : Table
         m rows with labels, in no particular order.
     confidence : float64 array, shape (m, d), or None
@@ -277,7 +276,6 @@ class ColumnRanks(Claim):
 
     Attributes
     ----------
-    owner : str
     feature : int
         Position of the column in the schema.
     ids : int64 array, shape (n,)
@@ -308,7 +306,6 @@ class ColumnBins(Claim):
 
     Attributes
     ----------
-    owner : str
     feature : int
         Position of the column in the schema.
     ids : int64 array, shape (n,)
@@ -333,7 +330,6 @@ class Entries(Claim):
 
     Attributes
     ----------
-    owner : str
     ids : int64 array, shape (k,)
         Rows.
     feature : int64 array, shape (k,)
@@ -377,7 +373,6 @@ class Guess:
 
     Attributes
     ----------
-    claims : tuple of Claim
     notes : mapping of str to float
         Diagnostics the attack can see itself (residuals, seconds per stage).
     """

@@ -81,11 +81,8 @@ class LocalNetwork(Network):
 
     Parameters
     ----------
-    defense : Composition
-    schema : Schema
     parameters : mapping
         The protocol's public parameters.
-    streams : Streams
     summed : tuple of Message types
         Reply types that cross under the protocol's own secure sum: the ideal one, unless a defense
         brings its cryptography.

@@ -110,8 +110,6 @@ class Schema:
 
     Attributes
     ----------
-    features : tuple of Feature
-    target : str
     classes : tuple of str
         Name of each class code; of two, code 1 is the positive class. Empty: a numeric target.
         Declared knowledge, as categories are.

@@ -66,7 +66,6 @@ def misplaced_in(
 
     Parameters
     ----------
-    parts : sequence of Defense
     protocol : str
         Its name; it claims a budget.
     noised : collection of Message types

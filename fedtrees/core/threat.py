@@ -48,7 +48,6 @@ class Threat:
 
         Parameters
         ----------
-        text : str
         roles : mapping of str to str, optional
             Role of every party of the protocol by name: then its names and numbers are checked too.
         """

@@ -32,7 +32,6 @@ class Delivery:
         Position in the transcript.
     round : int
         Number of requests the coordinator had made when it crossed.
-    sender : str
     receivers : tuple of str
         Several for a broadcast; the sender itself for a sum that it opened.
     message : Message

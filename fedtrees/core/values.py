@@ -60,7 +60,6 @@ def unpack(blob: bytes, types: Iterable[type] = ()) -> Any:
 
     Parameters
     ----------
-    blob : bytes
     types : iterable of type
         Dataclasses that may occur in it.
 

@@ -25,9 +25,6 @@ class EncryptedArray:
 
     Attributes
     ----------
-    public : PublicKey
-    slots : Slots
-    shape : tuple of int
     terms : int
         How many arrays were added to make it.
     ciphertexts : tuple of mpz
@@ -134,10 +131,6 @@ class EncryptedArray:
 
         Parameters
         ----------
-        payload : bytes
-        public : PublicKey
-        slots : Slots
-        shape : tuple of int
         terms : int
             How many arrays it is the sum of.
         place : str

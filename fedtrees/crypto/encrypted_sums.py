@@ -84,7 +84,6 @@ class RealSums(Unprintable):
     parties : sequence of str
         Whose arrays a sum is of, all of them. The first one draws the key, opens sums and adds its
         own array to them; the others encrypt theirs.
-    bits : int
     djn : bool
         Whether the others make obfuscators by DJN's short powers, or by ``r^n``.
     ledgers : mapping of str to Ledger

@@ -33,12 +33,10 @@ class EncryptedRows:
 
     Attributes
     ----------
-    public : PublicKey
     slots : Slots
         Room for one addend a row.
     statistics : int
         Numbers in a row: 2 for (g, h), K for class counts.
-    ciphertexts : tuple of mpz
     """
 
     public: PublicKey
@@ -159,8 +157,6 @@ class EncryptedHistogram:
 
     Attributes
     ----------
-    public : PublicKey
-    slots : Slots
     shape : tuple of int
         Nodes, features, bins, statistics.
     sent : bool array, shape (nodes, n_features, n_bins)
@@ -186,7 +182,6 @@ class EncryptedHistogram:
         obfuscators : Obfuscators
             Each ciphertext gets a fresh one: the owner of the key, who made those of the rows,
             would otherwise recognise which rows were added.
-        ledger : Ledger, optional
         """
         per, ledger = bins_per_plaintext(self.slots, self.shape[3], self.public), ledger or Ledger()
         square = self.public.square
@@ -212,13 +207,10 @@ class PackedHistogram:
 
     Attributes
     ----------
-    public : PublicKey
-    slots : Slots
     shape : tuple of int
         Nodes, features, bins, statistics.
     sent : bool array, shape (nodes, n_features, n_bins)
         Bins that are in it; all others are empty.
-    ciphertexts : tuple of mpz
     """
 
     public: PublicKey

@@ -26,7 +26,6 @@ class PublicKey:
 
     Attributes
     ----------
-    n : int
     djn : int or None
         ``h^n mod n^2`` with ``h = -x^2 mod n``: the base of short obfuscators (see
         `DJNObfuscators`); None for keys that come from elsewhere.
@@ -94,11 +93,6 @@ class PublicKey:
 class Prime(Unprintable):
     """One prime factor p of n, with what its owner computes once.
 
-    Parameters
-    ----------
-    p, n : mpz
-    generator : mpz or None
-
     Attributes
     ----------
     p, square : mpz
@@ -122,12 +116,7 @@ class Prime(Unprintable):
 
 
 class KeyPair(Unprintable):
-    """A public key and the secret to it. It is neither printed nor pickled.
-
-    Attributes
-    ----------
-    public : PublicKey
-    """
+    """A public key and the secret to it. It is neither printed nor pickled."""
 
     __slots__ = ("_primes", "public")
 

@@ -80,7 +80,6 @@ class Advertisement:
 
     Attributes
     ----------
-    party : str
     key : bytes
         32 bytes. What two parties agree on by their keys is never told to anybody.
     """
@@ -95,7 +94,6 @@ class Deal:
 
     Attributes
     ----------
-    party : str
     boxes : mapping of str to bytes
         By receiver.
     commitments : tuple of bytes
@@ -117,10 +115,8 @@ class MaskedArray:
 
     Attributes
     ----------
-    party : str
     sum : int
         Which of the planned sums.
-    shape : tuple of int
     values : bytes
         Numbers modulo 2^64, eight bytes each, little end first.
     tag : bytes
@@ -147,8 +143,6 @@ class Unmasking:
 
     Attributes
     ----------
-    party : str
-    sum : int
     self_masks : mapping of str to bytes
         Of those whose arrays came, 33 bytes.
     lock_keys : mapping of str to bytes

@@ -30,10 +30,6 @@ class MaskRounds(Protocol):
     """What is sent in each round, as bytes; what is received goes in likewise.
 
     Who says nothing in a round is left out of the rounds after it.
-
-    Attributes
-    ----------
-    plan : MaskPlan
     """
 
     plan: MaskPlan
@@ -65,7 +61,6 @@ class RealMasks(Unprintable):
 
     Parameters
     ----------
-    plan : MaskPlan
     server : str
         Who adds.
     ledgers : mapping of str to Ledger
@@ -140,8 +135,6 @@ class IdealMasks(Unprintable):
 
     Parameters
     ----------
-    plan : MaskPlan
-    server : str
     ledgers : mapping of str to Ledger
         Work that is not done is counted, and takes no time.
     opened : mapping of str to SurvivorSets

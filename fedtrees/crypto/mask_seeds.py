@@ -126,9 +126,6 @@ def tag(
         `agreed_keys`.
     among : sequence of str
         Whose masks are on the array, its owner among them, in the plan's order.
-    index : int
-    shape : tuple of int
-    values : bytes
     """
     bound = [keys, f"{index} {shape}".encode(), *(name.encode() for name in among)]
     key = expanded(seed, _joined([b"tag", *bound]))

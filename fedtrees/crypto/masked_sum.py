@@ -33,13 +33,7 @@ Taken = TypeVar("Taken", Advertisement, Deal, MaskedArray, Unmasking)
 
 
 class MaskedSum(Unprintable):
-    """Whoever adds masked arrays and opens the sums.
-
-    Parameters
-    ----------
-    plan : MaskPlan
-    ledger : Ledger, optional
-    """
+    """Whoever adds masked arrays and opens the sums."""
 
     def __init__(self, plan: MaskPlan, ledger: Ledger | None = None) -> None:
         self.plan = plan

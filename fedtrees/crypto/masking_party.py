@@ -47,11 +47,8 @@ class MaskingParty(Unprintable):
 
     Parameters
     ----------
-    plan : MaskPlan
     name : str
         One of the plan's parties.
-    ledger : Ledger, optional
-    randomness : Randomness
     opened : SurvivorSets, optional
         Of the sums it knows to be opened, those of other plans among them.
     """
@@ -255,7 +252,6 @@ class MaskingParty(Unprintable):
 
         Parameters
         ----------
-        index : int
         survivors : sequence of str
             Whose arrays are in the sum.
 

@@ -30,7 +30,6 @@ class FixedBase(Unprintable):
 
     Parameters
     ----------
-    base, modulus : int
     exponent_bits : int
         No exponent is longer.
     """
@@ -70,7 +69,6 @@ class Obfuscators(Unprintable, ABC):
 
     Attributes
     ----------
-    public : PublicKey
     ledger : Ledger
         Where they are counted when made.
     """
@@ -114,12 +112,6 @@ class OwnerObfuscators(Obfuscators):
     drew, the owner knows a generator: a power of it with an exponent uniform below p - 1 is
     uniform in the group, exactly as ``r^n`` is, and comes from a table. So this needs no
     assumption beyond Paillier's. For other keys, ``r^p mod p^2`` is computed as it stands.
-
-    Parameters
-    ----------
-    keys : KeyPair
-    ledger : Ledger, optional
-    randomness : Randomness
     """
 
     __slots__ = ("_inverse", "_primes", "_tables")

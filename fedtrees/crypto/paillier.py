@@ -29,10 +29,8 @@ def encrypt(
 
     Parameters
     ----------
-    values : sequence of int
     obfuscators : Obfuscators
         One is used up by each value.
-    ledger : Ledger, optional
 
     Raises
     ------

@@ -27,8 +27,6 @@ class KeyedRowSums(Unprintable):
     ----------
     bits : int
         Of the key, where none is given.
-    ledger : Ledger
-    keys : KeyPair, optional
     """
 
     def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
@@ -71,11 +69,6 @@ class BlindRowSums(Unprintable):
     Every ciphertext that it sends is hidden by ``r^n``. The holder knows the obfuscators of the
     rows, and short powers of one base would leave the class of their product modulo the powers of
     that base as it is: its Jacobi symbol tells which rows may have been added.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    randomness : Randomness
     """
 
     def __init__(self, ledger: Ledger, randomness: Randomness = SYSTEM) -> None:

@@ -24,8 +24,6 @@ class KeyedVectors(Unprintable):
     ----------
     bits : int
         Of the key, where none is given.
-    ledger : Ledger
-    keys : KeyPair, optional
     """
 
     def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
@@ -47,12 +45,7 @@ class KeyedVectors(Unprintable):
 
 
 class BlindVectors(Unprintable):
-    """The side of whoever encrypts and computes with the public key alone.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    """
+    """The side of whoever encrypts and computes with the public key alone."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger

@@ -107,10 +107,8 @@ def spread_columns(
         is spread by file where nothing else is asked for.
     given : mapping of str to value
         What stands in the brackets, by party.
-    schema : Schema
     names : sequence of str
         Of the parties, the labelled one first.
-    rng : Generator
     files : sequence of sequence of int
         Columns of each file, where there are several.
 

@@ -116,7 +116,6 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
 
     Parameters
     ----------
-    path : path
     separator : str
         One character; empty: commas, semicolons, tabs, bars or spaces, whichever makes equal lines.
     named : sequence of str

@@ -26,7 +26,6 @@ class Dataset:
 
     Attributes
     ----------
-    name : str
     schema : Schema
         ``len(schema.features) == table.X.shape[1]``. Columns are declared complete where they are.
     table : Table

@@ -55,7 +55,6 @@ class Column:
 
     Attributes
     ----------
-    name : str
     kind : str
         ``number``, ``category``, ``yes/no``, ``date``, ``id``, ``text`` (free text) or ``empty``.
     rows, present, distinct : int

@@ -81,7 +81,6 @@ def load_csv(
 
     Parameters
     ----------
-    path : path
     target : str
         Name of the label column. Rows without it are left out.
     separator : str

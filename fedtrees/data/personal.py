@@ -29,7 +29,6 @@ def kind_of(name: str, cells: Iterable[str] = ()) -> str:
 
     Parameters
     ----------
-    name : str
     cells : iterable of str
         Some of its cells: addresses of e-mail are known by their look.
     """

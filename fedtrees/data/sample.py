@@ -69,7 +69,6 @@ def thinned(dataset: Dataset, missing: float) -> Dataset:
 
     Parameters
     ----------
-    dataset : Dataset
     missing : float
         Probability that a cell goes missing, above 0 and below 1; labels stay.
 

@@ -56,7 +56,6 @@ def clusterings(X: Floats, count: int, rng: np.random.Generator) -> dict[str, In
         Columns in [0, 1] without missing values.
     count : int
         Clusters, two or more; `X` has at least as many rows.
-    rng : numpy.random.Generator
     """
     spread = X.std(axis=0)
     found = dict[str, Ints]()

@@ -136,7 +136,6 @@ def matched_consensus(
         Tables of n rows each.
     width : float64 array, shape (d,) or (d + 1,)
         Accepted difference per feature; 0 means equality. A last entry for the label is ignored.
-    rounds : int
     block : int
         Most slots matched at once: a table of more is cut into equal blocks in row order, which
         rows of independent draws allow; time then grows with n, not n squared.

@@ -79,7 +79,6 @@ def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np
 
     Parameters
     ----------
-    candidates : Table
     samples : sequence of Table
         Tables of n rows each, of independent draws: a thousand rows are covered at once.
     width : float64 array, shape (d,) or (d + 1,)

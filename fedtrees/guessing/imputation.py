@@ -29,7 +29,6 @@ class ChainedEquations:
     ----------
     own : Table
         Rows that predict and give values.
-    schema : Schema
     rng : numpy.random.Generator
         Chooses 1,000 rows where there are more.
 

@@ -66,8 +66,6 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     own : Table
         Fewer than `TOLD_BY` tell nothing: the share is a tenth, or three of fewer than
         `FEWEST_ROWS`.
-    schema : Schema
-    rng : numpy.random.Generator
     """
     usual = usual_guess(own)
     if len(own) < TOLD_BY:

@@ -54,7 +54,6 @@ def estimated_width(
     ----------
     own : Table or None
         Rows it holds: they tell sigma where two values at least are present.
-    schema : Schema
     low, high : float64 array, shape (d,)
         Range of each column; sigma of a uniform on it stands in where own rows do not tell.
     """

@@ -19,8 +19,6 @@ def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
 
     Parameters
     ----------
-    guess : object
-    attack : str
     scored : collection of str
         Names of the types of claims that can be scored.
 

@@ -103,8 +103,6 @@ class AttackProcess:
 
         Parameters
         ----------
-        attack : Spec
-        view : View
         randomness : tuple of int, optional
             256 bits; by default a hash of what is held (`views.randomness`).
         watch : bool

@@ -54,7 +54,6 @@ class MaskRoster(Message):
     ----------
     parties : str
         Their names, joined by commas, in the order of the keys.
-    keys : Sealed
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
@@ -78,7 +77,6 @@ class MaskBoxes(Message):
     ----------
     parties : str
         Who made them, joined by commas, in order.
-    boxes : Sealed
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING

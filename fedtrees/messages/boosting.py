@@ -61,7 +61,6 @@ class HistogramRequest(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     """
 
@@ -77,7 +76,6 @@ class Histogram(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     sums : int64 array, shape (k, total_bins, 2)
         Fixed-point sums of gradient and hessian.
@@ -118,7 +116,6 @@ class LeafSumsRequest(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     clients : int
         How many add a share where noise is distributed.
@@ -136,7 +133,6 @@ class LeafSums(Message):
 
     Attributes
     ----------
-    tree : int
     sums : int64 array, shape (k, 2)
         Fixed-point sums of gradient and hessian, with a share of the noise where clients add it.
     """
@@ -193,7 +189,6 @@ class ValidationLoss(Message):
 
     Attributes
     ----------
-    round : int
     sums : float64 array, shape (2,)
         The loss over these rows (nats, or squared target units, in steps of 2^-20), and their
         number.
@@ -221,7 +216,6 @@ class NodeSplits(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     feature : int32 array, shape (k,)
     bin : int32 array, shape (k,)
@@ -267,7 +261,6 @@ class LeafValues(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     value : float32 array, shape (k,)
         In units of the margin, learning rate included.

@@ -42,7 +42,6 @@ class ClassCountsRequest(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     features : int32 array, shape (p,)
         Of all nodes, one after the other, in the order in which they are tried.
@@ -63,7 +62,6 @@ class ClassCounts(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     counts : int64 array, shape (bins of all asked features, K)
         Rows of each class per bin; missing values are in none.

@@ -19,7 +19,6 @@ class CutsRequest(Message):
     Attributes
     ----------
     method : {"sketch", "equal-width"}
-    max_bin : int
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()

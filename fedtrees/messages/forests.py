@@ -21,7 +21,6 @@ class LeafClasses(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     probability : float64 array, shape (k, K)
     counts : int64 array, shape (k, K), or None

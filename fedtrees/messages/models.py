@@ -40,7 +40,6 @@ class BoostedModel(Message):
 
     Attributes
     ----------
-    objective : str
     base_margin : float32 array, shape (K,)
     sizes : int64 array, shape (T,)
         Nodes of each tree.
@@ -98,8 +97,6 @@ def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_row
 
     Parameters
     ----------
-    model : Model
-    schema : Schema
     parameters : mapping
         What is known of its training.
     n_rows : int

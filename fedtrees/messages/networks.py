@@ -57,7 +57,6 @@ class NetworkWeights(Message):
 
     Attributes
     ----------
-    round : int
     weights : float32 array, shape (parameters,)
         As `fedtrees.neural.perceptron.Layers.split` takes them.
     chosen : str
@@ -79,7 +78,6 @@ class NetworkUpdate(Message):
 
     Attributes
     ----------
-    round : int
     update : float32 array, shape (parameters,)
         Times `rows`: the mean gradient of a batch, or how far local training moved the weights.
         0 from a client that takes no part.

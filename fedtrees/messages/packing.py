@@ -32,7 +32,6 @@ def pack(trees: Sequence[Tree], params: TreeParams) -> dict[str, NDArray[Any]]:
 
     Parameters
     ----------
-    trees : sequence of Tree
     params : TreeParams
         What they were grown with: ``base_weights`` depend on it.
     """
@@ -74,7 +73,6 @@ def unpack(
 
     Parameters
     ----------
-    message : SharedTrees
     learning_rate, reg_lambda, reg_alpha : float, optional
         Given, gradient sums are recovered where the message has hessian sums and weights:
         ``g = -w (h + lambda) - alpha sign(w)``, with the precision of a float32; where w is 0, it

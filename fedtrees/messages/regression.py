@@ -42,7 +42,6 @@ class ColumnScales(Message):
 
     Attributes
     ----------
-    party : str
     columns : int32 array, shape (c,)
         Positions in the schema.
     mean, scale : float64 array, shape (c,)
@@ -94,7 +93,6 @@ class OpenedVector(Message):
     ----------
     party : str
         Whose scores ``z = X W``; empty: residuals.
-    round : int
     values : uint8 array, shape (m, width)
         Whole numbers, packed.
     """
@@ -122,8 +120,6 @@ class Gradient(Message):
 
     Attributes
     ----------
-    party : str
-    round : int
     values : uint8 array, shape (c, width)
         Whole numbers, packed.
     bits : int
@@ -156,7 +152,6 @@ class OwnDesign(Message):
     design : uint8 array, shape (m, c, width)
     target : uint8 array, shape (m, width)
         Class 0 or 1, or the standardised target.
-    bits : int
     center, spread : float
         Mean and standard deviation of a numeric target; 0 and 1 of a class.
     """
@@ -362,8 +357,6 @@ def stepped(
     weights : object array, shape (c,)
     gradient : object array, shape (c,)
         With so many binary places more than the weights have, fewer if negative.
-    places : int
-    rows : int
     lr, alpha : float
         Taken as written in decimal.
     """

@@ -29,7 +29,6 @@ class TreeNetworkModel(ClientModels):
 
     Attributes
     ----------
-    objective : str
     weights : float32 array, shape (parameters,)
         As `fedtrees.neural.tree_outputs.RatesNetwork.split` takes them.
     """

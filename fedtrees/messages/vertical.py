@@ -48,7 +48,6 @@ class BinCounts(Message):
 
     Attributes
     ----------
-    party : str
     columns : int32 array, shape (c,)
         Positions in the schema.
     n_bins : int32 array, shape (c,)
@@ -66,7 +65,6 @@ class RootRows(Message):
 
     Attributes
     ----------
-    tree : int
     rows : int32 array, shape (m,)
         Ascending.
     """
@@ -82,7 +80,6 @@ class TreeColumns(Message):
 
     Attributes
     ----------
-    party : str
     columns : int32 array, shape (c,)
         Positions in the schema, ascending.
     """
@@ -98,7 +95,6 @@ class RowStatistics(Message):
 
     Attributes
     ----------
-    tree : int
     limit, terms : int
         The greatest absolute value of a statistic, and how many are added at most
         (`fedtrees.sealing.slots.Slots`).
@@ -122,7 +118,6 @@ class OwnRowStatistics(Message):
 
     Attributes
     ----------
-    tree : int
     statistics : int64 array, shape (m, s)
         In the order of the rows of the tree.
     """
@@ -140,7 +135,6 @@ class NodeRows(Message):
 
     Attributes
     ----------
-    tree : int
     asked : int32 array, shape (a,)
         Nodes whose sums are wanted.
     nodes, parents : int32 array, shape (k,)
@@ -166,8 +160,6 @@ class BinSums(Message):
 
     Attributes
     ----------
-    party : str
-    tree : int
     nodes : int32 array, shape (a,)
         As asked.
     columns : int32 array, shape (c,)
@@ -206,7 +198,6 @@ class ChosenSplits(Message):
 
     Attributes
     ----------
-    tree : int
     nodes, left : int32 array, shape (k,)
         Nodes, and their left children; the right child is one more.
     columns : int32 array, shape (k,)
@@ -232,7 +223,6 @@ class RoutedRows(Message):
 
     Attributes
     ----------
-    tree : int
     nodes, left : int32 array, shape (k,)
         As chosen.
     goes_left : bool array

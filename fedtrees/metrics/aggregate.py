@@ -50,7 +50,6 @@ def mean_interval(
         One per seed; undefined values are counted and left out.
     level : float
         Coverage, in (0, 1).
-    resamples : int
 
     Raises
     ------

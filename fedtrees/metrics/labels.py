@@ -24,7 +24,6 @@ class TrueLabels:
     ----------
     ids : int64 array, shape (n,), ascending
     y : int64 array, shape (n,)
-    classes : int
     """
 
     ids: NDArray[np.int64]

@@ -82,7 +82,6 @@ def score_records(
     truth : Table
         n true rows. Where m < n the n - m unmatched rows score 0 (Gower distance 1), so that
         guessing fewer rows never pays either.
-    schema : Schema
     top : sequence of str
         Features of the top score; () for none.
     tolerance : Tolerance, optional

@@ -23,7 +23,6 @@ class AskedRows:
     Attributes
     ----------
     y : int64 array, shape (n,)
-    classes : int
     own : mapping of str to float32 array, shape (n, c)
         What each principal holds of these rows.
     """

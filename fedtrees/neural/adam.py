@@ -16,7 +16,6 @@ class Adam:
 
     Attributes
     ----------
-    rate : float
     decays : pair of float
         Of the first and of the second moment.
     """

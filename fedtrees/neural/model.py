@@ -17,10 +17,8 @@ class TabularNetwork:
 
     Attributes
     ----------
-    layers : Layers
     weights : float32 array, shape (parameters,)
         As `Layers.split` takes them.
-    encoding : Encoding
     """
 
     layers: Layers

@@ -50,7 +50,6 @@ def mean_gradient(
 
     Parameters
     ----------
-    layers : Layers
     flat : float32 array, shape (parameters,)
     X : float32 array, shape (n, D)
     y : int64 array, shape (n,)

@@ -39,7 +39,6 @@ def composed(events: Iterable[BudgetEvent], delta: float = 0.0) -> float:
 
     Parameters
     ----------
-    events : iterable of BudgetEvent
     delta : float
         0: of pure epsilons the sum, infinite under Gaussian noise. Else below 1.
 

@@ -121,7 +121,6 @@ def one_draw(variance: Fraction, randomness: Randomness) -> int:
     ----------
     variance : Fraction
         The scale, squared.
-    randomness : Randomness
     """
     p, q = variance.numerator, variance.denominator
     t = math.isqrt(p // q) + 1

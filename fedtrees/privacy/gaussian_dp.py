@@ -43,7 +43,6 @@ def least_epsilon(left: Callable[[float], float], delta: float, high: float) -> 
     ----------
     left : callable
         From an epsilon to its delta, falling.
-    delta, high : float
     """
     return _border(lambda epsilon: left(epsilon) <= delta * _SAFE, 0.0, high)
 

@@ -69,10 +69,8 @@ def leaf_scales(
 
     Parameters
     ----------
-    bound : RowBound
     epsilon, delta : float
         Of all releases together; epsilon in nats, infinite for no noise.
-    rounds : int
     """
     if math.isinf(epsilon):
         return 0.0, 0.0

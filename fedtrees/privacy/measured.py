@@ -35,7 +35,6 @@ def bound_of_guesses(
     scores : float array, shape (m,)
         Above 0 where a row seems present, below where absent; the farther, the surer.
     present : bool array, shape (m,)
-    confidence, delta : float
 
     Returns
     -------

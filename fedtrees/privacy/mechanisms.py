@@ -22,7 +22,6 @@ def discrete_laplace(
     scale : float
         In units of the integer grid; variance is close to 2 scale^2. At most 2^46.
     shape : int or tuple of int
-    rng : numpy.random.Generator
 
     Returns
     -------
@@ -93,7 +92,6 @@ def permute_and_flip(
     counts : int64 array, shape (..., K)
     epsilon : float
         In nats; infinite: the first of the largest.
-    rng : numpy.random.Generator
 
     Returns
     -------

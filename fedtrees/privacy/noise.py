@@ -320,7 +320,6 @@ class Response(Channel):
     ----------
     epsilon : float
         In nats, above 0.
-    classes : int
     """
 
     epsilon: float

@@ -37,7 +37,6 @@ def private_quantiles(
         Ends, both included, of what may be chosen; public.
     epsilon : float
         In nats, of all quantiles together.
-    rng : numpy.random.Generator
 
     Returns
     -------

@@ -56,7 +56,6 @@ def ranked(prior: NDArray[np.float64], odds: Fraction) -> tuple[NDArray[np.intp]
     ----------
     prior : float64 array, shape (n, K)
         What is believed of every row's label without having looked at it.
-    odds : Fraction
     """
     order = np.argsort(-prior, axis=1, kind="stable")
     within = np.cumsum(np.take_along_axis(prior, order, axis=1), axis=1)
@@ -86,7 +85,6 @@ def respond(
     prior : float64 array, shape (n, K)
     odds : Fraction
         `odds_within` an epsilon.
-    rng : numpy.random.Generator
     published : bool
         In place of a label that is none of the k put one of all K, as the code of Takahashi et al.
         (2023) does: **no epsilon bounds what that gives away**.
@@ -136,14 +134,7 @@ def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64
 def matrix(
     prior: Sequence[float], odds: Fraction, *, published: bool = False
 ) -> list[list[Fraction]]:
-    """Return the probabilities of `respond`: of every true label (row), of every answer (column).
-
-    Parameters
-    ----------
-    prior : sequence of float, length K
-    odds : Fraction
-    published : bool
-    """
+    """Return the probabilities of `respond`: of every true label (row) and answer (column)."""
     K = len(prior)
     order, among = ranked(np.array([prior], dtype=np.float64), odds)
     k = int(among[0])

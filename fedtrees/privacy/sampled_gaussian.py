@@ -27,7 +27,6 @@ def sampled_epsilon(
         Sensitivity over scale, the chance of every row to take part, how many releases.
     pure : mapping of float to int
         How many releases there are of each pure epsilon.
-    delta : float
 
     Raises
     ------
@@ -54,10 +53,8 @@ def multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
 
     Parameters
     ----------
-    epsilon, delta : float
     rate : float
         The chance of every row to take part in a step.
-    steps : int
 
     Raises
     ------

@@ -295,10 +295,6 @@ class Training:
     ----------
     model : Model
         What the coordinator ended with; where the protocol releases it, as released.
-    transcript : Transcript
-    protocol : Protocol
-    defense : Composition
-    schema : Schema
     n_rows : int
         Training rows over all parties.
     context : Context
@@ -405,10 +401,8 @@ def train(
 
     Parameters
     ----------
-    protocol : Protocol
     local_data : mapping of str to LocalData
         What each party that holds data holds, by name (`fedtrees.core.local_data.over_clients`).
-    schema : Schema
     defense : Composition, optional
         None is no defense.
     seed : int

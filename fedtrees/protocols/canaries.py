@@ -32,7 +32,6 @@ class Canaries(ABC):
 
     Attributes
     ----------
-    schema : Schema
     most : int
         As many as one run can hold without hiding one another.
     runs : int
@@ -65,7 +64,6 @@ class Canaries(ABC):
 
         Parameters
         ----------
-        training : Training
         rows, others : Table
             As `rows` returned them.
         """
@@ -77,8 +75,6 @@ class ForestCanaries(Canaries):
 
     Parameters
     ----------
-    depth : int
-    mechanism : str
     epsilon : float
         Of one tree.
     alone : bool
@@ -203,12 +199,7 @@ class LeafSumCanaries(Canaries):
 
 @dataclass(frozen=True)
 class HistogramCanaries(Canaries):
-    """Rows that share a bin of one number with few others, and seldom with the same ones.
-
-    Parameters
-    ----------
-    max_bin : int
-    """
+    """Rows that share a bin of one number with few others, and seldom with the same ones."""
 
     max_bin: int
 

@@ -31,13 +31,7 @@ CUT_METHODS = ("sketch", "equal-width", "public")
 
 
 class BinningClient(Party):
-    """A client that summarises its columns and bins its rows.
-
-    Parameters
-    ----------
-    name : str
-    data : Table
-    """
+    """A client that summarises its columns and bins its rows."""
 
     role = "client"
 
@@ -87,9 +81,7 @@ def settle_cuts(
 
     Parameters
     ----------
-    net : Network
     method : {"sketch", "equal-width", "public"}
-    max_bin : int
     schema : Schema
         Its cut points and public ranges are used where the method is "public".
     categories : int32 array, shape (d,), optional

@@ -24,7 +24,6 @@ class Data:
 
     Attributes
     ----------
-    schema : Schema or None
     rows : int
         That are trained on.
     roles : mapping of str to str
@@ -53,13 +52,10 @@ def fit(
 
     Parameters
     ----------
-    protocol : Protocol, optional
     defense : Composition or sequence of Defense
         Parts that may not be composed are a reason, too.
-    attack : Spec, optional
     threat : sequence of str
         Names of those who collude.
-    data : Data, optional
     """
     data = data or Data()
     try:

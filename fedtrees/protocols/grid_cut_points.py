@@ -34,10 +34,6 @@ def settle_on_a_grid(
 
     Parameters
     ----------
-    net : Network
-    plan : CutPlan
-    max_bin : int
-    schema : Schema
     categories : int32 array, shape (d,), optional
         Number of categories of each feature that is split by categories, else 0.
 

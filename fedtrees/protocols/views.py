@@ -95,7 +95,6 @@ def view_of(
 
     Parameters
     ----------
-    training : Training
     principals : sequence of str
         Names of the colluding parties.
     local_data : mapping of str to LocalData

@@ -354,7 +354,6 @@ def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Tria
     ----------
     rows : DataFrame
         As returned by `fedtrees.report.rows.load_rows`.
-    margin : float
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
     tables = {s: _read(rows, s, margin) for s in sorted(set(here["setting"]))}

@@ -131,7 +131,6 @@ def prices(
     ----------
     trains : DataFrame
         Training rows of the setting.
-    utility : Utility
     constant : float
         The utility of the constant model, NaN where it is not known.
     base : DataFrame, optional

@@ -38,7 +38,6 @@ class Trial:
         One for every measure of this adversary on this table, under whatever defense.
     untested : str
         Why this says nothing; "" where every attack that applies ran.
-    price : Price
     bytes : float
         Traffic of training.
     """

@@ -38,15 +38,12 @@ class Cell:
 
     Attributes
     ----------
-    metric : str
-    state : State
     scores, blinds, populations, advantages : tuple of float
         By seed, of the attack of the largest advantage there; the population line (whoever knows
         other rows) is NaN where the adversary has rows itself. `advantages` are over the better of
         the two lines.
     errors : tuple of float
         Standard errors of the advantages, where a sample of the rows was scored, else 0.
-    seeds : tuple of int
     attacks : tuple of str
         The attacks that were worst, the most frequent first.
     rows : float

@@ -60,7 +60,6 @@ def troubles(rows: pd.DataFrame, *by: str) -> dict[tuple[Any, ...], dict[float, 
 
     Parameters
     ----------
-    rows : DataFrame
     by : names of columns
         Such as ``status``, ``why`` and ``attack_spec``.
     """

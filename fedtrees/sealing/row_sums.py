@@ -32,7 +32,6 @@ class Sums:
         Bins of each column.
     statistics : int
         Numbers in a row.
-    slots : Slots
     """
 
     counts: NDArray[np.int64]

@@ -59,8 +59,6 @@ def histogram(
     ----------
     counts : sequence of int
         Rows of each node in it.
-    features, bins, statistics : int
-    slots : Slots
     bits : int
         Of the key.
     """

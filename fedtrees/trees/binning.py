@@ -286,7 +286,6 @@ def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
     ----------
     X : float array, shape (n, d)
         Rows; NaN marks a missing value.
-    cuts : Cuts
 
     Raises
     ------

@@ -108,10 +108,8 @@ def refined(grid: Grid, counts: NDArray[np.int64], cells: int, least: NDArray[np
 
     Parameters
     ----------
-    grid : Grid
     counts : int64 array
         As `count_cells` returns them, over all owners.
-    cells : int
     least : int64 array, shape (d,)
         A cell with fewer rows counts as empty: what may be noise alone.
     """

@@ -95,7 +95,6 @@ def choose_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) 
         Increasing: values, or numbers of cells.
     weights : int64 array, shape (m,)
         Rows each point stands for.
-    max_bin : int
     """
     if len(points) <= max_bin:
         return points[1:]

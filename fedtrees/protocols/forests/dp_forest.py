@@ -47,15 +47,7 @@ _MOST_LEAVES = 1 << 22
 
 
 class CountingClient(Party):
-    """A client that counts its rows in the leaves of trees that others drew.
-
-    Parameters
-    ----------
-    name : str
-    data : Table
-    protocol : DPForest
-    n_classes : int
-    """
+    """A client that counts its rows in the leaves of trees that others drew."""
 
     role = "client"
 
@@ -80,13 +72,7 @@ class CountingClient(Party):
 
 
 class DrawingServer(Coordinator):
-    """The server: draws the tests, opens the sum of counts, adds noise where it is trusted to.
-
-    Parameters
-    ----------
-    protocol : DPForest
-    schema : Schema
-    """
+    """The server: draws the tests, opens the sum of counts, adds noise where it is trusted to."""
 
     def __init__(self, protocol: DPForest, schema: Schema) -> None:
         super().__init__("server")

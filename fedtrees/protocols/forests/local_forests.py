@@ -30,10 +30,6 @@ class GrowingClient(Party):
 
     Parameters
     ----------
-    name : str
-    data : Table
-    protocol : LocalForests
-    n_classes : int
     least_leaf_rows : int
         Different rows that a defense leaves on either side of a split.
     """
@@ -84,12 +80,7 @@ class GrowingClient(Party):
 
 
 class PoolingServer(Coordinator):
-    """The server: asks for the clients' forests and broadcasts the ensemble.
-
-    Parameters
-    ----------
-    schema : Schema
-    """
+    """The server: asks for the clients' forests and broadcasts the ensemble."""
 
     def __init__(self, schema: Schema) -> None:
         super().__init__("server")

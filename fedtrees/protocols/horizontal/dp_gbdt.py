@@ -76,15 +76,7 @@ from fedtrees.trees.partition import RowPartition
 
 
 class LeafClient(GrowingClient):
-    """A client that sums its rows' gradients in the leaves of trees that others drew.
-
-    Parameters
-    ----------
-    name : str
-    data : Table
-    protocol : DPGBDT
-    objective : Objective
-    """
+    """A client that sums its rows' gradients in the leaves of trees that others drew."""
 
     def __init__(self, name: str, data: Table, protocol: DPGBDT, objective: Objective) -> None:
         super().__init__(name, data)
@@ -127,13 +119,7 @@ class LeafClient(GrowingClient):
 
 
 class RandomTreeServer(Coordinator):
-    """The server: draws the tests, opens sums, adds noise where it is trusted to, boosts.
-
-    Parameters
-    ----------
-    protocol : DPGBDT
-    schema : Schema
-    """
+    """The server: draws the tests, opens sums, adds noise where it is trusted to, boosts."""
 
     def __init__(self, protocol: DPGBDT, schema: Schema) -> None:
         super().__init__("server")

@@ -17,7 +17,6 @@ class GrowingClient(BinningClient):
 
     Attributes
     ----------
-    objective : Objective
     tree : int
         The one being grown.
     partition : RowPartition

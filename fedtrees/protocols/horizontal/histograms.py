@@ -47,10 +47,6 @@ class HistogramClient(GrowingClient):
 
     Parameters
     ----------
-    name : str
-    data : Table
-    schema : Schema
-    params : HistogramProtocol
     clip : float or None
         Bound on a row's gradient, where a defense asks for one.
     """
@@ -143,11 +139,6 @@ class HistogramServer(Coordinator):
     """The server: settles cuts and base score, sums histograms, grows the forest.
 
     Subclasses say what the clients are told after each level and each tree.
-
-    Parameters
-    ----------
-    protocol : HistogramProtocol
-    schema : Schema
 
     Attributes
     ----------

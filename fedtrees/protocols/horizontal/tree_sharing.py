@@ -105,10 +105,6 @@ class BoostingClient(Party):
 
     Parameters
     ----------
-    name : str
-    data : Table
-    schema : Schema
-    params : TreeSharingProtocol
     least_rows : int
         Rows that a defense wants on either side of a split.
     """
@@ -185,13 +181,7 @@ def no_tree(protocol: str) -> str:
 
 
 class TreeSharingServer(Coordinator):
-    """A server that collects clients' trees and hands them out, in the order it got them.
-
-    Parameters
-    ----------
-    protocol : TreeSharingProtocol
-    schema : Schema
-    """
+    """A server that collects clients' trees and hands them out, in the order it got them."""
 
     def __init__(self, protocol: TreeSharingProtocol, schema: Schema) -> None:
         super().__init__("server")

@@ -50,16 +50,7 @@ _COUNTS = {
 
 
 class NetworkClient(Party):
-    """A client: takes steps on batches of its own rows.
-
-    Parameters
-    ----------
-    name : str
-    data : Table
-    protocol : NetworkProtocol
-    schema : Schema
-    defense : Composition
-    """
+    """A client: takes steps on batches of its own rows."""
 
     role = "client"
 
@@ -121,13 +112,7 @@ class NetworkClient(Party):
 
 
 class NetworkServer(Coordinator):
-    """The server: settles the standardisation, then sums updates round after round.
-
-    Parameters
-    ----------
-    protocol : NetworkProtocol
-    schema : Schema
-    """
+    """The server: settles the standardisation, then sums updates round after round."""
 
     def __init__(self, protocol: NetworkProtocol, schema: Schema) -> None:
         super().__init__("server")

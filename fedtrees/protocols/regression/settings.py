@@ -27,7 +27,6 @@ class RegressionParams:
         L2 penalty.
     bits : int
         Binary places of columns and weights.
-    intercept : bool
     """
 
     kind: str | None = None

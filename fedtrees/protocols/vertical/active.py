@@ -50,11 +50,8 @@ class TreeInProgress:
 
     Attributes
     ----------
-    number, round : int
     statistics : int64 array, shape (n, s)
         Of all rows; 0 for those that the tree is not grown on.
-    slots : Slots
-    rows : RowPartition
     columns : mapping of str to int32 array
         Columns that the tree may use, by party.
     parents : dict of int to int
@@ -84,14 +81,10 @@ class Active(Coordinator):
 
     Parameters
     ----------
-    name : str
-    held : LocalData
     bins : GlobalBins
         Its columns, in bins.
     share : str, int, float or None
         Of its columns, that each tree may use.
-    protocol : VerticalProtocol
-    schema : Schema
     """
 
     role = ACTIVE
@@ -199,8 +192,6 @@ class Active(Coordinator):
 
         Parameters
         ----------
-        net : Network
-        tree : TreeInProgress
         waiting : int32 array, shape (k,)
             Nodes to find splits for: the root, or children in pairs.
         asked : int32 array, shape (a,)
@@ -431,7 +422,6 @@ def node_rows(
 
     Parameters
     ----------
-    tree : TreeInProgress
     waiting : int32 array, shape (k,)
         The root, or children in pairs.
     asked : int32 array, shape (a,)

@@ -17,11 +17,6 @@ from fedtrees.trees.sketch import quantile_cuts
 class GlobalBins:
     """The columns of one party in bins that hold for all nodes.
 
-    Parameters
-    ----------
-    held : LocalData
-    max_bin : int
-
     Attributes
     ----------
     columns : int32 array, shape (c,)
@@ -77,7 +72,6 @@ class GlobalBins:
         Parameters
         ----------
         statistics : int64 array, shape (n, s)
-        rows : RowPartition
         nodes : int32 array, shape (k,)
 
         Returns

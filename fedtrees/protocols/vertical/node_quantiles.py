@@ -21,7 +21,6 @@ class NodeQuantiles(GlobalBins):
 
     Parameters
     ----------
-    held : LocalData
     quantiles : int
         q: there is a bin more.
     """
@@ -90,7 +89,6 @@ def candidate_cuts(x: NDArray[np.float32], quantiles: int) -> NDArray[np.float32
     ----------
     x : float32 array, shape (m,)
         Values of the node; NaN marks a missing one.
-    quantiles : int
     """
     values = np.sort(x[~np.isnan(x)])
     if len(values) > quantiles:

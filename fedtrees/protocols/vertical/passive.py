@@ -34,8 +34,6 @@ class Passive(Party):
 
     Parameters
     ----------
-    name : str
-    held : LocalData
     bins : GlobalBins
         Its columns, in bins.
     share : float

@@ -39,7 +39,6 @@ class Owned:
 
     Attributes
     ----------
-    bins : Bins
     y : array, shape (n,)
         Labels.
     weight : float array, shape (n,), or None
@@ -106,11 +105,8 @@ def grow_tree(
     ----------
     parts : sequence of (Bins, int64 array of shape (n_i, 2))
         Binned rows and fixed-point gradients.
-    cuts : Cuts
-    params : TreeParams
     bits : pair of int
         Binary places of the gradients.
-    sampler : ColumnSampler, optional
     allowed : callable, optional
         From nodes, shape (k,), and where the rows are, to the splits these nodes may choose, bool,
         shape (k, total_bins).
@@ -143,10 +139,6 @@ class Continuation:
 
     Attributes
     ----------
-    rows : Owned
-    cuts : Cuts
-    params : TreeParams
-    objective : Objective
     streams : Streams
         The owner's: samples of rows are drawn from it.
     least_rows : int
@@ -267,8 +259,6 @@ def enough_rows(counts: NDArray[np.int64], cuts: Cuts, least: int) -> Mask:
     ----------
     counts : int64 array, shape (k, total_bins)
         Rows per node and bin.
-    cuts : Cuts
-    least : int
     """
     allowed = np.empty(counts.shape, dtype=bool)
     for begin, end in zip(cuts.offsets[:-1], cuts.offsets[1:], strict=True):
@@ -285,7 +275,6 @@ def add_trees(
 
     Parameters
     ----------
-    trees : sequence of Tree
     X : float32 array, shape (n, d)
     margin : float32 array, shape (K, n)
     first : int
@@ -319,8 +308,6 @@ def grow_forest(
         Labels.
     cuts : Cuts
         For instance `fedtrees.trees.sketch.quantile_cuts`.
-    params : TreeParams
-    objective : Objective
     weight : float array, shape (n,), optional
         Sample weights, 0 or more.
     streams : Streams, optional

@@ -86,7 +86,6 @@ def bits_for(size: float, rows: float) -> int:
     ----------
     size : float
         A bound on the mean absolute value.
-    rows : float
     """
     if not 0 < size < math.inf:
         return FIXED_POINT_BITS

@@ -58,8 +58,6 @@ class TreeGrower:
 
     Parameters
     ----------
-    cuts : Cuts
-    params : TreeParams
     root_sums : int64 array, shape (2,)
         Fixed-point sums of gradients and hessians over all rows.
     bits : pair of int

@@ -23,7 +23,6 @@ def estimated_score(
 
     Parameters
     ----------
-    objective : Objective
     sums : float64 array, shape (m,)
         `Objective.target_sums`.
     how : {"mean", "newton"}

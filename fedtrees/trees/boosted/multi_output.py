@@ -36,7 +36,6 @@ class MultiOutputForest(Routed):
     trees : tuple of Tree
         Whose `value` has shape (n_nodes, K).
     base_margin : float32 array, shape (K,)
-    objective : Objective
     """
 
     trees: tuple[Tree, ...]
@@ -130,12 +129,10 @@ class MultiOutputGrower:
 
     Parameters
     ----------
-    cuts : Cuts
     params : TreeParams
         `max_leaves` and `grow_policy` are not read.
     root_sums : int64 array, shape (K, 2)
     bits : pair of int
-    subtract : bool
 
     Attributes
     ----------

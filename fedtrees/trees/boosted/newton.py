@@ -21,7 +21,6 @@ def node_weights(
     ----------
     sums : int64 array, shape (..., 2)
         Fixed-point gradient and hessian sums.
-    params : TreeParams
     bits : pair of int
         Binary places of the sums.
     """

@@ -20,12 +20,10 @@ def dropped_rows(n: int, share: float, streams: Streams, round: int) -> NDArray[
 
     Parameters
     ----------
-    n : int
     share : float
         Probability that a row is kept.
     streams : Streams
         The row owner's.
-    round : int
     """
     if share >= 1:
         return None
@@ -47,11 +45,8 @@ class ColumnSampler:
 
     Parameters
     ----------
-    cuts : Cuts
-    params : TreeParams
     streams : Streams
         Of whoever decides on splits.
-    tree : int
     """
 
     def __init__(self, cuts: Cuts, params: TreeParams, streams: Streams, tree: int) -> None:

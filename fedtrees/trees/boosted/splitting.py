@@ -128,7 +128,6 @@ def best_splits(
         nothing, and no split needs both sides to be plausible.
     totals : int64 array, shape (n_nodes, 2)
         Fixed-point sums of the nodes, missing values included.
-    cuts : Cuts
     params : TreeParams
         Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and, for categories,
         ``max_cat_to_onehot``, ``max_cat_threshold``.
@@ -200,7 +199,6 @@ def leaf_values(
     ----------
     sums : int64 array, shape (k, 2)
         Fixed-point gradient and hessian sums of the leaves.
-    params : TreeParams
     bits : pair of int
         Binary places of the sums.
     """

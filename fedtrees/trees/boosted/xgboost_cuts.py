@@ -26,7 +26,6 @@ def xgboost_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
     ----------
     X : float array, shape (n, d)
         Rows; NaN marks a missing value.
-    max_bin : int
 
     Raises
     ------
@@ -69,7 +68,6 @@ def _pruned(
         Weight of the rows up to and including each point.
     held : float64 array, shape (m,)
         Weight at the point.
-    size : int
     """
     m = len(below)
     if m <= size:

@@ -73,8 +73,6 @@ def save_random_decision_forest(
 
     Parameters
     ----------
-    forest : RandomDecisionForest
-    path : path
     mechanism, epsilon : str and float, optional
         What noise its counts have (`fedtrees.protocols.forests.dp_forest`). Both are public.
     noise_from : str

@@ -70,7 +70,6 @@ def rows_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64] 
     ----------
     block : dict
         Entries of one tree, from `sections`.
-    n_features : int
 
     Returns
     -------

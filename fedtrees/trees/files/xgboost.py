@@ -59,7 +59,6 @@ def to_xgboost_json(
 
     Parameters
     ----------
-    forest : Forest
     n_features : int
         Columns of the table.
     feature_names : sequence of str, shape (d,), optional

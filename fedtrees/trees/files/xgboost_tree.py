@@ -29,7 +29,6 @@ def write_tree(
     ----------
     number : int
         Its place in the model.
-    tree : Tree
     n_features : int
         Columns of the table.
     params : TreeParams, optional

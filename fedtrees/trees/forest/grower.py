@@ -57,7 +57,6 @@ class ForestGrower:
 
     Parameters
     ----------
-    cuts : Cuts
     params : ForestParams
         `max_leaf_nodes` is left to `keep_best_splits`.
     totals : int64 array, shape (K,)
@@ -229,8 +228,6 @@ def grow_random_forest(
         Rows; NaN marks a missing value.
     y : array, shape (n,)
         Class codes 0 to K - 1.
-    cuts : Cuts
-    params : ForestParams
     n_classes : int, optional
         K; by default one more than the largest code, and 2 at least.
     seed : int or Streams

@@ -276,9 +276,6 @@ def grow_whole_tree(
         n rows.
     labels, weights : int64 array, shape (n,)
         Class code and multiplicity of every row; rows of multiplicity 0 are left out.
-    cuts : Cuts
-    n_classes : int
-    params : ForestParams
     features : int64 array, shape (m,)
         Features this tree may use.
     key : int

@@ -88,7 +88,6 @@ class RandomDecisionForest:
 
     Attributes
     ----------
-    splits : RandomSplits
     counts : int64 array, shape (T, 2^depth, K)
         Below 0 is noise.
     rows : int
@@ -196,12 +195,10 @@ def draw_splits(
 
     Parameters
     ----------
-    schema : Schema
     depth : int
         Tests on every path.
     randomness : callable
         From the number of a tree to its generator.
-    trees : int
     bins : int
         Of a number without declared cut points.
     repeats : bool
