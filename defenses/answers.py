@@ -1,7 +1,5 @@
 """What an endpoint's scores are changed by before they are answered: rounding, noise."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

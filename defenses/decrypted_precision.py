@@ -1,7 +1,5 @@
 """Decrypted precision: what is opened for a party keeps so many binary places."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

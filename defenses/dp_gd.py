@@ -1,7 +1,5 @@
 """DP gradient descent: an arbiter adds accounted Gaussian noise to the gradients that it opens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Cut points merged from quantiles that each client chooses with differential privacy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

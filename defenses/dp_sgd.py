@@ -1,7 +1,5 @@
 """DP-SGD: clients clip the gradient of every row and add noise to every step's sum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

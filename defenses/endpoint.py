@@ -1,7 +1,5 @@
 """What an endpoint answers at all, and how many rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedtrees.core.defense import Defense

@@ -1,7 +1,5 @@
 """Grafting-LDP: branches that noise led astray are grown anew (Takahashi et al. 2023, Sec. 4.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Histogram rounding: sums of gradients leave a client on a coarse grid."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

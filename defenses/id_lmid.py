@@ -1,7 +1,5 @@
 """ID-LMID: what a set of record ids tells of the labels is bounded (Takahashi et al. 2023, 5.2)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

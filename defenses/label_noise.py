@@ -1,7 +1,5 @@
 """LP-MST: training on labels that passed randomised response (Ghazi et al. 2021)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Laplace noise on each row's gradient, and none on counts: FedTree's noise as it was attacked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Laplace noise on the histograms that clients send."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Leaf rounding: leaf values leave whoever finds them with a few decimals only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Secure aggregation by pairwise masks, computed."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

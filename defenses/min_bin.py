@@ -1,7 +1,5 @@
 """Bin suppression: a bin with few rows is not sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

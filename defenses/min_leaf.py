@@ -1,7 +1,5 @@
 """Minimum leaves: a client grows no leaf on few rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

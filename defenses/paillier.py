@@ -1,7 +1,5 @@
 """Secure aggregation under a Paillier key, computed."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What `paillier` and `masking` share: the claim, opaque message fields, costs as numbers."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from fedtrees.core.errors import check_known

@@ -1,7 +1,5 @@
 """Reduced-Leakage: the first trees are the active party's own (Cheng et al. 2021, Sec. 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Cut points that give less away: public ones, or from sums of counts on a grid, noisy or not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Sketch rounding: quantile summaries leave a client with few significant digits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise

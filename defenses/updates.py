@@ -1,7 +1,5 @@
 """What clients do to updates of a network that no accountant covers: noise, rounding, few."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Shares of rows in bins that keep to all sums: linear reconstruction (Dinur and Nissim 2003)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which bin a row is likely in, by what the principals hold of it: for what sums leave open."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr

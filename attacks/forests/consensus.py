@@ -1,7 +1,5 @@
 """One table out of many samples: the one that is closest to all of them, row matched to row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

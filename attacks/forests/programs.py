@@ -3,8 +3,6 @@
 Both need OR-Tools. Costs are whole numbers of `UNIT` to the nat.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

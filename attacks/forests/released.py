@@ -1,7 +1,5 @@
 """Forests of random tests that a view holds, as questions about the victims' rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

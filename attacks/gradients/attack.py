@@ -1,7 +1,5 @@
 """`tableak`: the rows of batches off the gradients of a network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gradients of batches that a view tells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Rows of a batch to the last value, by algebra alone: what no search has to look for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

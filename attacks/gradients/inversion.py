@@ -1,7 +1,5 @@
 """The rows of one batch off its gradient: algebra, then a search or draws of likely rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How many rows of each class a batch has, off the gradient of the output bias."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

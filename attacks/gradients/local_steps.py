@@ -1,7 +1,5 @@
 """Updates of several local steps: how they come about, and what they say as one gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

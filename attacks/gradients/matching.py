@@ -1,7 +1,5 @@
 """How far the gradient of guessed rows is from one that was seen, and which way to move them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """One batch out of several restarts, and how far they agree on every cell of it."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment

@@ -1,7 +1,5 @@
 """Gradient inversion as it was published, by torch: TabLeak, cosine matching, and DLG."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

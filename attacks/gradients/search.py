@@ -1,7 +1,5 @@
 """Batches whose gradient is one that was seen: free logits, all restarts at once."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

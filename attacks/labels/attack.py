@@ -1,7 +1,5 @@
 """Attacks on labels by record ids, as attacks on a view."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args

@@ -6,8 +6,6 @@ least as much as every candidate of its own. As a likelihood: of a partition cho
 probabilities proportional to exp(beta * gain).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

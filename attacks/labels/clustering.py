@@ -1,7 +1,5 @@
 """K-means as attacks on labels use it: weighted rows, several starts, many rows."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """What somebody without labels has seen of vertical trees: leaves, splits, candidates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

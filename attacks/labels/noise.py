@@ -1,7 +1,5 @@
 """True labels from noisy ones: what own columns say of rows, and the odds of the noise."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

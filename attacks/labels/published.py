@@ -1,7 +1,5 @@
 """Louvain as the authors of ID2Graph run it, mistakes included, for comparison."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Normalised cut of the record-id graph by the singular vectors of its leaf incidence."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

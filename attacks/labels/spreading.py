@@ -1,7 +1,5 @@
 """Labels of a few known rows, spread over the record-id graph."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Twins: rows that share their visible leaf in every tree, contracted to one weighted row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

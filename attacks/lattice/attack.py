@@ -1,7 +1,5 @@
 """Certified counts as an attack on a view."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`forest-boxes`: rows from the class counts or shares in the leaves of plain forests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

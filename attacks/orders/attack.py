@@ -1,7 +1,5 @@
 """`split-ordering`: what splits and routed rows tell of the order of rows in others' columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

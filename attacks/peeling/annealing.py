@@ -8,8 +8,6 @@ feature between two rows and draws both anew in every tree. What is found is no 
 two chains agree are likely.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from functools import reduce

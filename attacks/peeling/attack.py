@@ -1,7 +1,5 @@
 """Histogram peeling as an attack on a view."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

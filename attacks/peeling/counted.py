@@ -1,7 +1,5 @@
 """Trees with class counts: per bin where nodes were asked for them, and in every node."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass

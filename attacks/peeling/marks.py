@@ -5,8 +5,6 @@ gradient, one draw a tree, is in the bins of all features: it marks the row. A b
 its mark, and of the marks of a node few sets have the very sum of a larger bin.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

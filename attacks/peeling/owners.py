@@ -1,7 +1,5 @@
 """Whose rows are those of a sum? Everybody's columns tell, bin by bin."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an endpoint would answer of a way through the trees, and how well an answer fits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`threshold-queries`: bisect the thresholds of others by what an endpoint answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The search for thresholds: base records, bisection, noise and the budget."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What is known of all splits of a model that nobody holds whole, and what an answer adds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

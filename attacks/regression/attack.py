@@ -1,7 +1,5 @@
 """`regression-inversion`: the very values that others hold, from gradients and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Another client's rows, up to a rotation, from averaged weights."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedtrees.attacks.regression.reals import Reals, factor

@@ -7,8 +7,6 @@ each other; with n it has one. So (n - 1)(n - 2) / 2 known entries, dealt out n 
 leave finitely many X, and of n = 2 exactly two (Li et al. 2022, Thm. 2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

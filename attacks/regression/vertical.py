@@ -1,7 +1,5 @@
 """Others' columns, up to a rotation, from the residuals and scores of a few rounds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any

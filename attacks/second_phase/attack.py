@@ -1,7 +1,5 @@
 """`leaf-inversion`: the rows of batches off gradients of FedXGBllr's second phase."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

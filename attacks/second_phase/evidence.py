@@ -1,7 +1,5 @@
 """What a view tells of FedXGBllr's second phase."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How far the gradient of guessed rows is from one that was seen, and where to move them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

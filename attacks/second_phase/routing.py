@@ -1,7 +1,5 @@
 """Rows sent softly through trees, so that a network over the trees' outputs can pull at them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

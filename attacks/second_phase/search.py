@@ -1,7 +1,5 @@
 """Batches whose gradient is one that was seen: soft routes first, then move by move."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Sketch reading as an attack on a view."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

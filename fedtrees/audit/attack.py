@@ -1,7 +1,5 @@
 """Attack a model file with rows at hand, and score the attack beside the blind baseline."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

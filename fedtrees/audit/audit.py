@@ -1,7 +1,5 @@
 """Audit a model file: what it carries and what follows about its training rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Attack a forest's file as whoever it was released to would."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

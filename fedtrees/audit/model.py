@@ -1,7 +1,5 @@
 """Read a model file together with everything in it that prediction does not need."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The report of an audit: one HTML file, readable offline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

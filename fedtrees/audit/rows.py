@@ -1,7 +1,5 @@
 """Rows at hand, read from CSV files in the columns of a model."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Write a model without what prediction does not need, and compare its predictions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ What the suite has comes first; where nothing there goes with what was named, wh
 fits (`fedtrees.protocols.fit`). What goes with nothing is refused, before anything runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec

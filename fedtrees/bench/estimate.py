@@ -1,7 +1,5 @@
 """How long a run takes and how much memory it needs, from measured costs of its kinds of cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What each kind of cell computes: measurements, as rows without the columns they share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

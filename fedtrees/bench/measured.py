@@ -1,7 +1,5 @@
 """The audit of claims of epsilon: the same mechanism, on rows that an auditor looks for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """`python -m fedtrees.cli.reference`: write what is generated into pages of the documentation."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a run found, for a terminal."""
 
-from __future__ import annotations
-
 from fedtrees.cli.inspect import console
 from fedtrees.report.study import Study
 

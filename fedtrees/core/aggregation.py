@@ -1,7 +1,5 @@
 """Aggregation: how replies cross closed in a run, and how their sum alone is opened."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace

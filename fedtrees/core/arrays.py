@@ -1,7 +1,5 @@
 """Arrays, numbers and sealed values as bytes: an entry in a header, and raw bytes behind it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 It gives the byte counts, the saved transcripts and the wire format of a remote network.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

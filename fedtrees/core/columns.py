@@ -1,7 +1,5 @@
 """The keys of ``rows.csv``: unit, direction, class and wording of each, declared once."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Several defenses as one: every hook in order, and what they allow together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Defenses: hooks on a protocol, and the claim they make. They fail closed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Errors that name the value, the rule and the remedy, and the exit code each one ends with."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

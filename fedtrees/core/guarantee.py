@@ -1,7 +1,5 @@
 """What a defense guarantees, as values: claimed by it, spent by a run, measured by an audit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

@@ -1,7 +1,5 @@
 """What an attack returns: claims about what the victims hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Networks carry messages between parties and write every crossing down."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Oracles: an inference endpoint that an adversary may ask, so many rows and no more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

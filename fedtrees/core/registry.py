@@ -5,8 +5,6 @@ people's packages: groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, `
 ``.datasets``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import inspect

@@ -3,8 +3,6 @@
 The keys in its column ``metric`` are in `fedtrees.core.columns`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -4,8 +4,6 @@
 composes two defenses left to right.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -5,8 +5,6 @@ mapping or dataclass of values. What is read is made of exactly these: nothing t
 change afterwards, compute, or name a class that the reader does not expect.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Secrets that two parties share: X25519 (RFC 7748) and HKDF-SHA256 (RFC 5869)."""
 
-from __future__ import annotations
-
 import hmac
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey

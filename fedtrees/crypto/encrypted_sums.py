@@ -5,8 +5,6 @@ the holder opens the sum, to which it adds its own array in the open: nobody but
 opened that.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol

@@ -5,8 +5,6 @@ of another width they open, to wrong numbers. Whoever changes them on purpose ca
 again.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 

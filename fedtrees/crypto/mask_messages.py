@@ -1,7 +1,5 @@
 """What crosses in secure aggregation by masks, as plain data, and what all parties agree on."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Messages are of the lengths that `fedtrees.crypto.sizes` states. Who is meant by
 from the plan and the rounds before; names are not in them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

@@ -6,8 +6,6 @@ seeds of a sum with a key drawn for that sum alone, tells the lock to whoever ad
 of the key to the lock.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 

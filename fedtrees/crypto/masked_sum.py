@@ -5,8 +5,6 @@ A machine with plain data in and out: `take_keys`, `roster`; `take_deal`, `boxes
 nothing else.
 """
 
-from __future__ import annotations
-
 import hmac
 import math
 from collections.abc import Callable, Collection

@@ -4,8 +4,6 @@ A machine with plain data in and out. Rounds: `advertise`, `deal`, `collect`, an
 `mask` and `unmask`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

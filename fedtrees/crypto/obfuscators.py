@@ -4,8 +4,6 @@ A ciphertext is ``(1 + m n) rho mod n^2``: all its cost is rho, which does not d
 are made by whoever can make them fastest, before the values are known if there is time.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Encrypt, add, decrypt, send: whole numbers under a Paillier key (Paillier 1999)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from gmpy2 import invert, mpz, powmod

@@ -1,7 +1,5 @@
 """Sums over bins of rows that their owner encrypted, in bytes (`fedtrees.sealing.row_sums`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Secrets shared so that any `threshold` shares tell them and fewer tell nothing (Shamir 1979)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 

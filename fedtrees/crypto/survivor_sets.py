@@ -7,8 +7,6 @@ Two whose survivors differ by one party tell that party's part by subtraction; t
 b and c, a and c, tell everybody's (So et al. 2023).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Whole numbers in vectors under one Paillier key, computed (`fedtrees.sealing.vectors`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

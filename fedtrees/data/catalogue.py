@@ -1,7 +1,5 @@
 """The datasets fedtrees knows by name."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

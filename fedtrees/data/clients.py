@@ -1,7 +1,5 @@
 """Rows that lie with clients already: a file for each, or a column that names who has the row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

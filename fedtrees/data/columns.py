@@ -1,7 +1,5 @@
 """How the columns of a table are spread over parties that hold the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

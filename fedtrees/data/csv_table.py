@@ -1,7 +1,5 @@
 """Columns of a text table as they are declared: numbers, codes of categories, targets."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

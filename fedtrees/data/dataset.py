@@ -1,7 +1,5 @@
 """A table that passed every check, with its schema and a digest of its content."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Download one known data file. The only code of the project that uses the network."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os

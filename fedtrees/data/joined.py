@@ -1,7 +1,5 @@
 """One CSV file per party, joined by an id column: the same rows, each party's columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

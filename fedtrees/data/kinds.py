@@ -4,8 +4,6 @@ All that is told here is told from the whole table, held-out rows included, and 
 knowledge: parties agree on it before they train, and blind adversaries know it (`Feature`).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

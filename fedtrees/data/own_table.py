@@ -1,7 +1,5 @@
 """A table of one's own: a CSV file whose columns are inferred where nothing declares them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How the rows of a table are spread over clients."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Columns whose names look like a person's: said before anything runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

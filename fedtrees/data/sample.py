@@ -1,7 +1,5 @@
 """A named dataset with other rows: ``stroke[rows=1000]``, ``pima[copies=2]``, ``[missing=0.5]``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

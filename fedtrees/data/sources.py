@@ -1,7 +1,5 @@
 """The data files fedtrees knows: their names, checksums and where to find them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from dataclasses import dataclass

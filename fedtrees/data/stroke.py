@@ -1,7 +1,5 @@
 """The Stroke table: the recipe of the published TimberStrike runs, and the table without SMOTE."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an adversary guesses who sees nothing: the line every score stands on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

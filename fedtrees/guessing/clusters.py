@@ -1,7 +1,5 @@
 """Labels guessed from columns alone: clusters of rows, in several ways."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Sharpen samples of a table by matching them row to row and voting per cell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Guess the rows that are there exactly, as often as they are expected."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

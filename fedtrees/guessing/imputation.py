@@ -1,7 +1,5 @@
 """Draw rows like those at hand: redraw cells from rows with a similar prediction."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

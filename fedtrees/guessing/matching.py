@@ -8,8 +8,6 @@ raises is about the largest mismatch of a pair, not n, which is what makes it qu
 of 11 columns take a quarter of a second where a general solver takes half a minute.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which blind recipe suits a table, told from own rows alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

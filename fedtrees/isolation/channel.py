@@ -1,7 +1,5 @@
 """A channel between two processes: values, one after the other, each led by its length."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A guess as a value, and back: made anew of plain arrays and numbers where it is scored."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable
 from typing import Any

@@ -5,8 +5,6 @@ writes none: what is not there is compiled by the process that it was copied fro
 attack.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

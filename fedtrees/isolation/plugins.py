@@ -4,8 +4,6 @@ Code that runs when a file is imported can change anything in its process. So th
 is imported where attacks run, and nowhere else; from there come its names, parameters and marks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, NoReturn

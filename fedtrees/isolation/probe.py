@@ -1,7 +1,5 @@
 """What an attack is refused on this machine, found out by trying: `fedtrees doctor` prints it."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

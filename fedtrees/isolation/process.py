@@ -1,7 +1,5 @@
 """Run attacks in a process of their own: the side that holds truth."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -1,7 +1,5 @@
 """A view as a value, and back: everything in it, and no way from it to anything else."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from collections.abc import Callable

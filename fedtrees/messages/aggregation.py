@@ -4,8 +4,6 @@ Keys, shares and ciphertexts are `Sealed`: they say nothing of rows to whoever d
 opens them, and under ``mode=ideal`` they are bytes that are counted and not there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What boosting from gradient sums says: starts, histograms, splits, leaf values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Class counts in place of gradient sums: in a tree's root, and per bin where nodes are asked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What random-forest protocols say of leaves and whole forests, and a released one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

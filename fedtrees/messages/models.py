@@ -1,7 +1,5 @@
 """Released models as messages: what a checkpoint keeps, and what whoever is `public` gets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import singledispatch

@@ -1,7 +1,5 @@
 """Boosted trees as the arrays of `fedtrees.messages.shared_trees`, both ways."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

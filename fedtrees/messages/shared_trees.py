@@ -1,7 +1,5 @@
 """What protocols say in which clients boost trees on their own rows and share them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ Rows are named by their place in the order that all parties have agreed on, from
 local data'.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

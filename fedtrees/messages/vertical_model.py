@@ -1,7 +1,5 @@
 """What the active party knows of a model that nobody holds whole."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

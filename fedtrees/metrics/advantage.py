@@ -1,7 +1,5 @@
 """A score's distance from the blind baseline, as a share of what was left to learn."""
 
-from __future__ import annotations
-
 from math import inf
 
 

@@ -1,7 +1,5 @@
 """Means over seeds with bootstrap intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

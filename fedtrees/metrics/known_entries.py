@@ -1,7 +1,5 @@
 """Which of the victims' values a threat declares known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Score guessed class counts of leaves, per tree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Score reconstructed rows against the true ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Score rows that an attack returns as certain: how many are right, how many are not."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

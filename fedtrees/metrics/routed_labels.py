@@ -1,7 +1,5 @@
 """Labels of rows to predict: guessed ones against true ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Errors of reconstructed rows one by one: mean, worst, of ordinary and of odd rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

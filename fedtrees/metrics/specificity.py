@@ -1,7 +1,5 @@
 """Is a guess closer to the training rows than to other rows of the same distribution?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

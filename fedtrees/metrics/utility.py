@@ -1,7 +1,5 @@
 """How good a model is, on rows used for nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

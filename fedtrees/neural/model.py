@@ -1,7 +1,5 @@
 """A trained network, with how rows become its inputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Perceptrons with rectified layers: their parameters as one vector, and what they predict."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

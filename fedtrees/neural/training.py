@@ -4,8 +4,6 @@ Torch is loaded when the first gradient is asked for. It computes on one thread:
 order round otherwise. Other processors may still differ in the last bits.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 from typing import Any

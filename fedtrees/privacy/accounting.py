@@ -4,8 +4,6 @@ Mechanisms enter what they release into a ledger (`BudgetEvent`), and nothing bu
 what that comes to. Neighbours differ in one row added or removed. The unknown costs infinity.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ The algorithms of Canonne, Kamath and Steinke (2020), section 5: a fair uniform 
 they need.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from fractions import Fraction

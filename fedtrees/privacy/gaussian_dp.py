@@ -4,8 +4,6 @@ A release of L2 sensitivity D with Gaussian noise of scale s is mu-GDP for ``mu 
 releases, each chosen after the others, are together ``sqrt(sum of mu^2)``-GDP, exactly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """How much Gaussian noise sums of gradients and hessians get that share one budget."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

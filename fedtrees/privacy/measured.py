@@ -3,8 +3,6 @@
 A bound holds with the stated confidence whatever the scores are made of: bad scores lower it.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

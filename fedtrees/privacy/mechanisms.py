@@ -1,7 +1,5 @@
 """Noise mechanisms on integers."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

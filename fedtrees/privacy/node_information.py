@@ -1,7 +1,5 @@
 """What membership in a node tells of a row's label (Takahashi et al. 2023, Corollary 1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

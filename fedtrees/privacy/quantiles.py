@@ -1,7 +1,5 @@
 """Many quantiles of one column by the exponential mechanism."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Randomised response among the likeliest labels (Ghazi et al. 2021), in exact arithmetic."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

@@ -3,8 +3,6 @@
 Privacy loss distributions (Koskela et al. 2020, Doroshenko et al. 2022), which round up.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping

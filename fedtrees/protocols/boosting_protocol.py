@@ -1,7 +1,5 @@
 """What all protocols of boosted trees have in common: the engine's parameters and an objective."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedtrees.core.errors import UsageError, check_known

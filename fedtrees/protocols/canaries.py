@@ -1,7 +1,5 @@
 """Rows that an audit puts into a training or leaves out, and how much a run tells of each."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How clients and server settle common cut points, whatever is grown on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

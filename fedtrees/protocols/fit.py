@@ -1,7 +1,5 @@
 """Does this fit, and if not, why? The one place that answers, with a code (`Reason`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

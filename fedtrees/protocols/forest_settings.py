@@ -1,7 +1,5 @@
 """What the two random-forest protocols share: public parameters and checks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar

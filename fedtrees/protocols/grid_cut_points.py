@@ -1,7 +1,5 @@
 """Settling cut points on a grid: clients count, only sums are opened, quantiles are read off."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Defenses whose channel leaves nothing of any sum are refused before training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any

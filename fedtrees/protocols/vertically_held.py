@@ -1,7 +1,5 @@
 """One party with the labels, and others with more columns of the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fedtrees.core.errors import DataError

@@ -1,7 +1,5 @@
 """What a threat sees of a training: its view, with the endpoint that it may ask."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Which attacks apply to a defense under a threat, and what became of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pandas as pd

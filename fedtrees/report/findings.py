@@ -1,7 +1,5 @@
 """What a run found, computed once: the terminal, the page and JSON only write it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Utility against worst-case advantage: rows in, frontier points out. No drawing here."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, field

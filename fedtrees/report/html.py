@@ -1,7 +1,5 @@
 """Write the report of a run: one file, readable offline."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path, PurePath

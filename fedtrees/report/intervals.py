@@ -1,7 +1,5 @@
 """A mean over seeds with its 95% bootstrap interval, as the figures want it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

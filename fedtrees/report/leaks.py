@@ -1,7 +1,5 @@
 """Advantage by threat and attack, and by feature: the grids behind the heatmaps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

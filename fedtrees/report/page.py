@@ -1,7 +1,5 @@
 """The report of a run: findings put into one page that loads nothing."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A table for a paper: what every defense keeps and leaks, over datasets, threats and runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

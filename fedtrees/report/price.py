@@ -1,7 +1,5 @@
 """What a defense costs: the change in utility, paired by seed, and whether it is settled."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ nothing is open by any measure. Those come first; then what leaves the least, pe
 before facts about groups; then the price.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows of an older run whose composition is refused today: skips, with the reason."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Read a run folder: the tidy rows, the names built from their columns, the files beside them."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A part of a run, by the names that its rows have."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

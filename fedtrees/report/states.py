@@ -4,8 +4,6 @@ A cell is *open* where the worst attack is clearly past blind, *shut* where it i
 *gone* where no attack has such a claim to make; everything else is named, and none of it is blank.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

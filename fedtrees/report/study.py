@@ -1,7 +1,5 @@
 """What figures and tables of a run show, computed once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path

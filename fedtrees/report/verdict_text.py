@@ -1,7 +1,5 @@
 """The verdict of a run in at most 120 words: a line for each thing that a reader decides on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

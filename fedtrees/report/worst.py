@@ -1,7 +1,5 @@
 """The worst case over attacks, per seed, and the attacks that did not finish."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The ideal functionality: values are kept beside the messages, and work is counted, not done."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ One party has the key and encrypts statistics of its rows. Others, who have the 
 cannot read and send sums back, which the first one opens (SecureBoost: Cheng et al. 2021).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Values that are never printed, pickled or copied."""
 
-from __future__ import annotations
-
 from typing import Generic, NoReturn, TypeVar
 
 from fedtrees.sealing.errors import ExposureError

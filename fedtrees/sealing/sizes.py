@@ -1,7 +1,5 @@
 """What ciphertexts take, without making any: for ideal runs with the same traffic."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

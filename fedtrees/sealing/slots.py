@@ -1,7 +1,5 @@
 """Several signed whole numbers side by side in one plaintext, with room for their sums."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

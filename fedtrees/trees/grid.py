@@ -1,7 +1,5 @@
 """Cut points from the numbers of rows in the cells of a grid, which owners can add up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

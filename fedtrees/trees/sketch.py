@@ -1,7 +1,5 @@
 """Cut points from quantile summaries that owners of rows compute alone and anyone can merge."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What every client does whose server tells it splits and leaf values: it follows them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedtrees.core.party import handles

@@ -1,7 +1,5 @@
 """The parties of histogram-based boosting: what FedTree's and NVFlare's have in common."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import replace

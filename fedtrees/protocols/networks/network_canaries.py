@@ -1,7 +1,5 @@
 """Rows that an audit of networks looks for: by their gradients, in what clients send."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`horizontal-regression`: clients step on their own rows, and their weights are averaged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

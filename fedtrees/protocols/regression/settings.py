@@ -1,7 +1,5 @@
 """What both regressions share: their parameters, and what they can be trained on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive

@@ -1,7 +1,5 @@
 """`vertical-regression`: vertical gradients, which an arbiter decrypts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb

@@ -1,7 +1,5 @@
 """The active party: it has the labels and the key, chooses splits, and drives."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What every party vertically does: bin its columns, add rows up over bins, move rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

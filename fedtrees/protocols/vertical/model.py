@@ -1,7 +1,5 @@
 """A model that nobody holds whole: the active party's part of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Candidates that are quantiles of the rows of each node, as Takahashi et al. (2023) take them."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

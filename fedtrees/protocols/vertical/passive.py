@@ -1,7 +1,5 @@
 """The passive party: adds up what it cannot read, and splits its rows where it is told to."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """What the vertical protocols share: roles, messages, and how sums are sealed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 Whoever decides on splits does it, and whoever is told of them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

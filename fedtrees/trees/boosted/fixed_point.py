@@ -4,8 +4,6 @@ Integer sums do not depend on their order, hence not on how rows are spread over
 what masking modulo 2^64 and Paillier need.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where XGBoost starts boosting by itself, also where an owner lacks a class."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Objectives as XGBoost computes them: where boosting starts, gradients, predictions."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ a split is the sum of the classes' gains, as in the code of Takahashi et al. (20
 ``multi_strategy="multi_output_tree"``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What gradient and hessian sums say of a node: its best weight and its gain, as in XGBoost."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Boosted trees of which only the leaves know data: bounded rows in, noisy sums out."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

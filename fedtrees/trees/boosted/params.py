@@ -1,7 +1,5 @@
 """What a boosted forest is grown with."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

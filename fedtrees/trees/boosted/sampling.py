@@ -1,7 +1,5 @@
 """Which rows and which columns a tree is grown on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The best split of every node of a level, as XGBoost's `hist` chooses it."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The cut points XGBoost's `hist` finds in one table, value for value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ and scikit-learn has no format of its own. The arrays are those of `RandomForest
 tests, counts and rows of a `RandomDecisionForest`.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import zipfile

@@ -1,7 +1,5 @@
 """Read a model file into memory, up to a size and to a depth of trees that a model can have."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import islice
 from os import PathLike

@@ -1,7 +1,5 @@
 """Load a model of any known format, told apart by its contents."""
 
-from __future__ import annotations
-
 from os import PathLike
 
 from fedtrees.core.errors import DataError

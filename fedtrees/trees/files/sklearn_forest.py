@@ -1,7 +1,5 @@
 """Take over fitted random forests of scikit-learn, whose own files are pickles and are not read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Not written by XGBoost, hence not read: high-precision numbers, characters, no-o
 with a declared type other than numbers.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Read and write forests as XGBoost's models (gbtree, XGBoost 1.7 to 3.x), JSON and UBJ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from os import PathLike

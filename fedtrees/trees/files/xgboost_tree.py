@@ -1,7 +1,5 @@
 """One tree as the node arrays of XGBoost's JSON models, both ways."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

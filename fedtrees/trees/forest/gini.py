@@ -4,8 +4,6 @@ All in whole numbers but one float64 quotient per candidate: a split depends nei
 of rows nor on how they are spread over owners.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random decision trees: complete trees whose tests are drawn without a look at data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 What `fedtrees.trees.forest.gini.choose_splits` finds, where somebody has a say in it; slower.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
