@@ -49,10 +49,7 @@ class AnswerRounding(_Answers):
     Probabilities of more than two classes are rounded so that they still add up to 1: down, and up
     again where most was cut off.
 
-    Parameters
-    ----------
-    decimals : int
-        Decimals kept, 0 to 12.
+    `decimals`: Decimals kept, 0 to 12.
     """
 
     decimals: int = 2
@@ -74,10 +71,7 @@ class AnswerNoise(_Answers):
     Probabilities stay between 0 and 1, and those of more than two classes add up to 1. Whoever may
     ask the same record again averages it out; nothing is claimed of it.
 
-    Parameters
-    ----------
-    scale : float
-        Of the noise, in the unit of the scores.
+    `scale`: Of the noise, in the unit of the scores.
     """
 
     scale: float = 0.01

@@ -26,10 +26,7 @@ class DecryptedPrecision(Defense):
     Residuals of successive rounds are nearly collinear, so that an inversion multiplies what
     rounding leaves by their condition. Rounding bounds nothing.
 
-    Parameters
-    ----------
-    bits : int
-        Binary places that are kept, 0 or more.
+    `bits`: Binary places that are kept, 0 or more.
     """
 
     bits: int = 16

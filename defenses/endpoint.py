@@ -16,10 +16,7 @@ class QueryLimit(Defense):
     Rows count, not requests: what takes a hundred requests of 201 rows takes fewer rows in requests
     of one (Li et al. 2022 count requests).
 
-    Parameters
-    ----------
-    records : int
-        At least 1.
+    `records`: At least 1.
     """
 
     records: int = 1000

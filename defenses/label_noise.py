@@ -42,10 +42,7 @@ class NoisyLabels(Defense):
     The active party replaces its labels once, before the first message. Passing on what was made of
     them costs nothing more (post-processing), to however many parties.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of label-DP, in nats, above 0.
+    `epsilon`: Of label-DP, in nats, above 0.
     """
 
     epsilon: float
@@ -159,10 +156,7 @@ class OneStage(NoisyLabels):
 
     Where nothing is known of a label, the best RRTop-k answers with any of the K classes.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of label-DP, in nats, above 0.
+    `epsilon`: Of label-DP, in nats, above 0.
     """
 
 

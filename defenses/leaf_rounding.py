@@ -24,10 +24,7 @@ class LeafRounding(Defense):
     travel beside the rounded value (in a shared tree even the value itself, among its
     ``base_weights``).
 
-    Parameters
-    ----------
-    decimals : int
-        Decimals kept, 0 to 12.
+    `decimals`: Decimals kept, 0 to 12.
     """
 
     decimals: int = 3

@@ -21,10 +21,7 @@ class MinLeaf(Defense):
     way. A client with fewer than k rows shares nothing. The claim is structural: how many rows are
     in a leaf is as exact as before, and leaves of two trees may share all rows but one.
 
-    Parameters
-    ----------
-    k : int
-        Rows, at least 2.
+    `k`: Rows, at least 2.
     """
 
     k: int = 5

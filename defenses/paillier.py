@@ -118,10 +118,7 @@ class PaillierSums(Aggregation):
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Let encrypted replies cross, add them, and let the holder of the key open the sum.
 
-        Raises
-        ------
-        MissingPartyError
-            If somebody's reply is not there who had a part in the first sum.
+        Raises `MissingPartyError` if somebody's reply is not there who had a part in the first sum.
         """
         first, server = agreed(replies.values()), wire.server
         sums = self._sums or self._agree(tuple(replies), wire)

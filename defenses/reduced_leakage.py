@@ -26,10 +26,7 @@ class ReducedLeakage(Defense):
 
     Gradients of a first tree tell the labels; later ones tell what the first trees got wrong.
 
-    Parameters
-    ----------
-    trees : int
-        Rounds that the active party boosts alone, or trees of a forest, 1 or more.
+    `trees`: Rounds that the active party boosts alone, or trees of a forest, 1 or more.
     """
 
     trees: int = 1

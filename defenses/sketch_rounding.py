@@ -28,10 +28,7 @@ class SketchRounding(Defense):
     bounds nothing, whole numbers of so few digits stay exact, and so does how many rows there are
     around every value.
 
-    Parameters
-    ----------
-    digits : int
-        1 to 8.
+    `digits`: 1 to 8.
     """
 
     digits: int = 2

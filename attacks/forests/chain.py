@@ -61,10 +61,8 @@ class World(NamedTuple):
     ) -> World:
         """Return the world of `m` rows and a forest; variables in ``known`` do not move.
 
-        Raises
-        ------
-        DataError
-            So many rows and variables that weights of latent classes do not fit a float.
+        Raises `DataError`: so many rows and variables that weights of latent classes do not fit a
+        float.
         """
         sizes = np.append(forest.variables.sizes, forest.n_classes)
         if not weighable(len(sizes), m):

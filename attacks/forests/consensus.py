@@ -49,6 +49,8 @@ def consensus(
 ) -> Agreement:
     """Match samples to shares of votes and vote again, until nothing changes.
 
+    Raises `DataError`: weights that do not fit a byte.
+
     Parameters
     ----------
     samples : int16 array, shape (S, n, G + 1)
@@ -58,11 +60,6 @@ def consensus(
         Number of levels.
     kind : int array, shape (n,), optional
         Rows are matched with rows of the same number alone, where something is known of each.
-
-    Raises
-    ------
-    DataError
-        Weights that do not fit a byte.
 
     Notes
     -----

@@ -38,10 +38,7 @@ class Enumeration:
     def of(forest: NoisyForest) -> Enumeration:
         """Enumerate the rows of a forest's variables.
 
-        Raises
-        ------
-        DataError
-            More than `MOST_ROWS`.
+        Raises `DataError`: more than `MOST_ROWS`.
         """
         variables = forest.variables
         if variables.rows_possible > MOST_ROWS:

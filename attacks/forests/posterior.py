@@ -37,6 +37,8 @@ MANY, FEW_ROUNDS = 500, 2
 class Question:
     """What is asked of a forest.
 
+    Raises `DataError` if there is no row, or what is known does not fit.
+
     Attributes
     ----------
     n : int
@@ -45,11 +47,6 @@ class Question:
         Rows, with their class, that the counts hold besides and that are known.
     known : mapping of int to int16 array, shape (n,), or None
         Levels of variables that are known of every row; G stands for the class.
-
-    Raises
-    ------
-    DataError
-        If there is no row, or what is known does not fit.
     """
 
     forest: NoisyForest
@@ -141,10 +138,7 @@ class Answer:
 def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
     """Sample tables given the counts, and return the one that is closest to all samples.
 
-    Parameters
-    ----------
-    work : float
-        Moves, as a multiple of the usual; time is proportional to it.
+    `work`: Moves, as a multiple of the usual; time is proportional to it.
 
     Notes
     -----

@@ -50,6 +50,9 @@ def cells_program(
 
     A row's number means nothing here, so the n! orders that burden the published program are one.
 
+    Raises `DataError` if there are more than `MOST_CELLS` different rows, or attributes are known
+    of each row.
+
     Parameters
     ----------
     limit : float
@@ -58,11 +61,6 @@ def cells_program(
         A table to start from.
     workers : int
         Threads of the solver.
-
-    Raises
-    ------
-    DataError
-        If there are more than `MOST_CELLS` different rows, or attributes are known of each row.
     """
     from ortools.sat.python import cp_model
 
@@ -108,10 +106,7 @@ def rows_program(question: Question, limit: float, workers: int = 1) -> Solved:
     Gorgé et al. (2025), Section 4, with exactly one leaf per row and tree; for comparison. Where a
     count's cost is no straight line, their table of Booleans is a piecewise linear cost here.
 
-    Parameters
-    ----------
-    limit : float
-        Seconds.
+    `limit`: Seconds.
     """
     from ortools.sat.python import cp_model
 

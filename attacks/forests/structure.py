@@ -44,6 +44,9 @@ class NoisyForest:
     ) -> NoisyForest:
         """Read a forest from its arrays.
 
+        Raises `DataError` if the shapes do not fit, a column does not exist, or counts are not
+        whole numbers.
+
         Parameters
         ----------
         feature : int array, shape (T, 2^d - 1)
@@ -52,11 +55,6 @@ class NoisyForest:
             Noisy counts of the leaves from left to right.
         threshold : float array, shape (T, 2^d - 1), optional
             A row goes right iff its column is not below it; 0.5 by default.
-
-        Raises
-        ------
-        DataError
-            If the shapes do not fit, a column does not exist, or counts are not whole numbers.
         """
         feature, noisy = np.asarray(feature), np.asarray(noisy)
         if feature.ndim != 2 or noisy.ndim != 3 or len(feature) != len(noisy) or not len(feature):

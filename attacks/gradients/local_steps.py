@@ -67,10 +67,7 @@ class LocalSteps:
         by other rows' steps on average, and (E - 1) / 2 of E steps of its own. Between the two the
         mean gradient of all rows is about the steps' mean.
 
-        Parameters
-        ----------
-        weights, update : float32 array, shape (parameters,)
-            At the start, and how far they moved.
+        `weights, update`: float32 array, shape (parameters,). At the start, and how far they moved.
 
         Returns
         -------

@@ -19,10 +19,7 @@ def pooled(
 ) -> tuple[Table, NDArray[np.float64]]:
     """Match the rows of all good restarts with those of the best one and vote cell by cell.
 
-    Parameters
-    ----------
-    labels : int64 array, shape (B,)
-        Rows are matched with rows of the same label.
+    `labels`: int64 array, shape (B,). Rows are matched with rows of the same label.
 
     Returns
     -------

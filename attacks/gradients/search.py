@@ -45,11 +45,9 @@ class Found:
 def null_space(weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float32]:
     """Return the span term: what no row [x, 1] of the batch has a part in, shape (D + 1, D + 1).
 
-    Parameters
-    ----------
-    weight, bias : float array, shape (units, D) and (units,)
-        Gradient of the first layer: sums over the rows of a derivative times [x, 1]. So rows lie
-        in its row space while it has as many dimensions as there are rows.
+    `weight, bias`: float array, shape (units, D) and (units,). Gradient of the first layer: sums
+    over the rows of a derivative times [x, 1]. So rows lie in its row space while it has as many
+    dimensions as there are rows.
     """
     both = np.column_stack([weight, bias]).astype(np.float64)
     _, size, right = np.linalg.svd(both)

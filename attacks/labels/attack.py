@@ -226,11 +226,8 @@ class LabelMixture(LeafAttack):
     Where labels are known to be noisy, these are what trees were grown on: the true ones are then
     guessed from them (`fedtrees.attacks.labels.noise`), as long as they explain the splits.
 
-    Attributes
-    ----------
-    rows : int
-        Of larger tables so many rows, drawn at random, are fitted; the others follow from the label
-        rates of their leaves.
+    `rows`: Of larger tables so many rows, drawn at random, are fitted; the others follow from the
+    label rates of their leaves.
     """
 
     rows: int = 20_000

@@ -15,10 +15,7 @@ REGULARISATION = 0.3
 def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
     """Return the first eigenvectors of the normalised adjacency of the groups, rows of length 1.
 
-    Parameters
-    ----------
-    count : int
-        Eigenvectors.
+    `count`: Eigenvectors.
 
     Returns
     -------

@@ -12,10 +12,7 @@ STEPS = 50
 def spread(twins: Twins, known: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return class shares of every group by label spreading (Zhou et al. 2004, random walk).
 
-    Parameters
-    ----------
-    known : float64 array, shape (S, K)
-        Known rows of each class in each group.
+    `known`: float64 array, shape (S, K). Known rows of each class in each group.
 
     Returns
     -------

@@ -136,15 +136,9 @@ def marked_in(forest: BinnedForest, left: Residual, c: int) -> Marked | None:
 class _Shown:
     """The marks of a node that show.
 
-    Parameters
-    ----------
-    sums, rows : sequence of int64 array
-        Gradients and rows of every bin, by feature.
+    `sums, rows`: sequence of int64 array. Gradients and rows of every bin, by feature.
 
-    Attributes
-    ----------
-    place : dict of int to list of int
-        The bin of every mark by feature, -1 where that is not known.
+    `place`: The bin of every mark by feature, -1 where that is not known.
     """
 
     def __init__(self, sums: Sequence[Longs], rows: Sequence[Longs]) -> None:

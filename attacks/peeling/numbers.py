@@ -202,11 +202,9 @@ def completed(
 ) -> tuple[Ints, Floats]:
     """Return rows with all bins and gradients, in the first tree's numbers.
 
-    Parameters
-    ----------
-    alike : float64 array, shape (r, d + 1)
-        Rows like those sought, by their bins and, last, targets: open bins go together as theirs
-        do, by rank (a copula, Nelsen 2006). Of none they do not depend on one another.
+    `alike`: float64 array, shape (r, d + 1). Rows like those sought, by their bins and, last,
+    targets: open bins go together as theirs do, by rank (a copula, Nelsen 2006). Of none they do
+    not depend on one another.
     """
     offsets, feature_of = counted.forest.offsets, counted.feature_of
     bins, g = rows.bins.copy(), rows.g.copy()

@@ -77,11 +77,8 @@ def _beyond(
 class Splits:
     """All splits of the trees.
 
-    Parameters
-    ----------
-    told : bool
-        Use which columns others were asked to split; otherwise each may be any column of others,
-        and equal thresholds are not known to be equal.
+    `told`: Use which columns others were asked to split; otherwise each may be any column of
+    others, and equal thresholds are not known to be equal.
 
     Attributes
     ----------

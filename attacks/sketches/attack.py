@@ -47,10 +47,7 @@ class SketchReading(Attack):
     column.
     Rows are guessed besides: own rows, redrawn so that every column is the victims'.
 
-    Attributes
-    ----------
-    draws : int
-        Tables of rows merged by matched consensus: 20, as the blind adversary's.
+    `draws`: Tables of rows merged by matched consensus: 20, as the blind adversary's.
     """
 
     numbers: ClassVar[bool] = True

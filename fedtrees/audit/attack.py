@@ -75,17 +75,14 @@ def attack(
 
     Of one table alone the attacker holds a random fifth and looks for the other rows.
 
+    Raises `DataError` if no rows are left to look for, or too many to be matched.
+
     Parameters
     ----------
     own, truth : Dataset or None
         Training rows the attacker holds, and those to look for: one of them at least.
     options : Options, optional
         How TimberStrike attacks.
-
-    Raises
-    ------
-    DataError
-        If no rows are left to look for, or too many to be matched.
     """
     if isinstance(audit.model.forest, RandomForest):
         return _forest_attack(audit, own, truth, Streams(seed).child("audit"))

@@ -101,15 +101,9 @@ class Audit:
 def audit(model: ModelFile, known: Known | None = None) -> Audit:
     """Return what a model file gives away about the rows it was trained on.
 
-    Parameters
-    ----------
-    known : Known, optional
-        What the auditor knows beside the file.
+    `known`: Known, optional. What the auditor knows beside the file.
 
-    Raises
-    ------
-    UsageError
-        If `known` contradicts the file's statistics.
+    Raises `UsageError` if `known` contradicts the file's statistics.
     """
     known = known or Known()
     if not isinstance(model.forest, Forest):

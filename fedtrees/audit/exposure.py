@@ -152,6 +152,8 @@ def summary(trees: Sequence[TreeExposure]) -> Summary:
 class Known:
     """What the auditor knows beside the file.
 
+    Raises `UsageError` if one is out of its range.
+
     Attributes
     ----------
     rows : int or None
@@ -159,11 +161,6 @@ class Known:
         that the first tree was grown on all of them.
     learning_rate, reg_lambda : float or None
         eta and lambda of the training.
-
-    Raises
-    ------
-    UsageError
-        If one is out of its range.
     """
 
     rows: int | None = None

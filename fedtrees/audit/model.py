@@ -140,11 +140,9 @@ class ModelFile:
 def read_model(path: str | PathLike[str]) -> ModelFile:
     """Read a model of any known format, told apart by its contents.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read, is of no known format, is not a complete and supported model of
-        it, or holds statistics that no training leaves (negative, infinite, not a number).
+    Raises `DataError` if the file cannot be read, is of no known format, is not a complete and
+    supported model of it, or holds statistics that no training leaves (negative, infinite, not a
+    number).
     """
     data = read_model_file(path)
     text = data.lstrip()

@@ -43,10 +43,7 @@ def write_page(
 ) -> Path:
     """Write the report; `scrubbed` is what scrubbing changed, in sentences.
 
-    Raises
-    ------
-    StoreError
-        If it cannot be written.
+    Raises `StoreError` if it cannot be written.
     """
     return write_text(path, render(audit, attacked, scrubbed))
 

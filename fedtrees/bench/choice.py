@@ -39,10 +39,7 @@ def chosen(
 ) -> Suite:
     """Return a suite with what is named in place of its own, and the rest so that it is tried.
 
-    Parameters
-    ----------
-    options : mapping
-        Keys of a grid.
+    `options`: Keys of a grid.
 
     Raises
     ------

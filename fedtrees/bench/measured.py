@@ -63,17 +63,15 @@ def audit(
 ) -> Audited:
     """Look for the largest epsilon that can be shown: the auditor chooses rows and parameters.
 
+    Raises `UsageError` if no epsilon is claimed, if nobody knows how to look, or if `runs` is below
+    1.
+
     Parameters
     ----------
     runs : int or None
         How many trainings; None: what a minute is more than enough for.
     seed : int
         Of canaries, coin flips and trainings.
-
-    Raises
-    ------
-    UsageError
-        If no epsilon is claimed, if nobody knows how to look, or if `runs` is below 1.
     """
     if runs is not None and runs < 1:
         raise UsageError(f"runs={runs}: give 1 or more")

@@ -69,10 +69,7 @@ class Aggregation(ABC):
 
         Nothing may be opened where fewer than ``wire.least`` replies arrive.
 
-        Parameters
-        ----------
-        replies : mapping of str to Message
-            By party, all of one type; each part of the work reads its own party's alone.
+        `replies`: By party, all of one type; each part of the work reads its own party's alone.
         """
 
     def costs(self) -> Mapping[str, float]:
@@ -83,10 +80,7 @@ class Aggregation(ABC):
 def agreed(messages: Iterable[Message]) -> Message:
     """Return the first message; fields that are not summed must be the same in all.
 
-    Raises
-    ------
-    ProtocolError
-        If they differ.
+    Raises `ProtocolError` if they differ.
     """
     first, *others = messages
     for item in fields(first):
@@ -110,10 +104,7 @@ def whole(array: NDArray[Any]) -> NDArray[np.int64]:
 
     Whole numbers as they are; floats as twelve digits each, which loses what is below 2^-192.
 
-    Raises
-    ------
-    DataError
-        If a float is not finite, or not below 2^192.
+    Raises `DataError` if a float is not finite, or not below 2^192.
     """
     if array.dtype.kind != "f":
         return np.ascontiguousarray(array, dtype=np.int64).reshape(-1)
@@ -167,10 +158,7 @@ def add_arrays(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 def add_messages(messages: Iterable[Message]) -> Message:
     """Add messages of one type: fields made with `summable` are added, all others must agree.
 
-    Raises
-    ------
-    ProtocolError
-        If they do not.
+    Raises `ProtocolError` if they do not.
     """
     every = list(messages)
     first = agreed(every)

@@ -56,10 +56,7 @@ class Reader:
     def value(self, entry: Any, name: str) -> Any:
         """Return the next value; arrays are read-only, and lie on the bytes if they are aligned.
 
-        Raises
-        ------
-        DataError
-            If it is cut off, or no number.
+        Raises `DataError` if it is cut off, or no number.
         """
         if not isinstance(entry, dict):
             return entry
@@ -74,10 +71,7 @@ class Reader:
     def end(self) -> None:
         """See that nothing is left.
 
-        Raises
-        ------
-        DataError
-            If something is.
+        Raises `DataError` if something is.
         """
         if self._offset != len(self._blob):
             raise DataError(f"malformed message: {len(self._blob) - self._offset} bytes too many")

@@ -73,10 +73,8 @@ class Share(Change):
 class Mechanism(Change):
     """What is sent is drawn by a private mechanism from the rows; there is no number x behind y.
 
-    Attributes
-    ----------
-    rank_error : float
-        Of values drawn from a column, the standard deviation of their ranks, about, in rows.
+    `rank_error`: Of values drawn from a column, the standard deviation of their ranks, about, in
+    rows.
     """
 
     why: str
@@ -101,10 +99,7 @@ class Reshaped(Change):
 class Memory(Change):
     """The law differs by row, or follows from what was sent before.
 
-    Attributes
-    ----------
-    usual : Channel or None
-        That of a row of which nothing is known.
+    `usual`: That of a row of which nothing is known.
     """
 
     why: str
@@ -194,10 +189,7 @@ class Channel(Change):
 class Chain(Channel):
     """Channels one after the other.
 
-    Attributes
-    ----------
-    parts : tuple of Channel
-        As they are passed; none: nothing changes.
+    `parts`: As they are passed; none: nothing changes.
     """
 
     parts: tuple[Channel, ...]
@@ -309,10 +301,7 @@ class SumOf(Channel):
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log mass given the true sum.
 
-        Raises
-        ------
-        ProtocolError
-            If the part is not additive.
+        Raises `ProtocolError` if the part is not additive.
         """
         return self._added("log_mass").log_mass(lo, hi, x)
 

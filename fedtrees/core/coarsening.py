@@ -25,6 +25,8 @@ class Rounding(Channel):
 
     Whole numbers at halves go up; others to the even multiple.
 
+    Raises `UsageError` if a step is not finite and above 0, or beyond 2^62 units.
+
     Attributes
     ----------
     step : float or tuple of float
@@ -34,11 +36,6 @@ class Rounding(Channel):
         nearest.
     whole : bool
         Whether numbers are whole.
-
-    Raises
-    ------
-    UsageError
-        If a step is not finite and above 0, or beyond 2^62 units.
     """
 
     step: float | tuple[float, ...]
@@ -123,10 +120,7 @@ class Rounding(Channel):
 class Decimals(Channel):
     """Round every float to so many decimal places, as numpy does.
 
-    Attributes
-    ----------
-    single : bool
-        Whether numbers are float32: then their last places count.
+    `single`: Whether numbers are float32: then their last places count.
     """
 
     decimals: int
@@ -167,10 +161,7 @@ class Decimals(Channel):
 class Suppression(Channel):
     """Send a cell as zeros where its last number is below a limit.
 
-    Attributes
-    ----------
-    whole : bool
-        Whether numbers are whole.
+    `whole`: Whether numbers are whole.
     """
 
     least: float

@@ -260,7 +260,9 @@ def _one(spec: Spec) -> Guarantee:
     read = {"float": float, "int": int, "str": str}
     try:
         made = known[spec.name]
-        types = {item.name: read[str(item.type)] for item in fields(made)}
+        types = {
+            item.name: read[getattr(item.type, "__name__", item.type)] for item in fields(made)
+        }
         return made(**{key: types[key](value) for key, value in spec.params.items()})
     except (KeyError, TypeError, ValueError, OverflowError):
         return Unknown(spec)

@@ -19,6 +19,9 @@ Kind = Literal["continuous", "categorical"]
 class Feature:
     """One column of the feature table.
 
+    Raises `DataError` if the range is empty, or the cut points are not at least two, finite and
+    increasing.
+
     Attributes
     ----------
     name : str
@@ -36,11 +39,6 @@ class Feature:
         upper border of every bin, increasing. Empty: not declared.
     complete : bool
         Declared knowledge: no row lacks a value. False: some may.
-
-    Raises
-    ------
-    DataError
-        If the range is empty, or the cut points are not at least two, finite and increasing.
     """
 
     name: str
@@ -108,6 +106,8 @@ class OneHot:
 class Schema:
     """The columns, in order, and the classes of the target.
 
+    Raises `DataError` if names repeat, or groups name too few, unknown or one another's columns.
+
     Attributes
     ----------
     classes : tuple of str
@@ -115,11 +115,6 @@ class Schema:
         Declared knowledge, as categories are.
     groups : tuple of OneHot
         Columns that are one category each, declared likewise.
-
-    Raises
-    ------
-    DataError
-        If names repeat, or groups name too few, unknown or one another's columns.
     """
 
     features: tuple[Feature, ...]

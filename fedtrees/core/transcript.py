@@ -148,10 +148,7 @@ class Transcript:
     def save(self, path: str | Path, *, compress: bool = True) -> None:
         """Write the transcript to an ``.npz`` file, atomically; a broadcast is stored once.
 
-        Raises
-        ------
-        DataError
-            If the file cannot be written.
+        Raises `DataError` if the file cannot be written.
         """
         blobs: dict[int, int] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -181,10 +178,7 @@ class Transcript:
     def load(cls, path: str | Path) -> Transcript:
         """Read a saved transcript.
 
-        Raises
-        ------
-        DataError
-            If the file is missing, truncated or not a transcript.
+        Raises `DataError` if the file is missing, truncated or not a transcript.
         """
         try:
             blob = Path(path).read_bytes()

@@ -32,10 +32,7 @@ def type_name(kind: type) -> str:
 def pack(value: Any) -> list[Any]:
     """Return a value as chunks of bytes; arrays are not copied.
 
-    Raises
-    ------
-    DataError
-        If a part of it is of another kind.
+    Raises `DataError` if a part of it is of another kind.
     """
     arrays: list[Any] = []
     try:
@@ -56,15 +53,9 @@ def pack(value: Any) -> list[Any]:
 def unpack(blob: bytes, types: Iterable[type] = ()) -> Any:
     """Return the value that was packed; its arrays are read-only.
 
-    Parameters
-    ----------
-    types : iterable of type
-        Dataclasses that may occur in it.
+    `types`: Dataclasses that may occur in it.
 
-    Raises
-    ------
-    DataError
-        If the bytes are truncated or malformed, or name another dataclass.
+    Raises `DataError` if the bytes are truncated or malformed, or name another dataclass.
     """
     if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
         raise DataError(f"not a packed value: it starts with {blob[:4]!r}")

@@ -47,10 +47,7 @@ class EncryptedArray:
     ) -> EncryptedArray:
         """Encrypt an array.
 
-        Raises
-        ------
-        PlaintextOverflowError
-            If an element is beyond the limit of the slots.
+        Raises `PlaintextOverflowError` if an element is beyond the limit of the slots.
         """
         per = slots.per_plaintext(obfuscators.public.bits)
         rows = np.zeros((-(-array.size // per), per), dtype=np.int64)

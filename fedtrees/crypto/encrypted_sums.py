@@ -32,9 +32,7 @@ _ADDER = "whoever adds"
 def check_all(parties: Sequence[str], sent: Collection[str]) -> None:
     """Raise unless each of the parties sent an array, and nobody else.
 
-    Raises
-    ------
-    MissingPartyError, MalformedError
+    Raises `MissingPartyError` or `MalformedError`.
     """
     missing = [name for name in parties if name not in sent]
     if missing:

@@ -54,10 +54,8 @@ class EncryptedRows:
     ) -> EncryptedRows:
         """Encrypt the statistics of rows, int64, shape (n, statistics).
 
-        Raises
-        ------
-        PlaintextOverflowError
-            If a number is beyond the limit of the slots, or a row has no room in a plaintext.
+        Raises `PlaintextOverflowError` if a number is beyond the limit of the slots, or a row has
+        no room in a plaintext.
         """
         if rows.shape[1] > slots.per_plaintext(obfuscators.public.bits):
             raise PlaintextOverflowError(
@@ -177,11 +175,8 @@ class EncryptedHistogram:
         ``E(v_m 2^(w m) + ... + v_0)`` is ``(E(v_m)^(2^w) E(v_(m-1)))^(2^w) ...``: one power for
         each bin, a seventh of what it costs to decrypt a ciphertext.
 
-        Parameters
-        ----------
-        obfuscators : Obfuscators
-            Each ciphertext gets a fresh one: the owner of the key, who made those of the rows,
-            would otherwise recognise which rows were added.
+        `obfuscators`: Each ciphertext gets a fresh one: the owner of the key, who made those of the
+        rows, would otherwise recognise which rows were added.
         """
         per, ledger = bins_per_plaintext(self.slots, self.shape[3], self.public), ledger or Ledger()
         square = self.public.square
@@ -222,10 +217,7 @@ class PackedHistogram:
     def opened(self, keys: KeyPair, ledger: Ledger | None = None) -> NDArray[np.int64]:
         """Decrypt, int64, shape `shape`.
 
-        Raises
-        ------
-        PlaintextOverflowError
-            If what is inside does not fit the slots.
+        Raises `PlaintextOverflowError` if what is inside does not fit the slots.
         """
         statistics = self.shape[3]
         per = bins_per_plaintext(self.slots, statistics, self.public) * statistics

@@ -12,6 +12,10 @@ from fedtrees.sealing.errors import TooFewPartiesError
 class MaskPlan:
     """What everybody knows before the first round.
 
+    Raises `UsageError` if fewer than two parties are named, a name twice, no sum is planned, or the
+    threshold is not above half of the parties: two groups that were told different survivors could
+    then give away both secrets of somebody between them.
+
     Attributes
     ----------
     parties : tuple of str
@@ -23,13 +27,6 @@ class MaskPlan:
         who misses one, and has its lock of that one opened, takes part in the next.
     context : bytes
         Where the sums belong (a run and a stage), bound into every key.
-
-    Raises
-    ------
-    UsageError
-        If fewer than two parties are named, a name twice, no sum is planned, or the threshold is
-        not above half of the parties: two groups that were told different survivors could then
-        give away both secrets of somebody between them.
     """
 
     parties: tuple[str, ...]
@@ -76,10 +73,7 @@ def usual_threshold(parties: int) -> int:
 class Advertisement:
     """Round 0: a party's public key.
 
-    Attributes
-    ----------
-    key : bytes
-        32 bytes. What two parties agree on by their keys is never told to anybody.
+    `key`: 32 bytes. What two parties agree on by their keys is never told to anybody.
     """
 
     party: str

@@ -195,10 +195,7 @@ class IdealMasks(Unprintable):
 def read_roster(text: bytes, names: Sequence[str]) -> list[Advertisement]:
     """Read the keys of these parties, one after the other.
 
-    Raises
-    ------
-    MalformedError
-        Here and below: if the length is not as planned.
+    Raises `MalformedError`, here and below, if the length is not as planned.
     """
     keys = _pieces(text, KEY_BYTES, len(names), "the keys of everybody")
     return [Advertisement(party, key) for party, key in zip(names, keys, strict=True)]

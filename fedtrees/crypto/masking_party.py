@@ -152,10 +152,7 @@ class MaskingParty(Unprintable):
     def collect(self, boxes: Mapping[str, bytes]) -> None:
         """Open the boxes of those who dealt; they and this party are who masks.
 
-        Parameters
-        ----------
-        boxes : mapping of str to bytes
-            By sender.
+        `boxes`: By sender.
 
         Raises
         ------
@@ -248,10 +245,7 @@ class MaskingParty(Unprintable):
         if it did not, never both: with both, an array could be read. Asked again for the same
         survivors it gives the same shares.
 
-        Parameters
-        ----------
-        survivors : sequence of str
-            Whose arrays are in the sum.
+        `survivors`: Whose arrays are in the sum.
 
         Raises
         ------

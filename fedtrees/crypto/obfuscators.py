@@ -26,10 +26,7 @@ _BATCH = 256
 class FixedBase(Unprintable):
     """Powers of a base modulo a number (Brickell et al. 1992, with a table for every digit).
 
-    Parameters
-    ----------
-    exponent_bits : int
-        No exponent is longer.
+    `exponent_bits`: No exponent is longer.
     """
 
     __slots__ = ("_modulus", "_rows")
@@ -65,10 +62,7 @@ class FixedBase(Unprintable):
 class Obfuscators(Unprintable, ABC):
     """A source of obfuscators of one key; none is given out twice.
 
-    Attributes
-    ----------
-    ledger : Ledger
-        Where they are counted when made.
+    `ledger`: Where they are counted when made.
     """
 
     __slots__ = ("ledger", "public", "randomness")
@@ -146,10 +140,7 @@ class DJNObfuscators(Obfuscators):
     Assumption beyond Paillier's: that such a short power of h is not told from a random element
     of the group that h generates, the elements of Jacobi symbol 1.
 
-    Raises
-    ------
-    UsageError
-        If the key has no such base.
+    Raises `UsageError` if the key has no such base.
     """
 
     __slots__ = ("_bound", "_table")

@@ -18,10 +18,7 @@ from fedtrees.sealing.vectors import Integers
 class KeyedVectors(Unprintable):
     """The side of the holder of the key, which opens what others computed.
 
-    Parameters
-    ----------
-    bits : int
-        Of the key, where none is given.
+    `bits`: Of the key, where none is given.
     """
 
     def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
@@ -51,10 +48,7 @@ class BlindVectors(Unprintable):
     def learn(self, key: bytes, bits: int) -> None:
         """Take in the public key.
 
-        Raises
-        ------
-        MalformedError
-            If it is none.
+        Raises `MalformedError` if it is none.
         """
         self._public = PublicKey.from_payload(key, bits)
         self._short = DJNObfuscators(self._public, self.ledger)

@@ -98,6 +98,9 @@ def spread_columns(
 ) -> Columns:
     """Return the columns of each party, ascending positions in the schema.
 
+    Raises `UsageError`: unknown partition, party or column; shares beyond 1; more parties than
+    columns or files.
+
     Parameters
     ----------
     name : str
@@ -109,11 +112,6 @@ def spread_columns(
         Of the parties, the labelled one first.
     files : sequence of sequence of int
         Columns of each file, where there are several.
-
-    Raises
-    ------
-    UsageError
-        Unknown partition, party or column; shares beyond 1; more parties than columns or files.
     """
     unknown = [party for party in given if party not in names]
     if unknown:

@@ -114,6 +114,10 @@ def _stripped(cells: Sequence[str]) -> str:
 def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -> TextTable:
     """Read a text table: UTF-8, UTF-16 with a byte order mark, or Windows-1252.
 
+    Raises `DataError`: the file is missing, unreadable, empty, not text, or ends in the middle of a
+    quoted cell; it has no rows, or more than `MOST_RAGGED` of them are of another width than the
+    header.
+
     Parameters
     ----------
     separator : str
@@ -126,12 +130,6 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
     TextTable
         Columns without a name get one (``column3``), and so do all of them where the first line
         holds data; of columns with one name the second becomes ``name.2``.
-
-    Raises
-    ------
-    DataError
-        The file is missing, unreadable, empty, not text, or ends in the middle of a quoted cell; it
-        has no rows, or more than `MOST_RAGGED` of them are of another width than the header.
     """
     path, given = Path(path), separator
     encoding, notes = _encoding(path)

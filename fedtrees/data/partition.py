@@ -132,17 +132,14 @@ OF_COLUMNS = ({*COLUMN_PARTITIONS} - {*PARTITIONS}) | {BY_FILE}
 class Partition:
     """A partition by name with its parameters, checked at construction.
 
+    Raises `UsageError`: unknown name or parameter.
+
     Attributes
     ----------
     name : str
         Key of `PARTITIONS`, or how columns are spread (`fedtrees.data.columns`).
     params : mapping of str to value
         Keyword parameters of that function.
-
-    Raises
-    ------
-    UsageError
-        Unknown name or parameter.
     """
 
     name: str = "iid"

@@ -12,17 +12,14 @@ from fedtrees.data.dataset import Dataset
 def sample(dataset: Dataset, rows: int) -> Dataset:
     """Return a dataset of some of the rows, drawn at random and the same at every call.
 
+    Raises `DataError` if the table has fewer, or the rows drawn lack a class.
+
     Parameters
     ----------
     dataset : Dataset
         Where a recipe fixes the test rows they all stay; the rows are drawn from the others.
     rows : int
         How many rows are drawn.
-
-    Raises
-    ------
-    DataError
-        If the table has fewer, or the rows drawn lack a class.
     """
     n = len(dataset.table)
     fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
@@ -65,15 +62,9 @@ def repeated(dataset: Dataset, copies: int) -> Dataset:
 def thinned(dataset: Dataset, missing: float) -> Dataset:
     """Return a dataset with cells made missing at random, the same at every call.
 
-    Parameters
-    ----------
-    missing : float
-        Probability that a cell goes missing, above 0 and below 1; labels stay.
+    `missing`: Probability that a cell goes missing, above 0 and below 1; labels stay.
 
-    Raises
-    ------
-    DataError
-        If ``missing`` is no such number.
+    Raises `DataError` if ``missing`` is no such number.
     """
     if not isinstance(missing, float) or not 0 < missing < 1:
         raise DataError(f"{dataset.name}: missing={missing!r}; give a share above 0 and below 1")

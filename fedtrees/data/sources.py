@@ -88,17 +88,14 @@ def sha256(path: Path) -> str:
 def locate(name: str, directory: str | Path | None = None) -> Path:
     """Return the checked path of a known data file.
 
+    Raises `DataError`: no such file in it, or a file with another checksum.
+
     Parameters
     ----------
     name : str
         Key of `SOURCES`.
     directory : path, optional
         Default: as `data_directory`.
-
-    Raises
-    ------
-    DataError
-        No such file in it, or a file with another checksum.
     """
     source, folder = SOURCES[name], data_directory(directory)
     remedy = (

@@ -128,6 +128,8 @@ def matched_consensus(
     with (`best_value`), missing where most are; the label its majority. The result is the
     reference of the next round.
 
+    Raises `DataError`: more than 254 features.
+
     Parameters
     ----------
     samples : sequence of Table
@@ -146,11 +148,6 @@ def matched_consensus(
     -------
     Table
         n rows.
-
-    Raises
-    ------
-    DataError
-        More than 254 features.
 
     Notes
     -----

@@ -59,11 +59,8 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     missing (rows of the best share; of few rows, *given-label*), where rows repeat (`COPIES`) and
     on binary tables (*frequent*); enough own rows may tell another.
 
-    Parameters
-    ----------
-    own : Table
-        Fewer than `TOLD_BY` tell nothing: the share is a tenth, or three of fewer than
-        `FEWEST_ROWS`.
+    `own`: Fewer than `TOLD_BY` tell nothing: the share is a tenth, or three of fewer than
+    `FEWEST_ROWS`.
     """
     usual = usual_guess(own)
     if len(own) < TOLD_BY:

@@ -46,10 +46,8 @@ class Elsewhere(Attack):
 def describe(file: str, digest: str) -> bool:
     """Register what stands for the attacks of a file; tell whether it has any.
 
-    Raises
-    ------
-    UsageError
-        If it does not import, or registers something else as well, which is needed here.
+    Raises `UsageError` if it does not import, or registers something else as well, which is needed
+    here.
     """
     told = attacks().describe(file, digest)
     if not told["attacks"]:

@@ -76,10 +76,7 @@ class Answer:
 class AttackProcess:
     """A process for attacks, started when it is first needed and kept warm.
 
-    Parameters
-    ----------
-    forks : bool
-        Let it fork for every view; otherwise a fresh interpreter is started for each.
+    `forks`: Let it fork for every view; otherwise a fresh interpreter is started for each.
     """
 
     def __init__(self, forks: bool = _FORKS) -> None:
@@ -99,6 +96,10 @@ class AttackProcess:
     ) -> Answer:
         """Run an attack on a view.
 
+        Raises `FedtreesError`: what the attack raised: as it is where it is one of fedtrees' own
+        errors, else as `AttackError`. `ProtocolError` if it returned no guess, or its process was
+        killed twice.
+
         Parameters
         ----------
         randomness : tuple of int, optional
@@ -107,12 +108,6 @@ class AttackProcess:
             Note which files, sockets and modules it opens.
         anyway : bool
             Run it even where it says that it does not apply.
-
-        Raises
-        ------
-        FedtreesError
-            What the attack raised: as it is where it is one of fedtrees' own errors, else as
-            `AttackError`. `ProtocolError` if it returned no guess, or its process was killed twice.
         """
         claims = tuple(map(type_name, guesses.scored()))
         more = {"randomness": randomness, "watch": watch, "anyway": anyway, "claims": claims}
@@ -129,10 +124,7 @@ class AttackProcess:
     def reasons(self, attacks: Sequence[Spec], view: View) -> list[Reason]:
         """Return, for each attack, whether it applies to a view, and why not.
 
-        Raises
-        ------
-        FedtreesError
-            As `run`.
+        Raises `FedtreesError` as `run`.
         """
         reply = self._ask(attacks, view, {})
         said = reply.get("reasons")
@@ -149,6 +141,8 @@ class AttackProcess:
     def describe(self, file: str, digest: str, *, bait: bool = False) -> dict[str, Any]:
         """Let a plugin file be imported there, and say what it registers.
 
+        Raises `FedtreesError` as `run`.
+
         Parameters
         ----------
         file, digest : str
@@ -161,11 +155,6 @@ class AttackProcess:
         dict
             ``attacks``, a dict of facts each; ``others``, in words; ``did``, what its import did
             beside registering, in words.
-
-        Raises
-        ------
-        FedtreesError
-            As `run`.
         """
         others = tuple(known for known in loaded_plugins() if known != (file, digest))
         order = {"attacks": (), "file": (file, digest), "bait": bait, "plugins": others}
@@ -183,10 +172,7 @@ class AttackProcess:
     def refused(self) -> dict[str, bool]:
         """Let it be tried there what no attack should be able to do; return what was refused.
 
-        Raises
-        ------
-        FedtreesError
-            As `run`.
+        Raises `FedtreesError` as `run`.
         """
         with tempfile.TemporaryDirectory(prefix="fedtrees-") as folder:
             file = os.path.join(folder, "rows")

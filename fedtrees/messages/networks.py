@@ -26,10 +26,7 @@ class ColumnSumsRequest(Message):
 class ColumnSums(Message):
     """Sums over a client's rows of every input column, before it is standardised.
 
-    Attributes
-    ----------
-    sums : float64 array, shape (3, D)
-        Present values, their sum and the sum of their squares.
+    `sums`: float64 array, shape (3, D). Present values, their sum and the sum of their squares.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
@@ -135,10 +132,7 @@ class NetworkModel(Message):
     def model(self) -> TabularNetwork:
         """Return the network.
 
-        Raises
-        ------
-        DataError
-            If the arrays do not fit one another.
+        Raises `DataError` if the arrays do not fit one another.
         """
         layers = Layers(tuple(self.sizes.tolist()))
         layers.split(self.weights)

@@ -84,10 +84,7 @@ class PrivateForest(Message):
     def model(self) -> RandomDecisionForest:
         """Return the forest.
 
-        Raises
-        ------
-        DataError
-            If the arrays do not fit one another.
+        Raises `DataError` if the arrays do not fit one another.
         """
         return RandomDecisionForest(
             RandomSplits(self.feature, self.threshold), self.counts, self.rows

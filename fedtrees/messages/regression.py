@@ -202,10 +202,8 @@ class MomentsRequest(Message):
 class Moments(Message):
     """Sums over a client's rows, of the columns and, where it is a number, of the target.
 
-    Attributes
-    ----------
-    count, total, squares : float64 array, shape (c,)
-        Values there, their sum, and the sum of squares around what was asked.
+    `count, total, squares`: float64 array, shape (c,). Values there, their sum, and the sum of
+    squares around what was asked.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _ROWS | {Reveal.COUNTS}

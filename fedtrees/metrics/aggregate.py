@@ -42,17 +42,14 @@ def mean_interval(
 ) -> Interval:
     """Return the mean over seeds and its bootstrap interval.
 
+    Raises `DataError`: `level` outside (0, 1).
+
     Parameters
     ----------
     values : sequence of float or None
         One per seed; undefined values are counted and left out.
     level : float
         Coverage, in (0, 1).
-
-    Raises
-    ------
-    DataError
-        `level` outside (0, 1).
 
     Notes
     -----
@@ -80,6 +77,8 @@ def t_upper(values: Sequence[float], *, level: float = 0.95) -> float:
     With a handful of seeds it is wider than the bootstrap interval, as it should be where something
     is to be ruled out.
 
+    Raises `DataError`: `level` outside (0, 1).
+
     Parameters
     ----------
     values : sequence of float
@@ -91,11 +90,6 @@ def t_upper(values: Sequence[float], *, level: float = 0.95) -> float:
     -------
     float
         Infinite for fewer than two values.
-
-    Raises
-    ------
-    DataError
-        `level` outside (0, 1).
     """
     from scipy.special import stdtrit
 

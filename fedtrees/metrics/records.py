@@ -72,6 +72,9 @@ def score_records(
 ) -> RecordScores:
     """Match guessed with true rows and score the pairs.
 
+    Raises `DataError`: widths differ, no true rows, an unknown top feature, or too many rows to
+    match.
+
     Parameters
     ----------
     guess : Table
@@ -86,15 +89,6 @@ def score_records(
         Default `Tolerance.of` the true rows; given where several truths are compared.
     most : int, optional
         How many guessed rows count, default n; more where the true rows are a sample of so many.
-
-    Returns
-    -------
-    RecordScores
-
-    Raises
-    ------
-    DataError
-        Widths differ, no true rows, an unknown top feature, or too many rows to match.
 
     Notes
     -----

@@ -46,6 +46,8 @@ def score_returned_rows(
 ) -> ReturnedRows:
     """Match returned rows with the victims' on (bins, label).
 
+    Raises `DataError` if there is no true row, or not one owner per row.
+
     Parameters
     ----------
     returned : Table
@@ -56,11 +58,6 @@ def score_returned_rows(
         Bins of the training run; a missing value is a bin of its own.
     owner : sequence of str, length m, optional
         Who is said to hold each returned row.
-
-    Raises
-    ------
-    DataError
-        If there is no true row, or not one owner per row.
     """
     n = sum(map(len, truth.values()))
     if n == 0:

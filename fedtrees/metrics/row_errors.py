@@ -41,6 +41,8 @@ def row_errors(
 ) -> RowErrors:
     """Match guessed with true rows by their features alone, and tell the errors of true rows.
 
+    Raises `DataError`: no true rows, or widths differ.
+
     Parameters
     ----------
     guess : Table
@@ -51,11 +53,6 @@ def row_errors(
         From `inliers`.
     told : sequence of int
         Columns that were known beforehand: rows are matched by them too, errors are of the others.
-
-    Raises
-    ------
-    DataError
-        No true rows, or widths differ.
     """
     if not len(truth):
         raise DataError("no true rows to score against")

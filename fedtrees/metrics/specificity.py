@@ -62,6 +62,8 @@ def specificity(
 ) -> Specificity:
     """Compare the RA of a guess on its victims with its RA on fresh rows.
 
+    Raises `DataError`: fewer than 2 reserve rows or samples, or no guess.
+
     Parameters
     ----------
     guess : Table
@@ -74,15 +76,6 @@ def specificity(
         Fresh samples, 100 in the source.
     rows : int
         Most true rows per sample.
-
-    Returns
-    -------
-    Specificity
-
-    Raises
-    ------
-    DataError
-        Fewer than 2 reserve rows or samples, or no guess.
 
     Notes
     -----
@@ -144,10 +137,7 @@ def nearest_row(
     the two sets is cut at random to the size of the smaller, so that chance is 0.5; both to
     `NEAR_ROWS` where they have more, and of the guess so many first rows are asked.
 
-    Raises
-    ------
-    DataError
-        No guessed, true or reserve rows.
+    Raises `DataError`: no guessed, true or reserve rows.
     """
     if min(len(guess), len(truth), len(reserve)) == 0:
         raise DataError("the nearest-row test needs guessed, true and reserve rows")

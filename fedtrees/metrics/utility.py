@@ -19,6 +19,9 @@ def scores_of(task: str) -> Scores:
 def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, float | None]:
     """Score predicted probabilities on held-out rows.
 
+    Raises `DataError`: no rows, shapes that do not fit, or probabilities outside [0, 1] (NaN
+    included).
+
     Parameters
     ----------
     y : int array, shape (n,)
@@ -33,11 +36,6 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
         classes; a class neither present nor predicted is left out), ``accuracy``, ``log_loss``
         (nats, probabilities clipped at the machine epsilon). ``auc`` is None where `y` lacks a
         class.
-
-    Raises
-    ------
-    DataError
-        No rows, shapes that do not fit, or probabilities outside [0, 1] (NaN included).
     """
     from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
@@ -71,14 +69,11 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
 def regression_scores(y: NDArray[Any], predicted: NDArray[Any]) -> dict[str, float | None]:
     """Return ``r2`` (None for a constant target) and ``rmse`` (units of the target).
 
+    Raises `DataError`: no rows, or shapes that differ.
+
     Parameters
     ----------
     y, predicted : float array, shape (n,)
-
-    Raises
-    ------
-    DataError
-        No rows, or shapes that differ.
     """
     y, predicted = np.asarray(y, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if y.shape != predicted.shape or len(y) == 0:

@@ -12,10 +12,7 @@ _TINY = np.float32(1e-8)
 class Adam:
     """Moments of gradients (Kingma and Ba 2015, Algorithm 1), in float32 as ``torch.optim.Adam``.
 
-    Attributes
-    ----------
-    decays : pair of float
-        Of the first and of the second moment.
+    `decays`: Of the first and of the second moment.
     """
 
     rate: float

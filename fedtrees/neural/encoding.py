@@ -40,10 +40,7 @@ class Encoding:
     def of(schema: Schema) -> Encoding:
         """Return the encoding of such rows, without standardisation.
 
-        Raises
-        ------
-        DataError
-            If a categorical feature declares no categories.
+        Raises `DataError` if a categorical feature declares no categories.
         """
         feature, category = list[int](), list[int]()
         for k, f in enumerate(schema.features):
@@ -97,10 +94,8 @@ class Encoding:
     def raw(self, X: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
         """Return the columns before they are standardised, float32, shape (n, D).
 
-        Raises
-        ------
-        DataError
-            If a category is not among those that the schema declares, or a number is infinite.
+        Raises `DataError` if a category is not among those that the schema declares, or a number is
+        infinite.
         """
         self._check(X)
         values = np.asarray(X, dtype=np.float32)[:, self.feature]
@@ -111,10 +106,7 @@ class Encoding:
     def encode(self, X: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
         """Return the inputs of rows, float32, shape (n, D), for features of shape (n, d).
 
-        Raises
-        ------
-        DataError
-            As `raw`.
+        Raises `DataError` as `raw`.
         """
         found = (self.raw(X) - self.mean) / self.std
         return np.asarray(np.nan_to_num(found, copy=False, nan=0.0), dtype=np.float32)

@@ -19,10 +19,7 @@ from fedtrees.neural.perceptron import Layers, join_layers
 def torch_module() -> Any:
     """Return torch.
 
-    Raises
-    ------
-    UsageError
-        If it is not installed.
+    Raises `UsageError` if it is not installed.
     """
     try:
         import torch

@@ -60,10 +60,7 @@ class RatesNetwork:
     def of(models: int, trees: int, parameters: int) -> RatesNetwork:
         """Return the network on such models that has so many parameters.
 
-        Raises
-        ------
-        DataError
-            If none has.
+        Raises `DataError` if none has.
         """
         network = RatesNetwork(models, trees, (parameters - 1) // (trees + 1 + models))
         if network.parameters != parameters or not network.channels:
@@ -73,10 +70,7 @@ class RatesNetwork:
     def split(self, flat: NDArray[Any]) -> Parts:
         """Return the parts of one vector, in the order of ``torch.nn.Module.parameters()``.
 
-        Raises
-        ------
-        DataError
-            If it has another shape than (parameters,).
+        Raises `DataError` if it has another shape than (parameters,).
         """
         if flat.shape != (self.parameters,):
             raise DataError(f"{self} has {self.parameters} parameters; got {flat.shape}")

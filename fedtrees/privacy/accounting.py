@@ -35,15 +35,10 @@ def composed(events: Iterable[BudgetEvent], delta: float = 0.0) -> float:
     worst of them (Kairouz, Oh and Viswanath 2015); where a release draws its rows, dp-accounting
     composes.
 
-    Parameters
-    ----------
-    delta : float
-        0: of pure epsilons the sum, infinite under Gaussian noise. Else below 1.
+    `delta`: 0: of pure epsilons the sum, infinite under Gaussian noise. Else below 1.
 
-    Raises
-    ------
-    UsageError
-        If delta is no such number, or a release draws its rows and dp-accounting is missing.
+    Raises `UsageError` if delta is no such number, or a release draws its rows and dp-accounting is
+    missing.
     """
     if delta != 0:
         check_share("delta", delta)

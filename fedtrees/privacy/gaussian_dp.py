@@ -37,10 +37,7 @@ def delta_of(epsilon: ArrayLike, mu: float) -> NDArray[np.float64]:
 def least_epsilon(left: Callable[[float], float], delta: float, high: float) -> float:
     """Return the least epsilon, up to high, with no more than delta left; rounded up.
 
-    Parameters
-    ----------
-    left : callable
-        From an epsilon to its delta, falling.
+    `left`: From an epsilon to its delta, falling.
     """
     return _border(lambda epsilon: left(epsilon) <= delta * _SAFE, 0.0, high)
 

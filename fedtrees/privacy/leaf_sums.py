@@ -65,10 +65,7 @@ def leaf_scales(
     A row is in one leaf of each tree of a round, so that neither the leaves nor the splits count,
     if these ignore data. Gaussian noise composes exactly: rounds have equal parts of mu squared.
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of all releases together; epsilon in nats, infinite for no noise.
+    `epsilon, delta`: Of all releases together; epsilon in nats, infinite for no noise.
     """
     if math.isinf(epsilon):
         return 0.0, 0.0

@@ -15,6 +15,9 @@ def discrete_laplace(
     sensitivity D is exactly (D / scale)-DP, without the floating-point leaks of a rounded
     Laplace variate (Mironov 2012).
 
+    Raises `UsageError` if `scale` is not a positive finite number, or beyond 2^46: a draw reaches
+    40 times its scale, and thousands of them must add up in int64.
+
     Parameters
     ----------
     scale : float
@@ -24,12 +27,6 @@ def discrete_laplace(
     Returns
     -------
     int64 array of the given shape
-
-    Raises
-    ------
-    UsageError
-        If `scale` is not a positive finite number, or beyond 2^46: a draw reaches
-        40 times its scale, and thousands of them must add up in int64.
     """
     _check_scale(scale)
     p = -np.expm1(-1.0 / scale)

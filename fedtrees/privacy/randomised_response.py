@@ -22,14 +22,9 @@ def odds_within(epsilon: float) -> Fraction:
     The exponential series is cut off, all of whose terms are positive, and the sum is rounded down
     to a multiple of a power of 1/2: less than 1e-11 of it is lost.
 
-    Parameters
-    ----------
-    epsilon : float
-        In nats, above 0.
+    `epsilon`: In nats, above 0.
 
-    Raises
-    ------
-    UsageError
+    Raises `UsageError`.
     """
     check_positive("epsilon", epsilon)
     bits = int(_ROOM - epsilon / math.log(2))
@@ -50,10 +45,8 @@ def ranked(prior: NDArray[np.float64], odds: Fraction) -> tuple[NDArray[np.intp]
     Among the k that make ``odds / (odds + k - 1)`` times their prior greatest: then an answer is
     likeliest to be true (Ghazi et al. 2021, Algorithm 3 and Theorem 3). Of equals the first counts.
 
-    Parameters
-    ----------
-    prior : float64 array, shape (n, K)
-        What is believed of every row's label without having looked at it.
+    `prior`: float64 array, shape (n, K). What is believed of every row's label without having
+    looked at it.
     """
     order = np.argsort(-prior, axis=1, kind="stable")
     within = np.cumsum(np.take_along_axis(prior, order, axis=1), axis=1)

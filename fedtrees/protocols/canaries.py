@@ -60,10 +60,7 @@ class Canaries(ABC):
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
         """Return how the log odds that each row took part changed, float64, shape (n,).
 
-        Parameters
-        ----------
-        rows, others : Table
-            As `rows` returned them.
+        `rows, others`: As `rows` returned them.
         """
 
 

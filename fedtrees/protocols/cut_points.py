@@ -138,10 +138,7 @@ def merge_summaries(parts: list, max_bin: int) -> Cuts:  # type: ignore[type-arg
 def public_cuts(schema: Schema, max_bin: int) -> Cuts:
     """Return the declared cut points, where there are none equal-width ones of declared ranges.
 
-    Raises
-    ------
-    DataError
-        If a continuous feature declares neither.
+    Raises `DataError` if a continuous feature declares neither.
     """
     equal_width = equal_width_cuts(*public_ranges(schema), max_bin)
     values, minimum = [], equal_width.minimum.copy()
@@ -155,10 +152,7 @@ def public_cuts(schema: Schema, max_bin: int) -> Cuts:
 def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the declared ranges of all features, float32, shape (d,) each; NaN beside cuts.
 
-    Raises
-    ------
-    DataError
-        If a continuous feature declares neither a range nor cut points.
+    Raises `DataError` if a continuous feature declares neither a range nor cut points.
     """
     low, high = schema.ranges
     missing = [f.name for f, a in zip(schema.features, low, strict=True) if np.isnan(a)]

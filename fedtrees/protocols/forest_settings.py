@@ -18,10 +18,8 @@ FOREST_FILE = (".npz", "a random forest; XGBoost has no such model")
 class ForestProtocol(ForestParams, Protocol):
     """A random forest over the clients' rows: the engine's parameters, and these.
 
-    Parameters
-    ----------
-    leaf_counts : bool
-        Tell the clients every leaf's class counts beside the probabilities they predict with.
+    `leaf_counts`: Tell the clients every leaf's class counts beside the probabilities they predict
+    with.
     """
 
     leaf_counts: bool = True
@@ -47,10 +45,7 @@ class ForestProtocol(ForestParams, Protocol):
 def class_count(schema: Schema) -> int:
     """Return the number of classes K.
 
-    Raises
-    ------
-    UsageError
-        If the target has no classes.
+    Raises `UsageError` if the target has no classes.
     """
     if len(schema.classes) < 2:
         raise UsageError(
@@ -63,10 +58,7 @@ def class_count(schema: Schema) -> int:
 def checked_rows(data: Table, n_classes: int) -> Table:
     """Return a client's rows if they can be counted.
 
-    Raises
-    ------
-    DataError
-        If rows carry weights, or a label is no class code.
+    Raises `DataError` if rows carry weights, or a label is no class code.
     """
     if data.weight is not None:
         raise DataError("random forests count rows and take no sample weights; drop the weights")

@@ -20,9 +20,7 @@ def check_channels(
 ) -> None:
     """Refuse what sends all sums of gradients over so many rows alike.
 
-    Raises
-    ------
-    UsageError
+    Raises `UsageError`.
     """
     for part in defense.parts:
         stated = part.channels(schema, parameters)

@@ -12,9 +12,7 @@ ACTIVE, PASSIVE = "active", "passive"
 def check_columns_held(local_data: Mapping[str, LocalData], schema: Schema) -> None:
     """Refuse labels in other hands, other rows, parties without columns, one class.
 
-    Raises
-    ------
-    DataError
+    Raises `DataError`.
     """
     (active, first), *others = local_data.items()
     if first.y is None:

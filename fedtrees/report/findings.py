@@ -348,10 +348,7 @@ def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Tria
     table by table, is what prices are counted against, under the name `UNDEFENDED`. Nor is what
     trained on no table.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        As returned by `fedtrees.report.rows.load_rows`.
+    `rows`: As returned by `fedtrees.report.rows.load_rows`.
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
     tables = {s: _read(rows, s, margin) for s in sorted(set(here["setting"]))}

@@ -144,10 +144,8 @@ def _split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False) -> NDArray:
     """Mark the points that no other point beats in one coordinate without losing in the other.
 
-    Parameters
-    ----------
-    utility, advantage : float arrays, shape (n,)
-        More utility is better (less, if `lower`), less advantage is better.
+    `utility, advantage`: float arrays, shape (n,). More utility is better (less, if `lower`), less
+    advantage is better.
 
     Returns
     -------

@@ -46,10 +46,7 @@ class Utility:
 def utility_of(trains: pd.DataFrame) -> Utility:
     """Return the score that every trained model of a setting has, by `ORDER`.
 
-    Parameters
-    ----------
-    trains : DataFrame
-        Training rows of one setting.
+    `trains`: Training rows of one setting.
     """
     ok = trains[trains["status"] == "ok"]
     seeds = set(ok["seed"])

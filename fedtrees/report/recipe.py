@@ -145,10 +145,7 @@ class Recommendation:
 def recommend(trials: Mapping[str, Sequence[Trial]]) -> Recommendation:
     """Rank recipes; the undefended run is none.
 
-    Parameters
-    ----------
-    trials : mapping of str to sequence of Trial
-        By name of the recipe, one for every table and adversary.
+    `trials`: By name of the recipe, one for every table and adversary.
     """
     needed: dict[str, set[str]] = {}
     for tried in trials.values():

@@ -69,22 +69,16 @@ def label(rows: pd.DataFrame) -> pd.DataFrame:
 def load_rows(run_folder: str | Path) -> pd.DataFrame:
     """Read ``rows.csv`` of a run, one measurement per row.
 
-    Parameters
-    ----------
-    run_folder : path
-        Folder written by a finished (or still running) suite.
+    `run_folder`: Folder written by a finished (or still running) suite.
+
+    Raises `StoreError`: the file is missing, empty, cut off, not what the run wrote, holds text
+    where numbers belong, or was written by a release whose rows mean something else.
 
     Returns
     -------
     DataFrame
         The `COLUMNS`, as they read what stands in the file, plus those of `label`; of what is
         refused today skips (`fedtrees.report.refused`).
-
-    Raises
-    ------
-    StoreError
-        The file is missing, empty, cut off, not what the run wrote, holds text where numbers
-        belong, or was written by a release whose rows mean something else.
     """
     path = Path(run_folder) / "rows.csv"
     try:

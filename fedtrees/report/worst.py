@@ -56,10 +56,7 @@ def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
 def troubles(rows: pd.DataFrame, *by: str) -> dict[tuple[Any, ...], dict[float, None]]:
     """Return the seeds of what is not ok, by other columns; the one way in which rows are grouped.
 
-    Parameters
-    ----------
-    by : names of columns
-        Such as ``status``, ``why`` and ``attack_spec``.
+    `by`: Such as ``status``, ``why`` and ``attack_spec``.
     """
     bad = rows[rows["status"] != "ok"]
     found: dict[tuple[Any, ...], dict[float, None]] = {}

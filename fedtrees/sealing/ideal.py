@@ -44,6 +44,8 @@ def sealing(
 ) -> Sealing:
     """Say what encrypts, computes and opens in one run.
 
+    Raises `UsageError` if nothing computes under that name.
+
     Parameters
     ----------
     mode : str
@@ -56,11 +58,6 @@ def sealing(
         Of the key.
     keyholder : str
         Role of whoever draws it.
-
-    Raises
-    ------
-    UsageError
-        If nothing computes under that name.
     """
     ledger = Ledger()
     costs = partial(costs_of, ledger)

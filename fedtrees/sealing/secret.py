@@ -24,10 +24,7 @@ class Unprintable:
 class Secret(Unprintable, Generic[Value]):
     """One secret value.
 
-    Parameters
-    ----------
-    value : object
-        Read back by `reveal` alone.
+    `value`: Read back by `reveal` alone.
     """
 
     __slots__ = ("__value",)

@@ -41,6 +41,8 @@ class Cuts:
     A split after bin ``b`` sends a row left iff ``x < cut[b]``. Values from the last cut on belong
     to the last bin.
 
+    Raises `DataError` if the arrays do not describe increasing finite cuts.
+
     Attributes
     ----------
     values : float32 array, shape (total_bins,)
@@ -52,11 +54,6 @@ class Cuts:
     categorical : bool array, shape (d,), or None
         Features split by sets of categories: codes 0, 1, ..., one bin each, so that the cuts are
         1, 2, ... None: all are split by thresholds.
-
-    Raises
-    ------
-    DataError
-        If the arrays do not describe increasing finite cuts.
     """
 
     values: NDArray[np.float32]
@@ -138,10 +135,8 @@ class Cuts:
     def with_categories(self, sizes: ArrayLike) -> Cuts:
         """Return cuts that give every category of some features a bin of its own.
 
-        Parameters
-        ----------
-        sizes : int array, shape (d,)
-            Number of categories of every feature; 0: its cuts stay as they are.
+        `sizes`: int array, shape (d,). Number of categories of every feature; 0: its cuts stay as
+        they are.
         """
         counts = np.asarray(sizes, dtype=np.int32)
         if counts.shape != (self.n_features,) or (counts > MOST_BINS).any():
@@ -253,10 +248,7 @@ def _bin(
 def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.float32]:
     """Return X as C-contiguous float32, shape (n, d).
 
-    Raises
-    ------
-    DataError
-        If X is not a matrix of the expected width, or holds an infinite value.
+    Raises `DataError` if X is not a matrix of the expected width, or holds an infinite value.
     """
     X = np.asarray(X)
     if X.ndim != 2 or (n_features is not None and X.shape[1] != n_features):
@@ -282,15 +274,10 @@ def _check_codes(X: NDArray[np.float32], cuts: Cuts, features: NDArray[np.intp])
 def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
     """Assign every value to its bin.
 
-    Parameters
-    ----------
-    X : float array, shape (n, d)
-        Rows; NaN marks a missing value.
+    `X`: float array, shape (n, d). Rows; NaN marks a missing value.
 
-    Raises
-    ------
-    DataError
-        If the width differs from the cuts', a value is infinite, or a category is no known code.
+    Raises `DataError` if the width differs from the cuts', a value is infinite, or a category is no
+    known code.
     """
     X = check_rows(X, cuts.n_features)
     if cuts.categorical is not None:

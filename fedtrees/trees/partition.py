@@ -127,15 +127,10 @@ class RowPartition:
 
     The order of rows within a node never changes: rows that were close in memory stay close.
 
-    Parameters
-    ----------
-    rows : int or int32 array, shape (m,)
-        How many rows, or which ones (a sample), start in node 0.
+    `rows`: int or int32 array, shape (m,). How many rows, or which ones (a sample), start in node
+    0.
 
-    Attributes
-    ----------
-    rows : int32 array, shape (m,)
-        Row numbers, every node's in one stretch.
+    `rows`: int32 array, shape (m,). Row numbers, every node's in one stretch.
     """
 
     def __init__(self, rows: int | NDArray[np.int32]) -> None:
@@ -146,10 +141,7 @@ class RowPartition:
     def ranges(self, nodes: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return begin and end of each node's stretch of `rows`, int64, shape (k, 2).
 
-        Raises
-        ------
-        DataError
-            If a node does not exist here.
+        Raises `DataError` if a node does not exist here.
         """
         unknown = [int(n) for n in nodes if int(n) not in self._ranges]
         if unknown:
@@ -194,10 +186,7 @@ class RowPartition:
     ) -> None:
         """Move rows to the children, given where each goes (as `goes_left` returns it).
 
-        Raises
-        ------
-        DataError
-            If the number of rows differs.
+        Raises `DataError` if the number of rows differs.
         """
         ranges = self.ranges(nodes)
         if len(goes_left) != (ranges[:, 1] - ranges[:, 0]).sum():

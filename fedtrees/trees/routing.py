@@ -58,10 +58,7 @@ class Routes:
     def rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """Return X as the kernels take it, float32, C-contiguous.
 
-        Raises
-        ------
-        DataError
-            If X is no table, or narrower than the features the trees use.
+        Raises `DataError` if X is no table, or narrower than the features the trees use.
         """
         X = np.asarray(X)
         width = 1 + int(self.feature.max(initial=-1))
@@ -87,10 +84,7 @@ class Routes:
 class Routed:
     """What ensembles of trees have in common.
 
-    Attributes
-    ----------
-    trees : tuple
-        Trees with the arrays that `Routes.of` takes.
+    `trees`: Trees with the arrays that `Routes.of` takes.
     """
 
     trees: tuple[Any, ...]
@@ -105,15 +99,9 @@ class Routed:
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T).
 
-        Parameters
-        ----------
-        X : float array, shape (n, d)
-            Rows; NaN marks a missing value.
+        `X`: float array, shape (n, d). Rows; NaN marks a missing value.
 
-        Raises
-        ------
-        DataError
-            If X is narrower than the features the trees use.
+        Raises `DataError` if X is narrower than the features the trees use.
         """
         return self._routes.apply(X)
 

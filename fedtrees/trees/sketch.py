@@ -61,17 +61,14 @@ def local_sketch(X: NDArray[Any], max_bin: int = 256) -> Sketch:
     ``8 * max_bin`` groups of equal size are represented by their largest value, so that the number
     of rows up to any value, read off the summary, is short by less than one group.
 
+    Raises `DataError` if a value is infinite.
+
     Parameters
     ----------
     X : float array, shape (n, d)
         Rows; NaN marks a missing value.
     max_bin : int
         Bins the final cuts may have per feature.
-
-    Raises
-    ------
-    DataError
-        If a value is infinite.
     """
     X = check_rows(X)
     parts = [_summary(X[:, f], POINTS_PER_BIN * max_bin) for f in range(X.shape[1])]
@@ -147,17 +144,14 @@ def quantile_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
 def equal_width_cuts(low: ArrayLike, high: ArrayLike, max_bin: int = 256) -> Cuts:
     """Return cuts ``high - i (high - low) / max_bin``, as FedTree's horizontal mode places them.
 
+    Raises `DataError` if the shapes differ, or ``low > high``, or a bound is infinite.
+
     Parameters
     ----------
     low, high : float arrays, shape (d,)
         Smallest and largest value of every feature, over all owners. NaN: none is known.
     max_bin : int
         Bins per feature. A constant feature gets one; so does one without values.
-
-    Raises
-    ------
-    DataError
-        If the shapes differ, or ``low > high``, or a bound is infinite.
     """
     lows, highs = np.asarray(low, dtype=np.float32), np.asarray(high, dtype=np.float32)
     if lows.shape != highs.shape or lows.ndim != 1:

@@ -129,10 +129,7 @@ class ForestHist(ForestProtocol):
     are asked only for the features drawn at a node. Defaults of `max_bin` and `max_depth` keep
     messages small; `max_bin` is that of fedtree-hist.
 
-    Parameters
-    ----------
-    cuts : {"sketch", "equal-width", "public"}
-        As in the boosting protocols.
+    `cuts`: As in the boosting protocols.
     """
 
     max_depth: int | None = 10

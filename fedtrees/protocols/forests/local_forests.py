@@ -28,10 +28,7 @@ _FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability
 class GrowingClient(Party):
     """A client that grows a forest on its own rows, with its own cut points and randomness.
 
-    Parameters
-    ----------
-    least_leaf_rows : int
-        Different rows that a defense leaves on either side of a split.
+    `least_leaf_rows`: Different rows that a defense leaves on either side of a split.
     """
 
     role = "client"
@@ -133,10 +130,7 @@ def no_trees(n_classes: int) -> LocalForest:
 def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
     """Return the trees of all clients, in the order of the clients.
 
-    Raises
-    ------
-    DataError
-        If no client sent a tree.
+    Raises `DataError` if no client sent a tree.
     """
     parts = [p for p in parts if len(p.sizes)]
     if not parts:

@@ -340,10 +340,7 @@ class DPGBDT(Protocol):
     def norms(self, objective: Objective) -> tuple[float, float]:
         """Return the bounds on the norms of a row's gradients and hessians; infinite: none.
 
-        Raises
-        ------
-        UsageError
-            If there is noise, and nothing bounds the gradients.
+        Raises `UsageError` if there is noise, and nothing bounds the gradients.
         """
         g, h = objective.norms if self.noisy else (math.inf, math.inf)
         g = g if self.clip is None else min(g, self.clip)

@@ -43,10 +43,7 @@ from fedtrees.trees.partition import ROOT, RowPartition
 class HistogramClient(GrowingClient):
     """A client: answers histogram requests, moves its rows.
 
-    Parameters
-    ----------
-    clip : float or None
-        Bound on a row's gradient, where a defense asks for one.
+    `clip`: Bound on a row's gradient, where a defense asks for one.
     """
 
     def __init__(
@@ -138,10 +135,7 @@ class HistogramServer(Coordinator):
 
     Subclasses say what the clients are told after each level and each tree.
 
-    Attributes
-    ----------
-    gathers_sketches : bool
-        Whether every client receives everybody's sketch.
+    `gathers_sketches`: Whether every client receives everybody's sketch.
     """
 
     gathers_sketches: ClassVar[bool] = False

@@ -118,10 +118,7 @@ class HistogramProtocol(BoostingProtocol):
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
         """Return the number of categories of each feature split by categories, else 0.
 
-        Raises
-        ------
-        DataError
-            If a categorical feature does not declare its categories.
+        Raises `DataError` if a categorical feature does not declare its categories.
         """
         native = schema.categorical & self.enable_categorical
         counts = np.array([len(f.categories) for f in schema.features], dtype=np.int32)

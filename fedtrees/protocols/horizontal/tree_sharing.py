@@ -38,11 +38,8 @@ class TreeSharingProtocol(BoostingProtocol):
     numbers. `base_score` None: each client estimates one from its own labels for the trees that it
     grows before it is told of a model.
 
-    Parameters
-    ----------
-    intercept : {"mean", "newton"}
-        How a base score is estimated: as XGBoost 3.2 does, or as 2.1
-        (`fedtrees.trees.boosted.intercept.estimated_score`).
+    `intercept`: How a base score is estimated: as XGBoost 3.2 does, or as 2.1
+    (`fedtrees.trees.boosted.intercept.estimated_score`).
     """
 
     intercept: str = "mean"
@@ -80,10 +77,7 @@ class TreeSharingProtocol(BoostingProtocol):
 class FlowerProtocol(TreeSharingProtocol):
     """Trees grown on top of a global model, in `trees` federated rounds.
 
-    Parameters
-    ----------
-    local_trees : int
-        Boosting rounds of a client in a federated round.
+    `local_trees`: Boosting rounds of a client in a federated round.
     """
 
     local_trees: int = 1
@@ -103,10 +97,7 @@ class FlowerProtocol(TreeSharingProtocol):
 class BoostingClient(Party):
     """A client that boosts on its own rows, on top of the model it was told of last.
 
-    Parameters
-    ----------
-    least_rows : int
-        Rows that a defense wants on either side of a split.
+    `least_rows`: Rows that a defense wants on either side of a split.
     """
 
     role = "client"

@@ -160,10 +160,7 @@ class NetworkServer(Coordinator):
 def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> NDArray[np.float64]:
     """Return the mean of the updates by rows, float64, shape (parameters,).
 
-    Raises
-    ------
-    DataError
-        If it is not finite.
+    Raises `DataError` if it is not finite.
     """
     total, rows = np.zeros(len(sent.weights)), 0
     for reply in replies:
@@ -191,10 +188,7 @@ def declared(encoding: Encoding, schema: Schema) -> Encoding:
 
     Numbers as if uniform on their range, categories as if all were as frequent.
 
-    Raises
-    ------
-    DataError
-        If a number declares no range.
+    Raises `DataError` if a number declares no range.
     """
     low, high = (ends[encoding.feature].astype(np.float64) for ends in schema.ranges)
     numbers = encoding.category < 0

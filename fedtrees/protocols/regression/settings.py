@@ -47,10 +47,7 @@ class RegressionParams:
     def kind_for(self, schema: Schema) -> str:
         """Return the kind that is meant.
 
-        Raises
-        ------
-        UsageError
-            Of more than two classes, or a logistic one of a number.
+        Raises `UsageError`: of more than two classes, or a logistic one of a number.
         """
         if len(schema.classes) > 2:
             raise UsageError(
@@ -65,9 +62,7 @@ class RegressionParams:
 def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
     """Refuse what is no whole number in a range.
 
-    Raises
-    ------
-    UsageError
+    Raises `UsageError`.
     """
     if type(value) is not int or value < least or (most is not None and value > most):
         to = "or more" if most is None else f"to {most}"
@@ -77,9 +72,7 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
 def check_weightless(name: str, held: LocalData) -> None:
     """Refuse sample weights, which no regression here counts.
 
-    Raises
-    ------
-    DataError
+    Raises `DataError`.
     """
     if held.weight is not None:
         raise DataError(f"{name!r} holds sample weights; regressions count every row once")

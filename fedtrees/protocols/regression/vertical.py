@@ -203,10 +203,7 @@ class VerticalRegression(RegressionParams, Protocol):
 def declared(held: LocalData, schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and deviation of columns, as if uniform on the range that is declared.
 
-    Raises
-    ------
-    DataError
-        If a column declares none.
+    Raises `DataError` if a column declares none.
     """
     ends = [schema.features[c].declared_range for c in held.columns]
     for column, both in zip(held.columns, ends, strict=True):

@@ -52,9 +52,7 @@ class VerticalModel:
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Refuse: it takes all parties.
 
-        Raises
-        ------
-        ProtocolError
+        Raises `ProtocolError`.
         """
         raise ProtocolError(
             "nobody holds this model whole; its parties predict together: `Training.predict`"

@@ -65,10 +65,7 @@ class Owned:
 def checked_weights(weight: Any, n: int) -> NDArray[np.float32]:
     """Return sample weights as float32, shape (n,).
 
-    Raises
-    ------
-    DataError
-        If one is negative or not finite, or their number differs.
+    Raises `DataError` if one is negative or not finite, or their number differs.
     """
     weights = np.asarray(weight, dtype=np.float32)
     if weights.shape != (n,):
@@ -255,10 +252,7 @@ def enough_rows(counts: NDArray[np.int64], cuts: Cuts, least: int) -> Mask:
 
     Rows whose value is missing may go either way and are not counted on.
 
-    Parameters
-    ----------
-    counts : int64 array, shape (k, total_bins)
-        Rows per node and bin.
+    `counts`: int64 array, shape (k, total_bins). Rows per node and bin.
     """
     allowed = np.empty(counts.shape, dtype=bool)
     for begin, end in zip(cuts.offsets[:-1], cuts.offsets[1:], strict=True):
@@ -300,6 +294,9 @@ def grow_forest(
 ) -> Forest:
     """Boost a forest over one table.
 
+    Raises `DataError` if there are no rows, X does not fit the cuts or is infinite somewhere,
+    labels do not suit the objective, or all labels are equal and no base score is given.
+
     Parameters
     ----------
     X : float array, shape (n, d), or Bins
@@ -314,12 +311,6 @@ def grow_forest(
         Where samples of rows and columns are drawn from; default ``Streams(0)``.
     threads : int
         The result is the same for any number.
-
-    Raises
-    ------
-    DataError
-        If there are no rows, X does not fit the cuts or is infinite somewhere, labels do not suit
-        the objective, or all labels are equal and no base score is given.
     """
     rows = Owned(X if isinstance(X, Bins) else bin_rows(X, cuts), y, weight)
     objective.check(rows.y)

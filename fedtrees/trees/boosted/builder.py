@@ -42,6 +42,8 @@ class TreeBuilder:
     ) -> NDArray[np.int32]:
         """Split nodes; those with feature -1 stay leaves.
 
+        Raises `DataError` if a node does not exist or was split before.
+
         Parameters
         ----------
         nodes, feature, threshold, default_left, gain : arrays, shape (k,)
@@ -53,11 +55,6 @@ class TreeBuilder:
         -------
         int32 array, shape (k,)
             Left children (the right child is one more), -1 where the node stays a leaf.
-
-        Raises
-        ------
-        DataError
-            If a node does not exist or was split before.
         """
         ids = np.asarray(nodes, dtype=np.int64)
         columns = np.asarray(feature, dtype=np.int64)
@@ -114,10 +111,7 @@ class TreeBuilder:
     def set_values(self, nodes: ArrayLike, values: ArrayLike) -> None:
         """Set the outputs of leaves, in log-odds, learning rate included, shape (k,).
 
-        Raises
-        ------
-        DataError
-            If a node is not a leaf.
+        Raises `DataError` if a node is not a leaf.
         """
         outputs = np.asarray(values, dtype=np.float32)
         for node, value in zip(np.asarray(nodes).tolist(), outputs, strict=True):

@@ -63,6 +63,8 @@ class Tree:
 class Forest(Routed):
     """A boosted ensemble of K outputs: tree t adds to output ``t % K``.
 
+    Raises `DataError` if trees or base margins do not fit the number of outputs.
+
     Attributes
     ----------
     trees : tuple of Tree
@@ -71,11 +73,6 @@ class Forest(Routed):
         Margins every row starts from.
     objective : Objective
         What turns margins into predictions; it fixes K.
-
-    Raises
-    ------
-    DataError
-        If trees or base margins do not fit the number of outputs.
     """
 
     trees: tuple[Tree, ...]

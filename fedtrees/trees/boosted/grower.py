@@ -131,6 +131,8 @@ class TreeGrower:
     def complete(self, built: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the histograms of all `nodes` from those of `to_build`.
 
+        Raises `DataError` if the shape does not fit.
+
         Parameters
         ----------
         built : int64 array, shape (m, total_bins, 2)
@@ -138,11 +140,6 @@ class TreeGrower:
         Returns
         -------
         int64 array, shape (k, total_bins, 2)
-
-        Raises
-        ------
-        DataError
-            If the shape does not fit.
         """
         wanted = (len(self.to_build), self._cuts.total_bins, 2)
         if built.shape != wanted:

@@ -19,6 +19,8 @@ def estimated_score(
 
     A probability for ``binary:logistic``, 0 and 1 included; margins otherwise.
 
+    Raises `DataError` if there is no row of any weight.
+
     Parameters
     ----------
     sums : float64 array, shape (m,)
@@ -26,11 +28,6 @@ def estimated_score(
     how : {"mean", "newton"}
         The label mean as XGBoost 3.2 takes it (of more than two classes, the centred logarithms of
         their shares), or one Newton step from margin 0 as 2.1 does (more than two classes: 0.5).
-
-    Raises
-    ------
-    DataError
-        If there is no row of any weight.
     """
     if not sums[1:].sum() > 0:
         raise DataError("no training row, or none of any weight; there is no base score to take")

@@ -99,10 +99,7 @@ class Objective(ABC):
     def start(self, sums: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return the margins boosting starts from, float32, shape (K,), from all target sums.
 
-        Raises
-        ------
-        DataError
-            If no start is finite (a class without rows).
+        Raises `DataError` if no start is finite (a class without rows).
         """
 
     def bits(self, sums: NDArray[np.float64]) -> Bits:
@@ -340,17 +337,14 @@ OBJECTIVES = (Logistic.name, Softmax.name, SquaredError.name)
 def objective_of(name: str | None, classes: Sequence[Any]) -> Objective:
     """Return the objective of that name; None: the one that suits the target.
 
+    Raises `UsageError` if the name is unknown or does not suit the target.
+
     Parameters
     ----------
     name : str or None
         One of `OBJECTIVES`.
     classes : sequence
         The target's classes, empty if it is a number.
-
-    Raises
-    ------
-    UsageError
-        If the name is unknown or does not suit the target.
     """
     if name is None:
         fitting = {0: SquaredError.name, 2: Logistic.name}
@@ -367,10 +361,7 @@ def objective_of(name: str | None, classes: Sequence[Any]) -> Objective:
 def named_objective(name: str, n_classes: int) -> Objective:
     """Return the objective of that name, one of `OBJECTIVES`.
 
-    Raises
-    ------
-    UsageError
-        If the name is unknown.
+    Raises `UsageError` if the name is unknown.
     """
     check_known("objective", name, OBJECTIVES)
     simple: dict[str, Objective] = {Logistic.name: LOGISTIC, SquaredError.name: SQUARED_ERROR}

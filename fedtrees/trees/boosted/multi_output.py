@@ -125,17 +125,15 @@ class MultiOutputGrower:
 
     It is used as `fedtrees.trees.boosted.grower.TreeGrower` is, with K pairs of sums for one.
 
+    `nodes, to_build`: int32 array. Nodes that wait for a decision, and those of them whose
+    histograms have to be built.
+
     Parameters
     ----------
     params : TreeParams
         `max_leaves` and `grow_policy` are not read.
     root_sums : int64 array, shape (K, 2)
     bits : pair of int
-
-    Attributes
-    ----------
-    nodes, to_build : int32 array
-        Nodes that wait for a decision, and those of them whose histograms have to be built.
     """
 
     def __init__(

@@ -23,6 +23,8 @@ def _is_number(value: Any) -> bool:
 class TreeParams:
     """Hyperparameters, under XGBoost's names and with its defaults where it has one.
 
+    Raises `UsageError` if a value is outside its range.
+
     Attributes
     ----------
     trees : int
@@ -58,11 +60,6 @@ class TreeParams:
         Prediction every row starts from: a probability in (0, 1) for `binary:logistic`, a margin
         for `multi:softprob`, a value for `reg:squarederror`. None: what the training rows' labels
         suggest (their mean, as XGBoost).
-
-    Raises
-    ------
-    UsageError
-        If a value is outside its range.
     """
 
     trees: int = 100

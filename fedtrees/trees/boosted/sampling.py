@@ -41,10 +41,7 @@ class ColumnSampler:
 
     As in XGBoost, a share of m features is ``max(1, floor(share * m))`` of them.
 
-    Parameters
-    ----------
-    streams : Streams
-        Of whoever decides on splits.
+    `streams`: Of whoever decides on splits.
     """
 
     def __init__(self, cuts: Cuts, params: TreeParams, streams: Streams, tree: int) -> None:

@@ -20,10 +20,7 @@ def xgboost_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
     values it prunes every ``16 max_bin + 2`` rows and merges, so that beyond so many rows its cuts
     depend on their order, and these are others of the same rank error.
 
-    Parameters
-    ----------
-    X : float array, shape (n, d)
-        Rows; NaN marks a missing value.
+    `X`: float array, shape (n, d). Rows; NaN marks a missing value.
 
     Raises
     ------

@@ -36,17 +36,11 @@ def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
     leaves keep gains and sums of hessians (``h``, summed up from ``leaf_weight``); ``g`` is not in
     the file.
 
-    Parameters
-    ----------
-    model : bytes or path
-        The text, encoded, or a file.
+    `model`: The text, encoded, or a file.
 
-    Raises
-    ------
-    DataError
-        If the model is truncated, for another objective than `READ_OBJECTIVES`, has categorical
-        splits or linear leaves, or sends zeros another way than the numbers on both sides of them
-        (``zero_as_missing``), which no threshold can say.
+    Raises `DataError` if the model is truncated, for another objective than `READ_OBJECTIVES`, has
+    categorical splits or linear leaves, or sends zeros another way than the numbers on both sides
+    of them (``zero_as_missing``), which no threshold can say.
     """
     data = model if isinstance(model, bytes) else read_model_file(model)
     header, blocks = sections(data.decode("utf-8", errors="replace").splitlines())
@@ -66,21 +60,15 @@ def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
 def rows_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64] | None:
     """Return the training rows of every node as the file counts them in its leaves.
 
-    Parameters
-    ----------
-    block : dict
-        Entries of one tree, from `sections`.
+    `block`: Entries of one tree, from `sections`.
+
+    Raises `DataError` if the entries do not make a tree, or there is not a count for each leaf.
 
     Returns
     -------
     int64 array, shape (n_nodes,), or None
         In the node order of the tree `from_lightgbm_text` reads; inner nodes hold the sum of their
         leaves. None where the file has no ``leaf_count``.
-
-    Raises
-    ------
-    DataError
-        If the entries do not make a tree, or there is not a count for each leaf.
     """
     if not block.get("leaf_count"):
         return None
@@ -111,10 +99,7 @@ def _incomplete(reason: str) -> DataError:
 def sections(lines: list[str]) -> tuple[dict[str, str], list[dict[str, str]]]:
     """Return the entries before the trees and those of every tree.
 
-    Raises
-    ------
-    DataError
-        If the lines are no LightGBM model, or not a complete one.
+    Raises `DataError` if the lines are no LightGBM model, or not a complete one.
     """
     if not lines or lines[0] != "tree":
         raise DataError("not a LightGBM text model: the first line is not 'tree'")

@@ -30,10 +30,8 @@ def decode_ubjson(data: bytes) -> Any:
     No length is believed before that many bytes are there, so that a short file cannot ask for
     much memory.
 
-    Raises
-    ------
-    DataError
-        If the bytes are truncated, followed by others, or not UBJSON as XGBoost writes it.
+    Raises `DataError` if the bytes are truncated, followed by others, or not UBJSON as XGBoost
+    writes it.
     """
     decoder = _Decoder(data)
     value = decoder.value(decoder.take(1))

@@ -82,10 +82,7 @@ def _written_sets(tree: Tree) -> dict[str, list[int]]:
 def _read_sets(tree: dict[str, Any], by_category: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
     """Return the categories that go right, bool, shape (n_nodes, width).
 
-    Raises
-    ------
-    DataError
-        Unless every split by categories has a set, of codes this engine can hold.
+    Raises `DataError` unless every split by categories has a set, of codes this engine can hold.
     """
     if not by_category.any():
         return None
@@ -134,9 +131,7 @@ def check_categories(trees: Sequence[dict[str, Any]]) -> None:
     A set has a cell for every node of the model and every code up to the largest one, so that a few
     bytes of a file ask for much.
 
-    Raises
-    ------
-    DataError
+    Raises `DataError`.
     """
     listed = (tree for tree in trees if len(tree.get("categories", ())))
     codes = [_nodes(tree, "categories", np.int64) for tree in listed]
@@ -233,10 +228,7 @@ def _renumbered(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the children of the kept nodes, numbered among them.
 
-    Raises
-    ------
-    DataError
-        Unless every node but the root is the child of exactly one node before it.
+    Raises `DataError` unless every node but the root is the child of exactly one node before it.
     """
     inner = kept[left[kept] >= 0]
     children = np.concatenate([left[inner], right[inner]])

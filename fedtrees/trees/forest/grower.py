@@ -112,6 +112,8 @@ class ForestGrower:
     ) -> Decisions:
         """Split the waiting nodes; once all of a level are settled, move on to their children.
 
+        Raises `DataError` if the shape does not fit.
+
         Parameters
         ----------
         counts : int64 array, shape (bins of all `features`, K)
@@ -123,11 +125,6 @@ class ForestGrower:
         -------
         Decisions
             Of the whole level; empty while some of its nodes need more counts.
-
-        Raises
-        ------
-        DataError
-            If the shape does not fit.
         """
         level = self._levels[-1]
         starts = pair_starts(self.features, self._cuts.n_bins)
@@ -222,6 +219,9 @@ def grow_random_forest(
 ) -> RandomForest:
     """Grow a forest over one table.
 
+    Raises `DataError` if there is no row, a label is no class code, or X does not fit the cuts or
+    is infinite somewhere.
+
     Parameters
     ----------
     X : float array, shape (n, d), or Bins
@@ -232,12 +232,6 @@ def grow_random_forest(
         K; by default one more than the largest code, and 2 at least.
     seed : int or Streams
         Every draw derives from it.
-
-    Raises
-    ------
-    DataError
-        If there is no row, a label is no class code, or X does not fit the cuts or is infinite
-        somewhere.
     """
     bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
     labels = _labels(y, len(bins), n_classes)

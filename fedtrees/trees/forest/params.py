@@ -37,6 +37,8 @@ class ForestParams:
     A row drawn three times counts as three rows in `min_samples_split` and `min_samples_leaf`:
     summed class counts know no difference (scikit-learn counts distinct rows).
 
+    Raises `UsageError` if a value is outside its range.
+
     Attributes
     ----------
     trees : int
@@ -60,11 +62,6 @@ class ForestParams:
         Leaves per tree, at least 2; those splits stay that lower the impurity most.
     max_bin : int
         Bins per feature, 2 to 65534.
-
-    Raises
-    ------
-    UsageError
-        If a value is outside its range.
     """
 
     trees: int = 100
