@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.errors import check_positive, check_whole
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal, exempting
 from fedtrees.core.registry import register
@@ -61,9 +61,7 @@ class PrivateQuantileCuts(Defense):
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
-        whole = isinstance(self.quantiles, int) and not isinstance(self.quantiles, bool)
-        if not whole or not 1 <= self.quantiles <= 1024:
-            raise UsageError(f"quantiles={self.quantiles!r}: give a whole number from 1 to 1024")
+        check_whole("quantiles", self.quantiles, 1, 1024)
 
     def claim(self) -> Guarantee:
         """Return pure DP of the cut points."""

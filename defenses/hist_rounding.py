@@ -7,7 +7,7 @@ from typing import Any
 from fedtrees.core.channel import Change
 from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.errors import check_flag, check_positive
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
@@ -41,8 +41,7 @@ class HistogramRounding(Defense):
 
     def __post_init__(self) -> None:
         check_positive("step", self.step)
-        if not isinstance(self.random, bool):
-            raise UsageError(f"random={self.random!r}: give true or false")
+        check_flag("random", self.random)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding of sums and totals."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Context, Defense, Level, Place
-from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.errors import UsageError, check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, MutualInformation
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -59,8 +59,7 @@ class IDLMID(Defense):
 
     def __post_init__(self) -> None:
         check_positive("xi", self.xi)
-        if not isinstance(self.relative, bool):
-            raise UsageError(f"relative={self.relative!r}: give true or false")
+        check_flag("relative", self.relative)
         most, what = (1.0, "a share") if self.relative else (math.log(_MOST_ROWS), "nats")
         if self.xi > most:
             raise UsageError(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Memory
 from fedtrees.core.defense import Context, Defense, Place, Stage
-from fedtrees.core.errors import DataError, UsageError, check_positive
+from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -183,8 +183,7 @@ class ManyStages(NoisyLabels):
             raise UsageError(
                 f"stages={self.stages!r}: give a whole number, 2 or more; one stage is 'lp-1st'"
             )
-        if not isinstance(self.published, bool):
-            raise UsageError(f"published={self.published!r}: give true or false")
+        check_flag("published", self.published)
 
     @property
     def parts(self) -> int:

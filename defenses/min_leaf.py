@@ -6,7 +6,7 @@ from typing import Any
 
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Defense, Place
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -29,8 +29,7 @@ class MinLeaf(Defense):
     guarantee = Structural()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:
-            raise UsageError(f"k must be a whole number of 2 or more; got {self.k!r}")
+        check_whole("k", self.k, 2)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that splits which would leave fewer rows are not made."""

@@ -18,7 +18,7 @@ from fedtrees.core.aggregation import (
     summands,
     whole,
 )
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_flag, check_whole
 from fedtrees.core.messages import Message, Trait
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -77,11 +77,9 @@ class Paillier(RealSums):  # type: ignore[misc]
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes.check_key_bits("bits", self.bits)
-        width = self.packing
-        if width is not None and (type(width) is not int or not 8 <= width <= _INT64_BITS):
-            raise UsageError(f"packing={width!r}: give a whole number of bits from 8 to 64")
-        if not isinstance(self.djn, bool):
-            raise UsageError(f"djn={self.djn!r}: give true or false")
+        if self.packing is not None:
+            check_whole("packing", self.packing, 8, _INT64_BITS)
+        check_flag("djn", self.djn)
 
     def strength(self) -> tuple[int, str]:
         """Return that of the key, and the assumptions."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.errors import DataError, UsageError, check_whole
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -43,8 +43,7 @@ class ReducedLeakage(Defense):
     requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.trees, int) or isinstance(self.trees, bool) or self.trees < 1:
-            raise UsageError(f"trees={self.trees!r}: give a whole number, 1 or more")
+        check_whole("trees", self.trees, 1)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse more rounds than are grown."""

@@ -19,21 +19,12 @@ MOST_ROWS = 5000
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """Orthonormal left sides of what sums say of the open rows, and their right sides.
+    """Orthonormal left sides of what sums say of the open rows, and their right sides."""
 
-    Attributes
-    ----------
-    open : int64 array, shape (m,)
-        Rows whose bin is not certain.
-    sides : float64 array, shape (m, r)
-    sums : float64 array, shape (r, B + 1)
-    allowed : bool array, shape (m, B + 1)
-    """
-
-    open: NDArray[np.int64]
-    sides: Floats
-    sums: Floats
-    allowed: NDArray[np.bool_]
+    open: NDArray[np.int64]  # shape (m,): rows whose bin is not certain
+    sides: Floats  # float64 array, shape (m, r)
+    sums: Floats  # float64 array, shape (r, B + 1)
+    allowed: NDArray[np.bool_]  # shape (m, B + 1)
 
     def nearest(self, start: Floats) -> Floats:
         """Return shares (m, B + 1) that keep to sums and bins allowed, found from a start.

@@ -17,21 +17,13 @@ ROUNDS, WHOLE, BLOCK = 8, 500, 250
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """What samples agree on.
+    """What samples agree on."""
 
-    Attributes
-    ----------
-    value : int16 array, shape (n, G + 1)
-        Levels and class of each row.
-    probability : float64 array, shape (n, G + 1, most levels)
-        Share of the samples whose matched row has each level.
-    spread : float
-        Mean share of columns in which a sample's matched row differs from `value`: the error that
-        the samples themselves expect.
-    """
-
-    value: NDArray[np.int16]
+    value: NDArray[np.int16]  # shape (n, G + 1): levels and class of each row
+    # shape (n, G + 1, most levels): share of the samples whose matched row has each level
     probability: NDArray[np.float64]
+    # mean share of columns in which a sample's matched row differs from `value`: the error that the
+    # samples themselves expect
     spread: float
 
 

@@ -22,17 +22,11 @@ MOST_ROWS = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Enumeration:
-    """All rows that the variables allow, and the leaf of each in each tree.
-
-    Attributes
-    ----------
-    value : int16 array, shape (U, G)
-    leaf : int32 array, shape (U, T)
-    """
+    """All rows that the variables allow, and the leaf of each in each tree."""
 
     forest: NoisyForest
-    value: NDArray[np.int16]
-    leaf: NDArray[np.int32]
+    value: NDArray[np.int16]  # shape (U, G)
+    leaf: NDArray[np.int32]  # shape (U, T)
 
     @staticmethod
     def of(forest: NoisyForest) -> Enumeration:

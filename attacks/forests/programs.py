@@ -23,24 +23,13 @@ UNIT = 1000
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """What a solver found.
+    """What a solver found."""
 
-    Attributes
-    ----------
-    value : int16 array, shape (n, G + 1), or None
-        None where time ran out before there was any table.
-    cost : float
-        Nats, over leaves that rows can reach; infinite without a table.
-    bound : float
-        No table costs less.
-    optimal : bool
-        Proven.
-    """
-
+    # shape (n, G + 1): None where time ran out before there was any table
     value: NDArray[np.int16] | None
-    cost: float
-    bound: float
-    optimal: bool
+    cost: float  # nats, over leaves that rows can reach; infinite without a table
+    bound: float  # no table costs less
+    optimal: bool  # proven
 
 
 def cells_program(

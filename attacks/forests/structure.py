@@ -18,22 +18,14 @@ MOST_DEPTH = 14
 
 @dataclass(frozen=True, eq=False)
 class NoisyForest:
-    """Complete trees whose leaves tell, per class, how many rows they hold, with noise.
-
-    Attributes
-    ----------
-    variable : int32 array, shape (T, 2^d)
-        Variable that each node tests; node 1 is the root, those of node k are 2 k and 2 k + 1.
-    right : int64 array, shape (T, 2^d)
-        Levels that go right, as bits.
-    noisy : int64 array, shape (T, 2^d, K)
-        Counts of leaves from left to right.
-    """
+    """Complete trees whose leaves tell, per class, how many rows they hold, with noise."""
 
     variables: Variables
+    # shape (T, 2^d): variable that each node tests; node 1 is the root, those of node k are 2 k and
+    # 2 k + 1
     variable: NDArray[np.int32]
-    right: NDArray[np.int64]
-    noisy: NDArray[np.int64]
+    right: NDArray[np.int64]  # shape (T, 2^d): levels that go right, as bits
+    noisy: NDArray[np.int64]  # shape (T, 2^d, K): counts of leaves from left to right
 
     @staticmethod
     def of(

@@ -14,7 +14,7 @@ from fedtrees.attacks.gradients.evidence import (
 from fedtrees.attacks.gradients.inversion import drowning, invert
 from fedtrees.attacks.gradients.rehearsal import likely_rows, rehearsed
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guess import BatchRows, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -56,9 +56,7 @@ class TabLeak(Attack):
 
     def __post_init__(self) -> None:
         for name, least in {"batches": 1, "restarts": 0, "steps": 0, "most": 1}.items():
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise UsageError(f"{name}={value!r}: give a whole number, {least} or more")
+            check_whole(name, getattr(self, name), least)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return that no gradient of a network was seen, or only of more rows than `most`."""

@@ -28,18 +28,11 @@ _MANY = 48
 
 @dataclass(frozen=True, eq=False)
 class Inversion:
-    """What was found.
-
-    Attributes
-    ----------
-    confidence : float64 array, shape (B, d)
-    loss : float
-        1 - cos of the best restart, or of what likely rows agree on.
-    """
+    """What was found."""
 
     table: Table
-    confidence: NDArray[np.float64]
-    loss: float
+    confidence: NDArray[np.float64]  # shape (B, d)
+    loss: float  # 1 - cos of the best restart, or of what likely rows agree on
 
 
 def noise_of(target: Any, rows: int, encoding: Encoding) -> float:

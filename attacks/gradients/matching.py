@@ -18,17 +18,10 @@ class Matching:
     those units' outputs, <g, t> is the sum of D_l (A_{l-1} T_l'), and |g|^2 that of (A A' + 1)
     (D D'). The derivative by X of <V, g(X)> for a V held fixed is that of the rows' loss along V
     in the parameters: one tangent pass forward and one back (Pearlmutter 1994).
-
-    Attributes
-    ----------
-    layers : sequence of (weight, bias)
-        The network, as `fedtrees.neural.perceptron.Layers.split` returns it.
-    target : sequence of (weight, bias)
-        The gradient t, likewise.
     """
 
-    layers: Sequence[Layer]
-    target: Sequence[Layer]
+    layers: Sequence[Layer]  # the network, as `fedtrees.neural.perceptron.Layers.split` returns it
+    target: Sequence[Layer]  # the gradient t, likewise
 
     def __post_init__(self) -> None:
         forward, back = [], []

@@ -22,24 +22,14 @@ _SHARES, _NUMBERS = 9e-5, 3e-4
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Where the restarts ended.
+    """Where the restarts ended."""
 
-    Attributes
-    ----------
-    weights : float32 array, shape (R, B, D)
-        Shares of every category, 0 in columns of continuous features.
-    numbers : float32 array, shape (R, B, continuous features)
-        Standardised.
-    loss : float64 array, shape (R,)
-        1 - cos at the last step, of shares that need not be 0 or 1.
-    probability : float32 array, shape (R, B, K)
-        What the network predicts for the rows.
-    """
-
+    # shape (R, B, D): shares of every category, 0 in columns of continuous features
     weights: NDArray[np.float32]
-    numbers: NDArray[np.float32]
+    numbers: NDArray[np.float32]  # shape (R, B, continuous features): standardised
+    # shape (R,): 1 - cos at the last step, of shares that need not be 0 or 1
     loss: NDArray[np.float64]
-    probability: NDArray[np.float32]
+    probability: NDArray[np.float32]  # shape (R, B, K): what the network predicts for the rows
 
 
 def null_space(weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float32]:

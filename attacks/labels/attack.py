@@ -25,7 +25,7 @@ from fedtrees.attacks.labels.spreading import spread
 from fedtrees.attacks.labels.twins import Twins, contract
 from fedtrees.attacks.labels.union import components
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -37,23 +37,13 @@ Single = Literal["drop", "keep"]
 
 @dataclass(frozen=True, eq=False)
 class LeafView:
-    """What attacks on labels read of a view.
-
-    Attributes
-    ----------
-    leaves : int32 array, shape (N, T)
-        Visible leaves; -1: absent.
-    trees : intp array, shape (T,)
-        Numbers of these trees.
-    eta : float64 array, shape (T,)
-        What they count.
-    """
+    """What attacks on labels read of a view."""
 
     view: View
     columns: Columns
-    leaves: NDArray[np.int32]
-    trees: NDArray[np.intp]
-    eta: NDArray[np.float64]
+    leaves: NDArray[np.int32]  # shape (N, T): visible leaves; -1: absent
+    trees: NDArray[np.intp]  # shape (T,): numbers of these trees
+    eta: NDArray[np.float64]  # shape (T,): what they count
     twins: Twins
     classes: int
 
@@ -234,8 +224,7 @@ class LabelMixture(LeafAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.rows) is not int or self.rows < 2:
-            raise UsageError(f"rows={self.rows!r}: give a whole number, 2 or more")
+        check_whole("rows", self.rows, 2)
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the likeliest labels of all starts."""

@@ -25,16 +25,10 @@ SAME = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The own candidate splits: bins of all rows.
+    """The own candidate splits: bins of all rows."""
 
-    Attributes
-    ----------
-    codes : int64 array, shape (N, F)
-    n_bins : int64 array, shape (F,)
-    """
-
-    codes: NDArray[np.int64]
-    n_bins: NDArray[np.int64]
+    codes: NDArray[np.int64]  # shape (N, F)
+    n_bins: NDArray[np.int64]  # shape (F,)
 
 
 def log_probability(

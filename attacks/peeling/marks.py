@@ -26,18 +26,10 @@ RIGHT = 0.999  # of rows whose sums all add up; a chance match is one in million
 
 @dataclass(frozen=True, eq=False)
 class Marked:
-    """The rows of a terminal node.
+    """The rows of a terminal node."""
 
-    Attributes
-    ----------
-    mark : int64 array, shape (n,)
-        Gradient with its noise, in units of 2^-30.
-    bins : int32 array, shape (n, d)
-        -1 where missing, -2 where it is open.
-    """
-
-    mark: Longs
-    bins: Ints
+    mark: Longs  # int64 array, shape (n,): gradient with its noise, in units of 2^-30
+    bins: Ints  # int32 array, shape (n, d): -1 where missing, -2 where it is open
 
 
 def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> Peeled:

@@ -49,25 +49,13 @@ MOST_OTHERS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Supported:
-    """Rows that are sure, and others if any were put beside them.
+    """Rows that are sure, and others if any were put beside them."""
 
-    Attributes
-    ----------
-    bins : int32 array, shape (m, d)
-        -1 where missing.
-    y : int64 array, shape (m,)
-    confidence : float64 array, shape (m,)
-    work : float
-        Steps of about 20 nanoseconds.
-    finished : bool
-        False where the bound on work ended the search.
-    """
-
-    bins: Ints
-    y: Longs
-    confidence: NDArray[np.float64]
-    work: float
-    finished: bool
+    bins: Ints  # int32 array, shape (m, d): -1 where missing
+    y: Longs  # int64 array, shape (m,)
+    confidence: NDArray[np.float64]  # shape (m,)
+    work: float  # steps of about 20 nanoseconds
+    finished: bool  # False where the bound on work ended the search
 
     def beside(self, bins: Ints, y: Longs, confidence: float) -> Supported:
         """Return these rows and others that are less sure."""

@@ -8,7 +8,7 @@ import numpy as np
 from fedtrees.attacks.queries.search import Search
 from fedtrees.attacks.queries.splits import Splits
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -57,8 +57,7 @@ class ThresholdQueries(Attack):
             raise UsageError(f"m={self.m!r}: give 3 records or more, or 0 to adapt to the budget")
         if not 0 <= self.epsilon < 1:
             raise UsageError(f"epsilon={self.epsilon!r} is a share of a range: 0 or more, below 1")
-        if self.columns not in ("told", "unknown"):
-            raise UsageError(f"columns={self.columns!r}: it is 'told' or 'unknown'")
+        check_known("columns", self.columns, ("told", "unknown"))
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why there is nobody to ask, or nothing to ask about; None if there is."""

@@ -25,21 +25,11 @@ HARDLY = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What is known of one column of X.
+    """What is known of one column of X."""
 
-    Attributes
-    ----------
-    rows : sequence of int
-        Whose entries are known.
-    values : sequence of number
-        The entries.
-    along : number or None
-        What the column has along the common direction: its weight.
-    """
-
-    rows: Sequence[int] = ()
-    values: Sequence[Any] = ()
-    along: Any = None
+    rows: Sequence[int] = ()  # whose entries are known
+    values: Sequence[Any] = ()  # the entries
+    along: Any = None  # what the column has along the common direction: its weight
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,23 +23,13 @@ from fedtrees.messages.regression import moments, standardised
 
 @dataclass(frozen=True, eq=False)
 class Rotated:
-    """Standardised columns of others but for a rotation, ``X = L R``.
+    """Standardised columns of others but for a rotation, ``X = L R``."""
 
-    Attributes
-    ----------
-    L : array, shape (m, r)
-    direction : array, shape (r,), or None
-        ``R W``, where weights W of the others are known.
-    weights : array, shape (n,), or None
-        W, of the columns that vary.
-    exact : bool
-        Whether residuals were solved for exactly.
-    """
-
-    L: Reals
+    L: Reals  # array, shape (m, r)
+    # array, shape (r,), or None: ``R W``, where weights W of the others are known
     direction: Reals | None
-    weights: Reals | None
-    exact: bool
+    weights: Reals | None  # array, shape (n,), or None: w, of the columns that vary
+    exact: bool  # whether residuals were solved for exactly
 
 
 def reals(values: Integers, bits: int, precise: bool) -> Reals:

@@ -27,15 +27,11 @@ class Whitened:
 
     Directions in which all rows' gradients are large (units that are on for every row: they tell
     sums over the batch) would hide those that tell which row has what.
-
-    Attributes
-    ----------
-    to : float32 array, shape (parameters, directions)
     """
 
     matching: Matching
     trees: SoftTrees
-    to: Floats
+    to: Floats  # float32 array, shape (parameters, directions)
 
     @classmethod
     def of(cls, matching: Matching, trees: SoftTrees, rng: np.random.Generator) -> Whitened:

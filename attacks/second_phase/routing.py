@@ -21,18 +21,11 @@ class SoftTrees:
 
     A feature's thresholds lie where a standard normal has as many quantiles: so features count
     alike whatever their units, and none of a victim's ranges is needed.
-
-    Attributes
-    ----------
-    models : int
-        K: as many trees of each, end to end.
-    d : int
-        Features.
     """
 
     trees: tuple[Tree, ...]
-    models: int
-    d: int
+    models: int  # K: as many trees of each, end to end
+    d: int  # features
 
     @cached_property
     def routes(self) -> Routes:

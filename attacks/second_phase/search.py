@@ -29,19 +29,12 @@ _KICKS = 10
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A guessed batch.
+    """A guessed batch."""
 
-    Attributes
-    ----------
-    cells : int32 array, shape (B, d)
-    y : int64 array, shape (B,)
-    loss : float
-        Squared distance from the gradient that was seen, each of its four parts in units of its
-        own norm and a quarter of the whole.
-    """
-
-    cells: NDArray[np.int32]
-    y: NDArray[np.int64]
+    cells: NDArray[np.int32]  # shape (B, d)
+    y: NDArray[np.int64]  # shape (B,)
+    # squared distance from the gradient that was seen, each of its four parts in units of its own
+    # norm and a quarter of the whole
     loss: float
 
 

@@ -25,7 +25,7 @@ from fedtrees.attacks.evidence.marginals import (
 from fedtrees.attacks.evidence.readable import shows
 from fedtrees.attacks.evidence.submission import Blind, Weight, submitted
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -55,8 +55,7 @@ class SketchReading(Attack):
     draws: int = 20
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise UsageError(f"draws={self.draws!r}: give a whole number of 1 or more")
+        check_whole("draws", self.draws, 1)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no summary of others' columns, None if they do."""

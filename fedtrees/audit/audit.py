@@ -72,30 +72,19 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Everything the audit found.
-
-    Attributes
-    ----------
-    settings : Settings or None
-        eta and lambda; None where they do not follow.
-    restored : bool
-        Masked sums of hessians were solved for.
-    assumes : tuple of str
-        Conditions that the file does not show and counts from leaf values alone rest on.
-    hint : str
-        What would let more be counted, as a sentence; or empty.
-    """
+    """Everything the audit found."""
 
     model: ModelFile
     fields: tuple[Field, ...]
-    settings: Settings | None
+    settings: Settings | None  # eta and lambda; None where they do not follow
     rows: Rows
     sources: Sources
     trees: tuple[TreeExposure, ...]
     summary: Summary
-    restored: bool = False
+    restored: bool = False  # masked sums of hessians were solved for
+    # conditions that the file does not show and counts from leaf values alone rest on
     assumes: tuple[str, ...] = ()
-    hint: str = ""
+    hint: str = ""  # what would let more be counted, as a sentence; or empty
 
 
 def audit(model: ModelFile, known: Known | None = None) -> Audit:

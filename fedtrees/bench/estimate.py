@@ -64,23 +64,12 @@ SLOW_DEFENSES = {"paillier", "masking"}
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run is expected to take.
+    """What a run is expected to take."""
 
-    Attributes
-    ----------
-    cpu_seconds : float
-        Of all processes together.
-    wall_seconds : float
-        With so many processes, each on a core of its own.
-    mebibytes : float
-        Of all processes together at their peak.
-    unmeasured : tuple of str
-        Protocols and defenses that no cost was measured of: they may take longer.
-    """
-
-    cpu_seconds: float
-    wall_seconds: float
-    mebibytes: float
+    cpu_seconds: float  # of all processes together
+    wall_seconds: float  # with so many processes, each on a core of its own
+    mebibytes: float  # of all processes together at their peak
+    # protocols and defenses that no cost was measured of: they may take longer
     unmeasured: tuple[str, ...] = ()
 
 

@@ -19,17 +19,10 @@ from fedtrees.protocols.views import view_of
 
 @dataclass(frozen=True)
 class Audited:
-    """What an audit found, and of what.
+    """What an audit found, and of what."""
 
-    Attributes
-    ----------
-    protocol : Protocol
-        With the parameters that the auditor chose.
-    claimed, spent : tuple of Guarantee
-        Of the last training.
-    """
-
-    protocol: Protocol
+    protocol: Protocol  # with the parameters that the auditor chose
+    # claimed, spent: of the last training
     claimed: tuple[Guarantee, ...]
     spent: tuple[Guarantee, ...]
     found: AtLeast

@@ -23,37 +23,20 @@ _LARGEST = np.float64(2.0 ** (_DIGITS * _DIGIT - _PLACES))  # more than a float3
 
 @dataclass(frozen=True)
 class Wire:
-    """What an aggregation may know and do in one run.
+    """What an aggregation may know and do in one run."""
 
-    Attributes
-    ----------
-    server : str
-        Who asked, and opens the sum.
-    rows : int or None
-        Declared rows of all parties, where each counts once; None where rows have weights.
-    exact : bool
-        Whether nobody adds noise or rounds: sums are then bounded by what rows can bring.
-    classes : int
-        Of the target; 0: it is a number.
-    parameters : mapping
-        The protocol's public parameters.
-    carry : callable
-        ``carry(sender, receivers, message, why)`` sends and writes down; a receiver who is the
-        sender opened it.
-    streams : Streams
-        Randomness of what happens to messages on their way, and no party's own.
-    least : int
-        How many replies must arrive for a sum to be opened: those whose shares of noise add up to
-        what is claimed.
-    """
-
-    server: str
+    server: str  # who asked, and opens the sum
+    # declared rows of all parties, where each counts once; None where rows have weights
     rows: int | None
-    exact: bool
-    classes: int
-    parameters: Mapping[str, Any]
+    exact: bool  # whether nobody adds noise or rounds: sums are then bounded by what rows can bring
+    classes: int  # of the target; 0: it is a number
+    parameters: Mapping[str, Any]  # the protocol's public parameters
+    # ``carry(sender, receivers, message, why)`` sends and writes down; a receiver who is the sender
+    # opened it
     carry: Callable[[str, tuple[str, ...], Message, str], None]
-    streams: Streams
+    streams: Streams  # randomness of what happens to messages on their way, and no party's own
+    # how many replies must arrive for a sum to be opened: those whose shares of noise add up to
+    # what is claimed
     least: int = 0
 
 

@@ -51,16 +51,10 @@ class Share(Change):
     """Each party adds a share of noise: only the sum over all parties has a law.
 
     Whoever colludes knows its own share, by what it sent.
-
-    Attributes
-    ----------
-    whole : Channel
-        Of the shares that the noise is calibrated for.
-    least : int
-        How many these are: a sum over fewer is not opened (`Wire.least`). 0: all who are asked.
     """
 
-    whole: Channel
+    whole: Channel  # of the shares that the noise is calibrated for
+    # how many these are: a sum over fewer is not opened (`Wire.least`). 0: all who are asked.
     least: int = 0
 
     def law(self, parties: int) -> Channel:

@@ -26,21 +26,13 @@ class Rounding(Channel):
     Whole numbers at halves go up; others to the even multiple.
 
     Raises `UsageError` if a step is not finite and above 0, or beyond 2^62 units.
-
-    Attributes
-    ----------
-    step : float or tuple of float
-        Above 0; a tuple has one for every number of a cell.
-    random : bool
-        To one of the two multiples beside it, with the odds that keep its mean, in place of the
-        nearest.
-    whole : bool
-        Whether numbers are whole.
     """
 
-    step: float | tuple[float, ...]
+    step: float | tuple[float, ...]  # above 0; a tuple has one for every number of a cell
+    # to one of the two multiples beside it, with the odds that keep its mean, in place of the
+    # nearest
     random: bool = False
-    whole: bool = False
+    whole: bool = False  # whether numbers are whole
 
     def __post_init__(self) -> None:
         steps = np.asarray(self.step, dtype=np.float64)

@@ -21,20 +21,13 @@ from fedtrees.sealing.slots import Slots
 
 @dataclass(frozen=True)
 class EncryptedArray:
-    """An int64 array under a key, many elements to a ciphertext.
-
-    Attributes
-    ----------
-    terms : int
-        How many arrays were added to make it.
-    ciphertexts : tuple of mpz
-        In the order of the elements, the last one not full.
-    """
+    """An int64 array under a key, many elements to a ciphertext."""
 
     public: PublicKey
     slots: Slots
     shape: tuple[int, ...]
-    terms: int
+    terms: int  # how many arrays were added to make it
+    # in the order of the elements, the last one not full
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
     @classmethod

@@ -29,19 +29,11 @@ from fedtrees.sealing.slots import Slots
 
 @dataclass(frozen=True)
 class EncryptedRows:
-    """Statistics of rows under a key, one ciphertext to a row.
-
-    Attributes
-    ----------
-    slots : Slots
-        Room for one addend a row.
-    statistics : int
-        Numbers in a row: 2 for (g, h), K for class counts.
-    """
+    """Statistics of rows under a key, one ciphertext to a row."""
 
     public: PublicKey
-    slots: Slots
-    statistics: int
+    slots: Slots  # room for one addend a row
+    statistics: int  # numbers in a row: 2 for (g, h), K for class counts
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
     @classmethod
@@ -151,23 +143,15 @@ class EncryptedRows:
 
 @dataclass(frozen=True, eq=False)
 class EncryptedHistogram:
-    """Sums that their owner has not read yet. They are not sent as they are: see `packed`.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Nodes, features, bins, statistics.
-    sent : bool array, shape (nodes, n_features, n_bins)
-        Bins that cross; of each node and feature as many as it can have occupied.
-    cells : tuple of mpz
-        One ciphertext for all statistics of a bin.
-    """
+    """Sums that their owner has not read yet. They are not sent as they are: see `packed`."""
 
     public: PublicKey
     slots: Slots
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, int, int, int]  # nodes, features, bins, statistics
+    # shape (nodes, n_features, n_bins): bins that cross; of each node and feature as many as it can
+    # have occupied
     sent: NDArray[np.bool_]
-    cells: tuple[mpz, ...] = field(repr=False)
+    cells: tuple[mpz, ...] = field(repr=False)  # one ciphertext for all statistics of a bin
 
     def packed(self, obfuscators: Obfuscators, ledger: Ledger | None = None) -> PackedHistogram:
         """Put as many bins into one ciphertext as it has room for, by Horner's rule.
@@ -198,19 +182,12 @@ class EncryptedHistogram:
 
 @dataclass(frozen=True, eq=False)
 class PackedHistogram:
-    """A histogram on its way back.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Nodes, features, bins, statistics.
-    sent : bool array, shape (nodes, n_features, n_bins)
-        Bins that are in it; all others are empty.
-    """
+    """A histogram on its way back."""
 
     public: PublicKey
     slots: Slots
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, int, int, int]  # nodes, features, bins, statistics
+    # shape (nodes, n_features, n_bins): bins that are in it; all others are empty
     sent: NDArray[np.bool_]
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 

@@ -133,17 +133,10 @@ class Partition:
     """A partition by name with its parameters, checked at construction.
 
     Raises `UsageError`: unknown name or parameter.
-
-    Attributes
-    ----------
-    name : str
-        Key of `PARTITIONS`, or how columns are spread (`fedtrees.data.columns`).
-    params : mapping of str to value
-        Keyword parameters of that function.
     """
 
-    name: str = "iid"
-    params: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "iid"  # key of `PARTITIONS`, or how columns are spread (`fedtrees.data.columns`)
+    params: Mapping[str, Any] = field(default_factory=dict)  # keyword parameters of that function
 
     def __post_init__(self) -> None:
         if self.name == BY_CLIENT and not self.params:

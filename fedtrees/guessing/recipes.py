@@ -30,20 +30,11 @@ _HIDDEN, _MOST_HIDDEN, _HIDDEN_IN_ALL, _DRAWS = 0.25, 50, 150, 16
 
 @dataclass(frozen=True)
 class Recipe:
-    """What own rows say of guessing rows like them.
+    """What own rows say of guessing rows like them."""
 
-    Attributes
-    ----------
-    share : float
-        Of `SHARES`, the share of a row's cells to take from other own rows.
-    guess : str
-        The blind guess, by its name in `fedtrees.guessing.blind.blind_guesses`.
-    apart : str
-        Draws of rows like own ones that are not the rows of the guess; empty: those of its `kind`.
-    """
-
-    share: float
-    guess: str
+    share: float  # of `SHARES`, the share of a row's cells to take from other own rows
+    guess: str  # the blind guess, by its name in `fedtrees.guessing.blind.blind_guesses`
+    # draws of rows like own ones that are not the rows of the guess; empty: those of its `kind`
     apart: str = ""
 
     @property

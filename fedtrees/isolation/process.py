@@ -52,25 +52,14 @@ class AttackError(FedtreesError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one attack.
+    """What came of one attack."""
 
-    Attributes
-    ----------
-    guess : Guess or None
-        None: it does not apply.
-    reason : Reason
-        Why it does not apply.
-    wall, cpu : float
-        Seconds its `run` took, by its own clock.
-    touched : tuple of str
-        What it opened, if it was watched.
-    """
-
-    guess: Guess | None = None
-    reason: Reason = FITS
+    guess: Guess | None = None  # None: it does not apply
+    reason: Reason = FITS  # why it does not apply
+    # wall, cpu: seconds its `run` took, by its own clock
     wall: float = 0.0
     cpu: float = 0.0
-    touched: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()  # what it opened, if it was watched
 
 
 class AttackProcess:

@@ -50,23 +50,16 @@ class Standardisation(Message):
 
 @dataclass(frozen=True, eq=False)
 class NetworkWeights(Message):
-    """The network at the start of a round: train on it.
-
-    Attributes
-    ----------
-    weights : float32 array, shape (parameters,)
-        As `fedtrees.neural.perceptron.Layers.split` takes them.
-    chosen : str
-        Names of the clients that take part, joined by commas; empty: all.
-    """
+    """The network at the start of a round: train on it."""
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.NETWORK})
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.MODEL, Reveal.LABELS, Reveal.FEATURES}
     )
     round: int
+    # shape (parameters,): as `fedtrees.neural.perceptron.Layers.split` takes them
     weights: NDArray[np.float32]
-    chosen: str = ""
+    chosen: str = ""  # names of the clients that take part, joined by commas; empty: all
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,19 +95,13 @@ class NetworkUpdate(Message):
 
 @dataclass(frozen=True, eq=False)
 class NetworkModel(Message):
-    """A trained network with how rows become its inputs.
-
-    Attributes
-    ----------
-    sizes : int64 array, shape (layers + 1,)
-    weights : float32 array, shape (parameters,)
-    feature, category, mean, std : array, shape (D,)
-        As `fedtrees.neural.encoding.Encoding` has them.
-    """
+    """A trained network with how rows become its inputs."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.MODEL})
-    sizes: NDArray[np.int64]
-    weights: NDArray[np.float32]
+    sizes: NDArray[np.int64]  # shape (layers + 1,)
+    weights: NDArray[np.float32]  # shape (parameters,)
+    # feature, category, mean, std: array, shape (D,): as `fedtrees.neural.encoding.Encoding` has
+    # them
     feature: NDArray[np.int64]
     category: NDArray[np.int64]
     mean: NDArray[np.float32]

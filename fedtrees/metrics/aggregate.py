@@ -15,26 +15,15 @@ _SEED = 20240817
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds.
+    """A mean over seeds."""
 
-    Attributes
-    ----------
-    mean : float or None
-        None if no value is defined.
-    low, high : float or None
-        Ends of the percentile bootstrap interval (Efron and Tibshirani 1993, Sec. 13.3). None
-        with fewer than two values.
-    n : int
-        Number of values that entered.
-    missing : int
-        Number of undefined values (None or NaN) that did not.
-    """
-
-    mean: float | None
+    mean: float | None  # None if no value is defined
+    # low, high: ends of the percentile bootstrap interval (Efron and Tibshirani 1993, Sec. 13.3).
+    # None with fewer than two values.
     low: float | None
     high: float | None
-    n: int
-    missing: int = 0
+    n: int  # number of values that entered
+    missing: int = 0  # number of undefined values (None or NaN) that did not
 
 
 def mean_interval(

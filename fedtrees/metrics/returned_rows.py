@@ -18,24 +18,14 @@ TARGET_ERROR = 1e-4
 
 @dataclass(frozen=True)
 class ReturnedRows:
-    """Returned rows against true ones, matched one to one on every bin and the label.
+    """Returned rows against true ones, matched one to one on every bin and the label."""
 
-    Attributes
-    ----------
-    right : float
-        Share of the true rows that were returned, right in every bin and the label.
-    wrong : float or None
-        Share of the returned rows that match no true row (left); None where none was returned.
-    owned : float or None
-        Share of the true rows that were returned with their owner; None where no owner was named.
-    returned : int
-        Number of returned rows.
-    """
-
-    right: float
+    right: float  # share of the true rows that were returned, right in every bin and the label
+    # share of the returned rows that match no true row (left); None where none was returned
     wrong: float | None
+    # share of the true rows that were returned with their owner; None where no owner was named
     owned: float | None
-    returned: int
+    returned: int  # number of returned rows
 
 
 def score_returned_rows(

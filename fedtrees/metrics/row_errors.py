@@ -14,24 +14,13 @@ from fedtrees.guessing.matching import assign, mismatch_counts
 
 @dataclass(frozen=True, eq=False)
 class RowErrors:
-    """How wrong matched rows are, as Gorgé et al. (2025) count it: labels do not matter.
+    """How wrong matched rows are, as Gorgé et al. (2025) count it: labels do not matter."""
 
-    Attributes
-    ----------
-    mean : float
-        Share of wrong cells: the matched Hamming error.
-    right : float
-        Share of rows without any.
-    worst : float
-        Share of wrong cells of the worst row.
-    inliers, outliers : float or None
-        Mean over rows that an isolation forest finds ordinary, and over the others; None where
-        there are no such rows.
-    """
-
-    mean: float
-    right: float
-    worst: float
+    mean: float  # share of wrong cells: the matched Hamming error
+    right: float  # share of rows without any
+    worst: float  # share of wrong cells of the worst row
+    # inliers, outliers: mean over rows that an isolation forest finds ordinary, and over the
+    # others; None where there are no such rows
     inliers: float | None
     outliers: float | None
 

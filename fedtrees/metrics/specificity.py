@@ -25,29 +25,17 @@ _TRAIN_SAMPLES = 10
 
 @dataclass(frozen=True)
 class Specificity:
-    """Score of a guess against its own victims, placed among scores against fresh samples.
+    """Score of a guess against its own victims, placed among scores against fresh samples."""
 
-    Attributes
-    ----------
-    z : float or None
-        (RA on the victims - mean RA on fresh samples) / standard deviation of the latter, that
-        deviation corrected for the finite reserve. None if all fresh scores are equal.
-    tail : float or None
-        Probability of a z at least as large under a standard normal.
-    rank : float
-        (1 + number of fresh samples scoring at least as high) / (1 + number of samples).
-    victims, fresh : float
-        RA against victims' rows, and mean RA against fresh samples.
-    rows : int
-        True rows per sample.
-    """
-
+    # (RA on the victims - mean RA on fresh samples) / standard deviation of the latter, that
+    # deviation corrected for the finite reserve. None if all fresh scores are equal.
     z: float | None
-    tail: float | None
-    rank: float
+    tail: float | None  # probability of a z at least as large under a standard normal
+    rank: float  # (1 + number of fresh samples scoring at least as high) / (1 + number of samples)
+    # victims, fresh: RA against victims' rows, and mean RA against fresh samples
     victims: float
     fresh: float
-    rows: int
+    rows: int  # True rows per sample
 
 
 def specificity(

@@ -20,19 +20,12 @@ class Encoding:
     A continuous feature is one column; a categorical one has a column per category, 1 where the row
     has it. All are standardised. A missing value is 0 after that where it is a number, and 0 before
     it in all columns of a category: they dropped such rows.
-
-    Attributes
-    ----------
-    feature : intp array, shape (D,)
-        Which feature every column is of, ascending.
-    category : int64 array, shape (D,)
-        Code that the column stands for; -1: the feature is continuous.
-    mean, std : float32 array, shape (D,)
-        In units of the feature; std is not 0.
     """
 
-    feature: NDArray[np.intp]
+    feature: NDArray[np.intp]  # shape (D,): which feature every column is of, ascending
+    # shape (D,): code that the column stands for; -1: the feature is continuous
     category: NDArray[np.int64]
+    # mean, std, shape (D,): in units of the feature; std is not 0
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
 

@@ -14,22 +14,14 @@ Floats = NDArray[np.floating[Any]]
 
 
 class Parts(NamedTuple):
-    """Parameters, or what belongs to them, as views.
+    """Parameters, or what belongs to them, as views."""
 
-    Attributes
-    ----------
-    rates : float array, shape (C, M)
-        The convolution's weight: a learning rate per channel and tree, the same for all clients.
-    shift : float array, shape (C,)
-    weight : float array, shape (C, K)
-        Of the linear layer.
-    bias : float array, shape (1,)
-    """
-
+    # float array, shape (C, M): the convolution's weight: a learning rate per channel and tree, the
+    # same for all clients
     rates: Any
-    shift: Any
-    weight: Any
-    bias: Any
+    shift: Any  # float array, shape (C,)
+    weight: Any  # float array, shape (C, K): of the linear layer
+    bias: Any  # float array, shape (1,)
 
 
 @dataclass(frozen=True)
@@ -38,18 +30,12 @@ class RatesNetwork:
 
     Its input are the outputs of K models of M trees each, end to end. As kernel and stride are M,
     the convolution is a matrix product, and needs no torch.
-
-    Attributes
-    ----------
-    models, trees : int
-        K and M.
-    channels : int
-        C.
     """
 
+    # models, trees: K and M
     models: int
     trees: int
-    channels: int = 64
+    channels: int = 64  # c
 
     @property
     def parameters(self) -> int:

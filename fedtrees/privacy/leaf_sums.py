@@ -10,18 +10,10 @@ _SHARE = 0.2  # of the budget, for hessians that are not bounded by gradients
 
 @dataclass(frozen=True)
 class RowBound:
-    """What a row may bring to the sums of one round: ``|g|^2 + |h / ratio|^2 <= norm^2``.
+    """What a row may bring to the sums of one round: ``|g|^2 + |h / ratio|^2 <= norm^2``."""
 
-    Attributes
-    ----------
-    norm : float
-        In units of the gradient; infinite: no bound.
-    ratio : float
-        Scale of the noise on hessians over that on gradients.
-    """
-
-    norm: float
-    ratio: float
+    norm: float  # in units of the gradient; infinite: no bound
+    ratio: float  # scale of the noise on hessians over that on gradients
 
 
 def row_bound(

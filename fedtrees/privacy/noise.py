@@ -32,17 +32,10 @@ class Noise(Channel):
     """Independent noise on every number.
 
     Raises `UsageError` if a scale is not finite and above 0.
-
-    Attributes
-    ----------
-    scale : float or tuple of float
-        Above 0; a tuple has one for every number of a cell.
-    whole : bool
-        Whether numbers are whole, and so is the noise.
     """
 
-    scale: Scale
-    whole: bool = False
+    scale: Scale  # above 0; a tuple has one for every number of a cell
+    whole: bool = False  # whether numbers are whole, and so is the noise
 
     additive = True
 

@@ -18,25 +18,14 @@ from fedtrees.isolation.process import attacks as process
 
 @dataclass(frozen=True)
 class Data:
-    """What is known of the table and of what was seen of it; what is not known excludes nothing.
-
-    Attributes
-    ----------
-    rows : int
-        That are trained on.
-    roles : mapping of str to str
-        Role of every party by name.
-    scored : function of a type of Claim, or None
-        Whether anything here compares such claims of an attack (its `gives`).
-    view : View or None
-        What an attack reads.
-    """
+    """What is known of the table and of what was seen of it; what is not known excludes nothing."""
 
     schema: Schema | None = None
-    rows: int = 0
-    roles: Mapping[str, str] = field(default_factory=dict)
+    rows: int = 0  # that are trained on
+    roles: Mapping[str, str] = field(default_factory=dict)  # role of every party by name
+    # whether anything here compares such claims of an attack (its `gives`)
     scored: Callable[[Any], bool] | None = None
-    view: View | None = None
+    view: View | None = None  # what an attack reads
 
 
 def fit(

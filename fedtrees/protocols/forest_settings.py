@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.errors import DataError, UsageError, check_flag
 from fedtrees.core.schema import Schema, Table
 from fedtrees.protocols.base import Protocol, Training
 from fedtrees.trees.files.forests import save_random_forest
@@ -28,8 +28,7 @@ class ForestProtocol(ForestParams, Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.leaf_counts, bool):
-            raise UsageError(f"leaf_counts={self.leaf_counts!r}: give true or false")
+        check_flag("leaf_counts", self.leaf_counts)
 
     def save(self, training: Training, path: Path) -> None:
         """Write the forest; where every row is counted once in each tree, so that this is known."""

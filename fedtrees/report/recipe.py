@@ -26,25 +26,14 @@ _RELIEF = 0.1  # share of the rows read that a defense must take to be called a 
 
 @dataclass(frozen=True)
 class Trial:
-    """A recipe against one adversary on one table.
+    """A recipe against one adversary on one table."""
 
-    Attributes
-    ----------
-    place : str
-        Table and adversary, in words.
-    cells : tuple of Cell
-        One for every measure of this adversary on this table, under whatever defense.
-    untested : str
-        Why this says nothing; "" where every attack that applies ran.
-    bytes : float
-        Traffic of training.
-    """
-
-    place: str
+    place: str  # table and adversary, in words
+    # one for every measure of this adversary on this table, under whatever defense
     cells: tuple[Cell, ...]
     price: Price
-    untested: str = ""
-    bytes: float = math.nan
+    untested: str = ""  # why this says nothing; "" where every attack that applies ran
+    bytes: float = math.nan  # traffic of training
 
 
 @dataclass(frozen=True)

@@ -31,22 +31,14 @@ class Slots:
 
     Raises `UsageError` if sums would not fit an int64, or a range is without 0, or has nothing
     else.
-
-    Attributes
-    ----------
-    limit : int
-        The greatest absolute value of one addend; in fixed point ``ceil(|x| 2^places)``.
-    terms : int
-        The most addends of a sum.
-    ranges : tuple of pair of int
-        The least and the greatest sum at each place, in turn, 0 among them; not given: from
-        ``-limit * terms`` to ``limit * terms``. Less where addends share one range, as sums over
-        rows do of which each party has some: that all together keep to it is known from elsewhere,
-        for nobody can check it on one addend.
     """
 
-    limit: int
-    terms: int
+    limit: int  # the greatest absolute value of one addend; in fixed point ``ceil(|x| 2^places)``
+    terms: int  # the most addends of a sum
+    # the least and the greatest sum at each place, in turn, 0 among them; not given: from ``-limit
+    # * terms`` to ``limit * terms``. Less where addends share one range, as sums over rows do of
+    # which each party has some: that all together keep to it is known from elsewhere, for nobody
+    # can check it on one addend.
     ranges: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.errors import DataError, check_whole
 from fedtrees.trees.jit import kernel
 
 MOST_BINS = 65534  # of a feature: a code and the mark of a missing value fit in 16 bits
@@ -20,8 +20,7 @@ _MARGIN = np.float32(1e-5)  # XGBoost's distance from the extremes to the outerm
 
 def check_max_bin(max_bin: int) -> None:
     """Raise UsageError unless a feature may have that many bins."""
-    if not 2 <= max_bin <= MOST_BINS:
-        raise UsageError(f"max_bin={max_bin!r}: give a whole number from 2 to {MOST_BINS}")
+    check_whole("max_bin", max_bin, 2, MOST_BINS)
 
 
 def upper_sentinel(high: np.float32) -> np.float32:

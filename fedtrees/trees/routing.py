@@ -18,23 +18,18 @@ _BLOCK = 2**14  # rows whose leaves in all trees are kept at once
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """All trees end to end; node ``i`` of tree ``t`` is ``start[t] + i``.
+    """All trees end to end; node ``i`` of tree ``t`` is ``start[t] + i``."""
 
-    Attributes
-    ----------
-    start : int64 array, shape (T,)
-    feature, threshold, left, right, default_left : arrays, shape (n_nodes of all trees,)
-        As in `fedtrees.trees.boosted.forest.Tree`; children are numbered within their tree.
-    categories : bool array, shape (n_nodes of all trees, width)
-        Where some split is by categories: those that go right. Of width 0 if none is.
-    """
-
-    start: NDArray[np.int64]
+    start: NDArray[np.int64]  # shape (T,)
+    # feature, threshold, left, right, default_left: arrays, shape (n_nodes of all trees,): as in
+    # `fedtrees.trees.boosted.forest.Tree`; children are numbered within their tree
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     default_left: NDArray[np.bool_]
+    # shape (n_nodes of all trees, width): where some split is by categories: those that go right.
+    # Of width 0 if none is.
     categories: NDArray[np.bool_]
 
     @staticmethod

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Change, Mechanism, Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.errors import UsageError, check_flag, check_known, check_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
@@ -167,9 +167,7 @@ class DPForest(Protocol):
                 f"epsilon={self.epsilon!r}: give a number > 0, or inf for exact counts"
             )
         for name, low, high in (("trees", 1, 10_000), ("depth", 1, 16), ("bins", 2, 65534)):
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high}")
+            check_whole(name, getattr(self, name), low, high)
         if self.trees << self.depth > _MOST_LEAVES:
             raise UsageError(
                 f"trees={self.trees} of depth={self.depth} have {self.trees << self.depth} leaves; "
@@ -178,8 +176,7 @@ class DPForest(Protocol):
         check_known("mechanism", self.mechanism, MECHANISMS)
         check_known("noise", self.noise, ("central", "distributed"))
         check_known("rows", self.rows, ("known", "noised"))
-        if not isinstance(self.repeats, bool):
-            raise UsageError(f"repeats={self.repeats!r}: give true or false")
+        check_flag("repeats", self.repeats)
         if self.noise == "distributed" and self.mechanism != "geometric":
             raise UsageError(
                 f"noise=distributed: {self.mechanism} is no sum of shares; take "

@@ -19,6 +19,7 @@ from fedtrees.core.errors import (
     check_known,
     check_positive,
     check_share,
+    check_whole,
 )
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
@@ -304,9 +305,7 @@ class DPGBDT(Protocol):
         for name, low, high in (
             ("trees", 1, 100_000), ("max_depth", 1, 12), ("features_per_tree", 0, 2**31 - 1),
         ):  # fmt: skip
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high}")
+            check_whole(name, getattr(self, name), low, high)
         if self.base_score is None:
             raise UsageError("base_score=None: give a number; the label mean would not be private")
         if self.clip is not None:

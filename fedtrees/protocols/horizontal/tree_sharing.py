@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import DataError, UsageError, check_known
+from fedtrees.core.errors import DataError, check_known, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -84,9 +84,7 @@ class FlowerProtocol(TreeSharingProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = self.local_trees
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise UsageError(f"local_trees={count!r}: give a whole number, 1 or more")
+        check_whole("local_trees", self.local_trees, 1)
 
     @property
     def rounds_at_once(self) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Stage
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
+from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
@@ -242,9 +242,7 @@ class NetworkProtocol(Protocol):
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
-            value = getattr(self, name, least)
-            if type(value) is not int or value < least:
-                raise UsageError(f"{name}={value!r}: give a whole number, {least} or more")
+            check_whole(name, getattr(self, name, least), least)
         check_positive("lr", self.lr)
         check_known("statistics", self.statistics, ("sums", "public"))
 

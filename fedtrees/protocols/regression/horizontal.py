@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import DataError, ProtocolError
+from fedtrees.core.errors import DataError, ProtocolError, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -32,7 +32,6 @@ from fedtrees.messages.regression import (
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.regression.settings import (
     RegressionParams,
-    check_count,
     check_weightless,
 )
 
@@ -60,7 +59,7 @@ class HorizontalRegression(RegressionParams, Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("bits", self.bits, 8, MOST_BITS)
+        check_whole("bits", self.bits, 8, MOST_BITS)
 
     def check(self, schema: Schema) -> None:
         """Refuse several classes."""

@@ -2,7 +2,14 @@
 
 from dataclasses import dataclass
 
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
+from fedtrees.core.errors import (
+    DataError,
+    UsageError,
+    check_flag,
+    check_known,
+    check_positive,
+    check_whole,
+)
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Schema
 
@@ -40,9 +47,8 @@ class RegressionParams:
         check_positive("lr", self.lr)
         if isinstance(self.alpha, bool) or not 0 <= self.alpha < 1 / self.lr:
             raise UsageError(f"alpha={self.alpha!r}: an L2 penalty from 0 to below 1 / lr")
-        if not isinstance(self.intercept, bool):
-            raise UsageError(f"intercept={self.intercept!r}: give true or false")
-        check_count("rounds", self.rounds, 1)
+        check_flag("intercept", self.intercept)
+        check_whole("rounds", self.rounds, 1)
 
     def kind_for(self, schema: Schema) -> str:
         """Return the kind that is meant.
@@ -57,16 +63,6 @@ class RegressionParams:
         if self.kind == "logistic" and not schema.classes:
             raise UsageError(f"kind=logistic: the target {schema.target!r} is a number")
         return self.kind or ("logistic" if schema.classes else "linear")
-
-
-def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Refuse what is no whole number in a range.
-
-    Raises `UsageError`.
-    """
-    if type(value) is not int or value < least or (most is not None and value > most):
-        to = "or more" if most is None else f"to {most}"
-        raise UsageError(f"{name}={value!r}: give a whole number, {least} {to}")
 
 
 def check_weightless(name: str, held: LocalData) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
+from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -48,7 +48,6 @@ from fedtrees.messages.regression import (
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.regression.settings import (
     RegressionParams,
-    check_count,
     check_weightless,
 )
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, check_columns_held
@@ -122,9 +121,9 @@ class VerticalRegression(RegressionParams, Protocol):
         check_known("arbiter", self.arbiter, MODES)
         check_known("statistics", self.statistics, ("own", "public"))
         check_positive("fake_scale", self.fake_scale)
-        check_count("bits", self.bits, 8, 1024)
-        check_count("batch", self.batch, 0)
-        check_count("fake", self.fake, 0)
+        check_whole("bits", self.bits, 8, 1024)
+        check_whole("batch", self.batch, 0)
+        check_whole("fake", self.fake, 0)
         if self.degree not in SIGMOIDS:
             raise UsageError(
                 f"degree={self.degree!r}: the sigmoid is a polynomial of degree 1 or 3"

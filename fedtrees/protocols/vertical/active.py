@@ -44,33 +44,22 @@ from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 @dataclass(eq=False)
 class TreeInProgress:
-    """What the active party keeps of the tree being grown.
-
-    Attributes
-    ----------
-    statistics : int64 array, shape (n, s)
-        Of all rows; 0 for those that the tree is not grown on.
-    columns : mapping of str to int32 array
-        Columns that the tree may use, by party.
-    parents : dict of int to int
-        By node.
-    hidden : set of int
-        Nodes that the others are not told of.
-    thresholds : dict of int to float32
-        Of the splits by own columns, by node.
-    classes : dict of int to int64 array, shape (total_bins, K)
-        Rows by bin and class of nodes, where something reads them.
-    """
+    """What the active party keeps of the tree being grown."""
 
     number: int
     round: int
+    # shape (n, s): of all rows; 0 for those that the tree is not grown on
     statistics: NDArray[np.int64]
     slots: Slots
     rows: RowPartition
+    # mapping of str to int32 array: columns that the tree may use, by party
     columns: dict[str, NDArray[np.int32]]
-    parents: dict[int, int] = field(default_factory=dict)
-    hidden: set[int] = field(default_factory=set)
+    parents: dict[int, int] = field(default_factory=dict)  # by node
+    hidden: set[int] = field(default_factory=set)  # nodes that the others are not told of
+    # of the splits by own columns, by node
     thresholds: dict[int, np.float32] = field(default_factory=dict)
+    # dict of int to int64 array, shape (total_bins, K): rows by bin and class of nodes, where
+    # something reads them
     classes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
 

@@ -35,19 +35,11 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Owned:
-    """The rows of one owner.
-
-    Attributes
-    ----------
-    y : array, shape (n,)
-        Labels.
-    weight : float array, shape (n,), or None
-        Sample weights; None: 1.
-    """
+    """The rows of one owner."""
 
     bins: Bins
-    y: NDArray[Any]
-    weight: NDArray[Any] | None = None
+    y: NDArray[Any]  # array, shape (n,): labels
+    weight: NDArray[Any] | None = None  # float array, shape (n,), or None: sample weights; None: 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "y", np.asarray(self.y))
@@ -132,33 +124,21 @@ def grow_tree(
 
 @dataclass(frozen=True, eq=False)
 class Continuation:
-    """One owner's rows and how trees are grown on them, whatever the model so far.
-
-    Attributes
-    ----------
-    streams : Streams
-        The owner's: samples of rows are drawn from it.
-    least_rows : int
-        A split needs so many rows on either side; 0: `min_child_weight` alone decides. Where a
-        round draws fewer, it draws none.
-    columns : Streams or None
-        Samples of columns are drawn from it. None: from `streams`.
-    bits : pair of int or None
-        Binary places of all sums. None: the most there is room for, anew in every round, which
-        nobody else need agree on.
-    workers : Workers
-        The trees are the same for any number of threads.
-    """
+    """One owner's rows and how trees are grown on them, whatever the model so far."""
 
     rows: Owned
     cuts: Cuts
     params: TreeParams
     objective: Objective
-    streams: Streams
+    streams: Streams  # the owner's: samples of rows are drawn from it
+    # a split needs so many rows on either side; 0: `min_child_weight` alone decides. Where a round
+    # draws fewer, it draws none.
     least_rows: int = 0
-    columns: Streams | None = None
+    columns: Streams | None = None  # samples of columns are drawn from it. None: from `streams`.
+    # binary places of all sums. None: the most there is room for, anew in every round, which nobody
+    # else need agree on.
     bits: Bits | None = None
-    workers: Workers = Workers()
+    workers: Workers = Workers()  # the trees are the same for any number of threads
 
     @cached_property
     def _blocks(self) -> list[tuple[slice, Owned]]:

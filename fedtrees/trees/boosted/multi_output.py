@@ -27,17 +27,10 @@ from fedtrees.trees.routing import Routed
 
 @dataclass(frozen=True, eq=False)
 class MultiOutputForest(Routed):
-    """A boosted ensemble of such trees: every tree adds to every margin.
+    """A boosted ensemble of such trees: every tree adds to every margin."""
 
-    Attributes
-    ----------
-    trees : tuple of Tree
-        Whose `value` has shape (n_nodes, K).
-    base_margin : float32 array, shape (K,)
-    """
-
-    trees: tuple[Tree, ...]
-    base_margin: NDArray[np.float32]
+    trees: tuple[Tree, ...]  # whose `value` has shape (n_nodes, K)
+    base_margin: NDArray[np.float32]  # shape (K,)
     objective: Objective
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:

@@ -147,25 +147,19 @@ def _objective(header: dict[str, str], trees: int) -> Objective:
 
 @dataclass(frozen=True, eq=False)
 class _Arrays:
-    """A tree as LightGBM writes it; inner nodes first, leaf ``~j`` is node ``len(feature) + j``.
+    """A tree as LightGBM writes it; inner nodes first, leaf ``~j`` is node ``len(feature) + j``."""
 
-    Attributes
-    ----------
-    feature, decision : int64 array, shape (m,)
-    threshold, gain : float64 array, shape (m,)
-    left, right : int64 array, shape (m,)
-    value : float64 array, shape (m + 1,)
-    weight : float64 array, shape (m + 1,), or None
-    """
-
+    # feature, decision, shape (m,)
     feature: NDArray[np.int64]
     decision: NDArray[np.int64]
+    # threshold, gain, shape (m,)
     threshold: NDArray[np.float64]
     gain: NDArray[np.float64]
+    # left, right, shape (m,)
     left: NDArray[np.int64]
     right: NDArray[np.int64]
-    value: NDArray[np.float64]
-    weight: NDArray[np.float64] | None
+    value: NDArray[np.float64]  # shape (m + 1,)
+    weight: NDArray[np.float64] | None  # shape (m + 1,)
 
     @staticmethod
     def of(block: dict[str, str], n_features: int) -> _Arrays:

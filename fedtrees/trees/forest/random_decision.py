@@ -19,15 +19,10 @@ class RandomSplits:
     """The tests of complete trees of one depth, in heap order: children of i are 2i + 1, 2i + 2.
 
     Raises `DataError` if the arrays are no complete trees.
-
-    Attributes
-    ----------
-    feature : int32 array, shape (T, 2^depth - 1)
-    threshold : float32 array, shape (T, 2^depth - 1)
-        A row goes right iff ``x >= threshold``; a missing value goes left.
     """
 
-    feature: NDArray[np.int32]
+    feature: NDArray[np.int32]  # shape (T, 2^depth - 1)
+    # shape (T, 2^depth - 1): a row goes right iff ``x >= threshold``; a missing value goes left
     threshold: NDArray[np.float32]
 
     def __post_init__(self) -> None:
@@ -79,18 +74,11 @@ class RandomDecisionForest:
     """Random decision trees (Fan et al. 2003) with class counts, noisy or not, in their leaves.
 
     Raises `DataError` if the counts do not fit the trees.
-
-    Attributes
-    ----------
-    counts : int64 array, shape (T, 2^depth, K)
-        Below 0 is noise.
-    rows : int
-        Training rows N as they were told; 0: they were not.
     """
 
     splits: RandomSplits
-    counts: NDArray[np.int64]
-    rows: int = 0
+    counts: NDArray[np.int64]  # shape (T, 2^depth, K): below 0 is noise
+    rows: int = 0  # training rows N as they were told; 0: they were not
 
     def __post_init__(self) -> None:
         trees, nodes = self.splits.feature.shape
