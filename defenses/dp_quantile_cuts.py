@@ -39,12 +39,8 @@ class PrivateQuantileCuts(Defense):
     Laplace noise. Columns are read in steps of their declared range; without one, as ranks among
     all float32 numbers.
 
-    Parameters
-    ----------
-    epsilon : float
-        In nats, of a client's whole summary, for one row added or removed.
-    quantiles : int
-        Per column and client, 1 to 1024; more of them are each less exact.
+    `epsilon`: In nats, of a client's whole summary, for one row added or removed.
+    `quantiles`: Per column and client, 1 to 1024; more of them are each less exact.
     """
 
     epsilon: float

@@ -22,13 +22,9 @@ class HistogramRounding(Defense):
 
     Rounding is no noise: it bounds nothing, and sums are of few whole numbers of rows.
 
-    Parameters
-    ----------
-    step : float
-        In units of the gradient, above 0.
-    random : bool
-        Round to one of the two multiples beside a sum, so that its mean stays, in place of the
-        nearest.
+    `step`: In units of the gradient, above 0.
+    `random`: Round to one of the two multiples beside a sum, so that its mean stays, in place of
+        the nearest.
     """
 
     step: float = 0.001

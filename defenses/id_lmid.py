@@ -32,13 +32,9 @@ class IDLMID(Defense):
     party's splits that exceed it are grown, with all below, by the active party alone. **The bound
     is that of each node by itself**: what all nodes tell together is not bounded by it.
 
-    Parameters
-    ----------
-    xi : float
-        Bound in nats, above 0; at least ``log(1 / p)``, p the share of the rarest class, it bounds
-        nothing.
-    relative : bool
-        Whether `xi` is a share of that ``log(1 / p)`` instead.
+    `xi`: Bound in nats, above 0; at least ``log(1 / p)``, p the share of the rarest class, it
+        bounds nothing.
+    `relative`: Whether `xi` is a share of that ``log(1 / p)`` instead.
     """
 
     xi: float

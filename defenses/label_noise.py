@@ -82,12 +82,8 @@ class NoisyLabels(Defense):
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
         """Answer for every label in its stage, believing what the stages before suggest.
 
-        Raises
-        ------
-        UsageError
-            If the target is a number, or has one class.
-        DataError
-            If there are more stages than rows.
+        Raises `UsageError` if the target is a number, or has one class. Raises `DataError` if there
+        are more stages than rows.
         """
         if stage.kind != "labels":
             return values

@@ -30,12 +30,9 @@ class MinBin(Defense):
     they are can still be bounded from the node's total; if a feature has one such bin in a node,
     the total gives it away.
 
-    Parameters
-    ----------
-    k : int
-        Rows, at least 2.
-    by : {"client", "server"}
-        Clients suppress in what they send; the server in the sum it sends back.
+    `k`: Rows, at least 2.
+    `by`: {"client", "server"}. Clients suppress in what they send; the server in the sum it sends
+        back.
     """
 
     k: int = 5

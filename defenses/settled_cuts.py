@@ -71,12 +71,8 @@ class GridCuts(SummedCounts):
     public: cells of equal width over the declared range, or, where none is declared, of equally
     many float32 numbers. The second cuts a cell into as many as it holds of the rows.
 
-    Parameters
-    ----------
-    cells : int
-        Per feature, 2 to 65536.
-    rounds : int
-        How often rows are counted: 1 needs a declared range for every feature.
+    `cells`: Per feature, 2 to 65536.
+    `rounds`: How often rows are counted: 1 needs a declared range for every feature.
     """
 
     cells: int = 1024

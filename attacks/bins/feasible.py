@@ -44,11 +44,8 @@ class Told:
     def moved(self, rank: Floats, middle: Floats) -> Floats:
         """Return what ranks (N,) are expected to be that were normal before.
 
-        Parameters
-        ----------
-        rank : float64 array, shape (N,)
-        middle : float64 array, shape (B + 1,)
-            Rank of every bin.
+        `rank`: float64 array, shape (N,)
+        `middle`: float64 array, shape (B + 1,). Rank of every bin.
         """
         out = rank.copy()
         gap = self.sums @ middle - self.sides.T @ rank[self.open]

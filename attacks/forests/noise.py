@@ -79,11 +79,8 @@ class Noise:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return counts cut to what a table reaches, and the table.
 
-        Parameters
-        ----------
-        noisy : int array
-        n : int
-            Rows.
+        `noisy`: int array
+        `n`: Rows.
 
         Returns
         -------

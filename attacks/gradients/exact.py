@@ -37,11 +37,8 @@ def exact_rows(
     Gauss-Newton steps into the second layer's. A row is sure if it lies in the second layer's row
     space, or if its derivative lies in the first one's column space.
 
-    Parameters
-    ----------
-    weights, gradient : float32 array, shape (parameters,)
-    noise : float
-        Standard deviation of the gradient's rounding, per coordinate.
+    `weights, gradient`: float32 array, shape (parameters,)
+    `noise`: Standard deviation of the gradient's rounding, per coordinate.
     """
     network, target = layers.split(weights), layers.split(gradient)
     columns, size, kept, free = _spaces(target[0], noise)

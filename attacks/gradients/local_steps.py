@@ -13,12 +13,8 @@ from fedtrees.neural.perceptron import Layers, join_layers, softmax
 class LocalSteps:
     """How a client of FedAvg trains in a round (McMahan et al. 2017), which is public.
 
-    Parameters
-    ----------
-    batch, epochs : int
-        Rows of a step, and how often a client goes through its rows.
-    rate : float
-        Learning rate.
+    `batch, epochs`: Rows of a step, and how often a client goes through its rows.
+    `rate`: Learning rate.
     """
 
     batch: int

@@ -38,12 +38,8 @@ class Matching:
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return the loss of every guess, its derivative by X, and the predicted probabilities.
 
-        Parameters
-        ----------
-        X : float array, shape (R, B, D)
-            Inputs of R guesses of a batch.
-        Y : float array, shape (R, B, K)
-            Their labels, one-hot.
+        `X`: float array, shape (R, B, D). Inputs of R guesses of a batch.
+        `Y`: float array, shape (R, B, K). Their labels, one-hot.
 
         Returns
         -------

@@ -63,12 +63,9 @@ def leaf_view(view: View, single: Single, decay: float) -> LeafView | None:
 class LeafAttack(Attack):
     """Base of attacks that cluster rows by the visible leaves that they share.
 
-    Attributes
-    ----------
-    single : {"drop", "keep"}
-        Of trees with one visible leaf: all that these tell is which rows were drawn for them.
-    decay : float
-        A boosted tree counts so much less than one of the round before (0.6 in the code of
+    `single`: {"drop", "keep"}. Of trees with one visible leaf: all that these tell is which rows
+        were drawn for them.
+    `decay`: A boosted tree counts so much less than one of the round before (0.6 in the code of
         Takahashi et al. 2023); all trees of a forest count the same.
     """
 

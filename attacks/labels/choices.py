@@ -83,12 +83,10 @@ def log_probability(
 def _odds(excess: Floats, split: NDArray[np.bool_]) -> tuple[list[Floats], Callable[[int], Floats]]:
     """Return how probable every choice is, and by how much candidates lower its logarithm.
 
-    Parameters
-    ----------
-    excess : float64 array, shape (V, 1 + candidates)
-        What each gains more than what was taken, which comes first.
-    split : bool array, shape (V,)
-        Of a node that was left alone, only candidates that gain more count.
+    `excess`: float64 array, shape (V, 1 + candidates). What each gains more than what was taken,
+        which comes first.
+    `split`: bool array, shape (V,). Of a node that was left alone, only candidates that gain more
+        count.
 
     Returns
     -------

@@ -19,11 +19,8 @@ def published_communities(
     that gains nothing returns to its community without its edges; it stops as soon as two
     communities are left. Nothing is contracted, every row has its turn.
 
-    Parameters
-    ----------
-    leaves : int32 array, shape (N, T)
-        Visible leaves, -1: absent.
-    eta : float64 array, shape (T,)
+    `leaves`: int32 array, shape (N, T). Visible leaves, -1: absent.
+    `eta`: float64 array, shape (T,)
     """
     N = len(leaves)
     members, ends = _members(leaves)

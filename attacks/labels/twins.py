@@ -57,12 +57,9 @@ class Twins:
 def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None = None) -> Twins:
     """Contract rows that share all their visible leaves.
 
-    Parameters
-    ----------
-    leaves : int array, shape (N, T)
-        Visible leaf of every row in every tree, by any number from 0; -1: absent.
-    eta : float64 array, shape (T,), optional
-        What a tree counts; 1 each.
+    `leaves`: int array, shape (N, T). Visible leaf of every row in every tree, by any number from
+        0; -1: absent.
+    `eta`: float64 array, shape (T,), optional. What a tree counts; 1 each.
 
     Notes
     -----

@@ -37,12 +37,8 @@ def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> Peeled:
 
     Every row is in every tree: of rows that look alike there are as many as some tree shows.
 
-    Parameters
-    ----------
-    left : Residual
-        What no known row explains; it stays as it is.
-    law : Channel
-        What is done to a row's gradient.
+    `left`: What no known row explains; it stays as it is.
+    `law`: What is done to a row's gradient.
     """
     found: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for c, t in enumerate(forest.tree_of.tolist()):

@@ -77,12 +77,9 @@ def least_support(trees: int, likely: float, rows: int) -> int:
 class Search:
     """The search for rows in one source's counts.
 
-    Parameters
-    ----------
-    likely : float
-        Probability that a row is drawn for a tree, at least; 1 where all trees are of all rows.
-    rows : int
-        How many rows there are at most.
+    `likely`: Probability that a row is drawn for a tree, at least; 1 where all trees are of all
+        rows.
+    `rows`: How many rows there are at most.
     """
 
     def __init__(

@@ -51,13 +51,9 @@ def number(value: Any, precise: bool) -> Any:
 def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None) -> Rotated:
     """Return what the rounds say of the others' columns.
 
-    Parameters
-    ----------
-    precise : bool
-        Whether residuals are solved for in whole numbers, and what follows has the precision of the
-        current context of gmpy2; else all is float64.
-    weights : array or None
-        Of the others' columns that vary, at the end.
+    `precise`: Whether residuals are solved for in whole numbers, and what follows has the precision
+        of the current context of gmpy2; else all is float64.
+    `weights`: array or None. Of the others' columns that vary, at the end.
     """
     b = int(view.parameters["bits"])
     found = exact_residuals(view, read) if precise else None

@@ -61,10 +61,8 @@ class Matching:
     def __call__(self, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
         """Return losses, (R,), and their derivatives by the outputs of the trees, as V.
 
-        Parameters
-        ----------
-        V : float32 array, shape (R, B, K, M)
-        Y : float32 array, shape (R, B)
+        `V`: float32 array, shape (R, B, K, M)
+        `Y`: float32 array, shape (R, B)
 
         Notes
         -----

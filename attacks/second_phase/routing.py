@@ -111,11 +111,8 @@ class SoftTrees:
     def soft(self, u: Floats, tau: float) -> tuple[Floats, Floats]:
         """Return outputs, (n, models, trees of each), and shares that go right, (n, nodes).
 
-        Parameters
-        ----------
-        u : float32 array, shape (n, d)
-        tau : float
-            Of the logistic function that every split is.
+        `u`: float32 array, shape (n, d)
+        `tau`: Of the logistic function that every split is.
         """
         right = np.empty((len(u), len(self.value)), dtype=np.float32)
         out = np.empty((len(u), len(self.trees)), dtype=np.float32)

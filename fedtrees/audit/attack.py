@@ -77,12 +77,8 @@ def attack(
 
     Raises `DataError` if no rows are left to look for, or too many to be matched.
 
-    Parameters
-    ----------
-    own, truth : Dataset or None
-        Training rows the attacker holds, and those to look for: one of them at least.
-    options : Options, optional
-        How TimberStrike attacks.
+    `own, truth`: Training rows the attacker holds, and those to look for: one of them at least.
+    `options`: Options, optional. How TimberStrike attacks.
     """
     if isinstance(audit.model.forest, RandomForest):
         return _forest_attack(audit, own, truth, Streams(seed).child("audit"))

@@ -154,13 +154,9 @@ class Known:
 
     Raises `UsageError` if one is out of its range.
 
-    Attributes
-    ----------
-    rows : int or None
-        Rows of the training table, of all clients together. Counts from leaf values alone assume
-        that the first tree was grown on all of them.
-    learning_rate, reg_lambda : float or None
-        eta and lambda of the training.
+    `rows`: Rows of the training table, of all clients together. Counts from leaf values alone
+        assume that the first tree was grown on all of them.
+    `learning_rate, reg_lambda`: eta and lambda of the training.
     """
 
     rows: int | None = None

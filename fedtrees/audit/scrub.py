@@ -53,12 +53,9 @@ class Scrubbed:
 def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) -> Scrubbed:
     """Write an XGBoost model anew with its statistics set to zero, and compare the predictions.
 
-    Parameters
-    ----------
-    out : Path
-        A new ``.json`` file.
-    rows : float32 array, shape (n, d), optional
-        Rows to compare on, beside a point for every leaf.
+    `out`: A new ``.json`` file.
+    `rows`: float32 array, shape (n, d), optional. Rows to compare on, beside a point for every
+        leaf.
 
     Raises
     ------

@@ -41,12 +41,8 @@ def chosen(
 
     `options`: Keys of a grid.
 
-    Raises
-    ------
-    Unfit
-        If something that is named goes with nothing.
-    UsageError
-        If it needs an extra that is not installed.
+    Raises `Unfit` if something that is named goes with nothing. Raises `UsageError` if it needs an
+    extra that is not installed.
     """
     given = suite.override(options, seeds)
     if not options:

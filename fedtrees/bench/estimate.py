@@ -76,12 +76,8 @@ class Estimate:
 def estimate(plan: Plan, cells: list[Cell], workers: int, data_dir: str | None) -> Estimate:
     """Return what the cells of a plan are expected to take, to a factor of about two.
 
-    Parameters
-    ----------
-    cells : list of Cell
-        Those that are still to be computed.
-    workers : int
-        Processes.
+    `cells`: Those that are still to be computed.
+    `workers`: Processes.
     """
     sizes = {s: _size(federation_of(s, data_dir)) for s in plan.settings}
     seconds = sum(_seconds(cell, *sizes[cell.setting]) for cell in cells)

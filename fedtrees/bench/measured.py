@@ -34,12 +34,8 @@ def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLea
     That is where no epsilon is claimed, or of cut points or labels alone, or of rows other than
     the auditor's. One client holds the canaries that take part by coin flips, another the rest.
 
-    Parameters
-    ----------
-    protocol : Protocol
-        With the parameters of the run.
-    seed : int
-        Of canaries, coin flips and training.
+    `protocol`: With the parameters of the run.
+    `seed`: Of canaries, coin flips and training.
     """
     units = {getattr(c, "unit", "") for c in _epsilons(protocol, defense)}
     canaries: Canaries | None = protocol.canaries()
@@ -59,12 +55,8 @@ def audit(
     Raises `UsageError` if no epsilon is claimed, if nobody knows how to look, or if `runs` is below
     1.
 
-    Parameters
-    ----------
-    runs : int or None
-        How many trainings; None: what a minute is more than enough for.
-    seed : int
-        Of canaries, coin flips and trainings.
+    `runs`: How many trainings; None: what a minute is more than enough for.
+    `seed`: Of canaries, coin flips and trainings.
     """
     if runs is not None and runs < 1:
         raise UsageError(f"runs={runs}: give 1 or more")

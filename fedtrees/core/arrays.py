@@ -42,12 +42,8 @@ def described(value: Any, arrays: list[Any], *, open_seals: bool = False) -> Any
 class Reader:
     """Takes values from their entries and the raw bytes, in order.
 
-    Parameters
-    ----------
-    offset : int
-        Where the raw bytes begin.
-    align : int
-        Every array begins at a multiple of so many bytes.
+    `offset`: Where the raw bytes begin.
+    `align`: Every array begins at a multiple of so many bytes.
     """
 
     def __init__(self, blob: bytes, offset: int, align: int = 1) -> None:

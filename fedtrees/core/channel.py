@@ -121,12 +121,9 @@ class Channel(Change):
     def within(self, units: ArrayLike, whole: bool = True) -> Channel:
         """Return the same law of numbers in a message's own units.
 
-        Parameters
-        ----------
-        units : float or array, shape (c,)
-            How many of them make one, of every number of a cell: ``2^bits``, or rows.
-        whole : bool
-            Whether the message's numbers are whole.
+        `units`: float or array, shape (c,). How many of them make one, of every number of a cell:
+            ``2^bits``, or rows.
+        `whole`: Whether the message's numbers are whole.
         """
 
     @abstractmethod
@@ -327,12 +324,8 @@ class SumOf(Channel):
 def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
     """Return the channels among some changes as one, None if there is none.
 
-    Parameters
-    ----------
-    changes : iterable of Change
-        In the order in which they happened.
-    parties : int
-        How many send what is summed; shares of noise are then there once.
+    `changes`: In the order in which they happened.
+    `parties`: How many send what is summed; shares of noise are then there once.
     """
     found = list(changes)
     parts: Sequence[Channel] = [c for c in found if isinstance(c, Channel)]

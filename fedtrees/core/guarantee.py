@@ -261,7 +261,7 @@ def _one(spec: Spec) -> Guarantee:
     try:
         made = known[spec.name]
         types = {
-            item.name: read[getattr(item.type, "__name__", item.type)] for item in fields(made)
+            item.name: read[str(getattr(item.type, "__name__", item.type))] for item in fields(made)
         }
         return made(**{key: types[key](value) for key, value in spec.params.items()})
     except (KeyError, TypeError, ValueError, OverflowError):

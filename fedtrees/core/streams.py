@@ -26,12 +26,8 @@ class Streams:
 
     Raises `UsageError` if `noise_from` is neither.
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the experiment.
-    noise_from : {"system", "seed"}
-        Where the root of `noise` comes from.
+    `seed`: Seed of the experiment.
+    `noise_from`: {"system", "seed"}. Where the root of `noise` comes from.
     """
 
     __slots__ = ("_key", "_noise")

@@ -79,12 +79,8 @@ class EncryptedArray:
     def opened(self, keys: KeyPair, ledger: Ledger | None = None) -> NDArray[np.int64]:
         """Decrypt, int64, shape `shape`.
 
-        Raises
-        ------
-        WrongKeyError
-            If the key is another one.
-        PlaintextOverflowError
-            If what is inside does not fit the slots.
+        Raises `WrongKeyError` if the key is another one. Raises `PlaintextOverflowError` if what is
+        inside does not fit the slots.
         """
         if keys.public.n != self.public.n:
             raise WrongKeyError(f"an array of {self.public!r} does not open with {keys!r}")
@@ -119,20 +115,12 @@ class EncryptedArray:
     ) -> EncryptedArray:
         """Read an array that was sent.
 
-        Parameters
-        ----------
-        terms : int
-            How many arrays it is the sum of.
-        place : str
-            As in `payload_of`.
+        `terms`: How many arrays it is the sum of.
+        `place`: As in `payload_of`.
 
-        Raises
-        ------
-        MalformedError
-            If the length is wrong, or a number is no ciphertext of this key.
-        WrongKeyError
-            If it was sent under another key, in another shape, other slots, as the sum of more or
-            fewer arrays, or from another place.
+        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
+        Raises `WrongKeyError` if it was sent under another key, in another shape, other slots, as
+        the sum of more or fewer arrays, or from another place.
         """
         count = sizes.array(math.prod(shape), slots, public.bits).ciphertexts
         read_as = _reading(slots, shape, terms, place)

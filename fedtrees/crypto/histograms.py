@@ -70,12 +70,9 @@ class EncryptedRows:
     ) -> EncryptedRows:
         """Read statistics that were sent, of a shape (n, statistics).
 
-        Raises
-        ------
-        MalformedError
-            If the length is wrong, or a number is no ciphertext of this key.
-        WrongKeyError
-            If they were sent under another key, in another shape or in other slots.
+        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
+        Raises `WrongKeyError` if they were sent under another key, in another shape or in other
+        slots.
         """
         sealed = marked.from_bytes(payload, shape[0], public, marked.reading("rows", slots, shape))
         return cls(public, slots, shape[1], tuple(sealed))
@@ -89,6 +86,9 @@ class EncryptedRows:
     ) -> EncryptedHistogram:
         """Add rows up over the bins of every feature, in one pass.
 
+        Raises `MalformedError` if the arrays do not fit the rows or the shape. Raises
+        `PlaintextOverflowError` if more rows are summed than the slots have room for.
+
         Parameters
         ----------
         bins : int array, shape (n, n_features)
@@ -97,13 +97,6 @@ class EncryptedRows:
             The node that a row is in; -1 for rows that are not summed.
         shape : pair of int
             Nodes and bins.
-
-        Raises
-        ------
-        MalformedError
-            If the arrays do not fit the rows or the shape.
-        PlaintextOverflowError
-            If more rows are summed than the slots have room for.
         """
         n, features = bins.shape
         n_nodes, n_bins = shape
@@ -217,12 +210,8 @@ class PackedHistogram:
     ) -> PackedHistogram:
         """Read a histogram that was sent.
 
-        Raises
-        ------
-        MalformedError
-            If the length is wrong, or a number is no ciphertext of this key.
-        WrongKeyError
-            If it was sent under another key, in another shape or in other slots.
+        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
+        Raises `WrongKeyError` if it was sent under another key, in another shape or in other slots.
         """
         read_as = marked.reading("histogram", slots, shape)
         payload = marked.unmarked(payload, public, read_as)
@@ -260,12 +249,8 @@ def with_siblings(
 ) -> NDArray[np.int64]:
     """Return both children of every parent, by subtraction of opened sums.
 
-    Parameters
-    ----------
-    parents, smaller : int64 array, shape (nodes, ...)
-        Sums of nodes, and of one child of each.
-    left : sequence of bool
-        Whether that is the left child.
+    `parents, smaller`: int64 array, shape (nodes, ...). Sums of nodes, and of one child of each.
+    `left`: Whether that is the left child.
 
     Returns
     -------

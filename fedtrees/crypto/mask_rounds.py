@@ -131,12 +131,8 @@ class RealMasks(Unprintable):
 class IdealMasks(Unprintable):
     """The ideal functionality in the same rounds: nothing is computed, and nothing is in them.
 
-    Parameters
-    ----------
-    ledgers : mapping of str to Ledger
-        Work that is not done is counted, and takes no time.
-    opened : mapping of str to SurvivorSets
-        Real clients would open nothing that these refuse.
+    `ledgers`: Work that is not done is counted, and takes no time.
+    `opened`: Real clients would open nothing that these refuse.
     """
 
     def __init__(

@@ -43,12 +43,9 @@ from fedtrees.sealing.secret import Secret, Unprintable
 class MaskingParty(Unprintable):
     """One party with arrays to be added.
 
-    Parameters
-    ----------
-    name : str
-        One of the plan's parties.
-    opened : SurvivorSets, optional
-        Of the sums it knows to be opened, those of other plans among them.
+    `name`: One of the plan's parties.
+    `opened`: SurvivorSets, optional. Of the sums it knows to be opened, those of other plans among
+        them.
     """
 
     def __init__(
@@ -196,12 +193,8 @@ class MaskingParty(Unprintable):
     def mask(self, index: int, array: NDArray[np.int64]) -> MaskedArray:
         """Round 2: hide an array; masks of those who share them cancel in the sum.
 
-        Parameters
-        ----------
-        index : int
-            Which of the planned sums.
-        array : int64 array
-            So small that no sum of all parties' can leave an int64.
+        `index`: Which of the planned sums.
+        `array`: int64 array. So small that no sum of all parties' can leave an int64.
 
         Raises
         ------

@@ -51,12 +51,8 @@ def _at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
 def combine(shares: Mapping[int, bytes], threshold: int) -> Secret[bytes]:
     """Return the secret that shares tell, from the first `threshold` of them.
 
-    Raises
-    ------
-    TooFewPartiesError
-        If there are fewer.
-    MalformedError
-        If a share is no element of the field, or they tell more than 32 bytes: one is wrong.
+    Raises `TooFewPartiesError` if there are fewer. Raises `MalformedError` if a share is no element
+    of the field, or they tell more than 32 bytes: one is wrong.
     """
     if len(shares) < threshold:
         raise TooFewPartiesError(

@@ -118,12 +118,9 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
     quoted cell; it has no rows, or more than `MOST_RAGGED` of them are of another width than the
     header.
 
-    Parameters
-    ----------
-    separator : str
-        One character; empty: commas, semicolons, tabs, bars or spaces, whichever makes equal lines.
-    named : sequence of str
-        Columns known to exist: a first line that has one of them is a header.
+    `separator`: One character; empty: commas, semicolons, tabs, bars or spaces, whichever makes
+        equal lines.
+    `named`: Columns known to exist: a first line that has one of them is a header.
 
     Returns
     -------

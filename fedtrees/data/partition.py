@@ -171,25 +171,17 @@ def split(
 ) -> list[Rows]:
     """Return the row numbers of each client: disjoint, covering, sorted, none empty.
 
-    Parameters
-    ----------
-    partition : Partition or str
-        A bare name means its default parameters.
-    clients : int
-        At least 1, at most the number of rows.
+    `partition`: A bare name means its default parameters.
+    `clients`: At least 1, at most the number of rows.
+
+    Raises `DataError`: more clients than rows, or fewer than one client. Raises `UsageError`:
+    unknown partition, parameter or feature; a parameter out of its range.
 
     Returns
     -------
     list of int arrays
         A client left empty by the draw receives one row of the largest client. Clients of one
         row or one class are possible and allowed.
-
-    Raises
-    ------
-    DataError
-        More clients than rows, or fewer than one client.
-    UsageError
-        Unknown partition, parameter or feature; a parameter out of its range.
     """
     if isinstance(partition, str):
         partition = Partition(partition)

@@ -14,12 +14,8 @@ def sample(dataset: Dataset, rows: int) -> Dataset:
 
     Raises `DataError` if the table has fewer, or the rows drawn lack a class.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Where a recipe fixes the test rows they all stay; the rows are drawn from the others.
-    rows : int
-        How many rows are drawn.
+    `dataset`: Where a recipe fixes the test rows they all stay; the rows are drawn from the others.
+    `rows`: How many rows are drawn.
     """
     n = len(dataset.table)
     fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows

@@ -90,12 +90,8 @@ def locate(name: str, directory: str | Path | None = None) -> Path:
 
     Raises `DataError`: no such file in it, or a file with another checksum.
 
-    Parameters
-    ----------
-    name : str
-        Key of `SOURCES`.
-    directory : path, optional
-        Default: as `data_directory`.
+    `name`: Key of `SOURCES`.
+    `directory`: path, optional. Default: as `data_directory`.
     """
     source, folder = SOURCES[name], data_directory(directory)
     remedy = (

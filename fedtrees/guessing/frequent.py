@@ -75,12 +75,9 @@ def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np
     in most samples, which then is taken in each of them (greedy maximum coverage: Nemhauser,
     Wolsey and Fisher 1978). Below `LEAST` the rows not taken make up tables of their own.
 
-    Parameters
-    ----------
-    samples : sequence of Table
-        Tables of n rows each, of independent draws: a thousand rows are covered at once.
-    width : float64 array, shape (d,) or (d + 1,)
-        Accepted difference per feature; 0 means equality. A last entry for the label is ignored.
+    `samples`: Tables of n rows each, of independent draws: a thousand rows are covered at once.
+    `width`: float64 array, shape (d,) or (d + 1,). Accepted difference per feature; 0 means
+        equality. A last entry for the label is ignored.
 
     Returns
     -------

@@ -102,12 +102,8 @@ def _cross_validated(
 def agreement(guess: Table, rows: Table, width: NDArray[np.float64]) -> float:
     """Return the reconstruction accuracy of a guess if these were the true rows, 0 to 1.
 
-    Parameters
-    ----------
-    guess, rows : Table
-        m and n rows; of more guesses than rows the first n count.
-    width : float64 array, shape (d + 1,)
-        Accepted difference per feature and of the label.
+    `guess, rows`: m and n rows; of more guesses than rows the first n count.
+    `width`: float64 array, shape (d + 1,). Accepted difference per feature and of the label.
     """
     truth = np.column_stack([rows.X, rows.y])
     guessed = np.column_stack([guess.X, guess.y])[: len(rows)]

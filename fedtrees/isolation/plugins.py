@@ -20,12 +20,8 @@ from fedtrees.isolation.process import attacks
 class Elsewhere(Attack):
     """What is known of an attack whose code is not here.
 
-    Attributes
-    ----------
-    file : str
-        Where its code is.
-    did : tuple of str
-        What its import did beside registering, in words.
+    `file`: Where its code is.
+    `did`: What its import did beside registering, in words.
     """
 
     file: ClassVar[str] = ""

@@ -132,12 +132,8 @@ class AttackProcess:
 
         Raises `FedtreesError` as `run`.
 
-        Parameters
-        ----------
-        file, digest : str
-            Its path and sha256.
-        bait : bool
-            Load the bench beside it, to see what the import does to it.
+        `file, digest`: Its path and sha256.
+        `bait`: Load the bench beside it, to see what the import does to it.
 
         Returns
         -------

@@ -8,12 +8,8 @@ def advantage(
 ) -> float | None:
     """Return ``(score - blind) / (best - blind)``.
 
-    Parameters
-    ----------
-    score, blind : float or None
-        Score of the attack and the best blind score of the same metric.
-    best : float or None
-        Score of a perfect guess (`fedtrees.core.columns.Measure`). With best = 0 (an error) the
+    `score, blind`: Score of the attack and the best blind score of the same metric.
+    `best`: Score of a perfect guess (`fedtrees.core.columns.Measure`). With best = 0 (an error) the
         formula is the same: it becomes the share of the blind error that is gone.
 
     Returns

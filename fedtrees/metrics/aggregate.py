@@ -33,12 +33,8 @@ def mean_interval(
 
     Raises `DataError`: `level` outside (0, 1).
 
-    Parameters
-    ----------
-    values : sequence of float or None
-        One per seed; undefined values are counted and left out.
-    level : float
-        Coverage, in (0, 1).
+    `values`: One per seed; undefined values are counted and left out.
+    `level`: Coverage, in (0, 1).
 
     Notes
     -----
@@ -68,12 +64,8 @@ def t_upper(values: Sequence[float], *, level: float = 0.95) -> float:
 
     Raises `DataError`: `level` outside (0, 1).
 
-    Parameters
-    ----------
-    values : sequence of float
-        One per seed, all defined.
-    level : float
-        Coverage of the two-sided interval, in (0, 1).
+    `values`: One per seed, all defined.
+    `level`: Coverage of the two-sided interval, in (0, 1).
 
     Returns
     -------

@@ -194,12 +194,8 @@ def gower_distance(
 ) -> float:
     """Return the mean Gower distance of the true rows to their matched guesses.
 
-    Parameters
-    ----------
-    A, B : float64 array, shapes (n, c) and (m, c)
-        True and guessed rows.
-    span : float64 array, shape (c,)
-        Range of the true column; 0 means comparison by equality.
+    `A, B`: float64 array, shapes (n, c) and (m, c). True and guessed rows.
+    `span`: float64 array, shape (c,). Range of the true column; 0 means comparison by equality.
 
     Returns
     -------

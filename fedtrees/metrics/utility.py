@@ -22,12 +22,9 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
     Raises `DataError`: no rows, shapes that do not fit, or probabilities outside [0, 1] (NaN
     included).
 
-    Parameters
-    ----------
-    y : int array, shape (n,)
-        Class codes 0, 1, ...
-    probability : float array, shape (n,) or (n, k)
-        Probability of class 1, or of every class (rows sum to 1).
+    `y`: int array, shape (n,). Class codes 0, 1, ...
+    `probability`: float array, shape (n,) or (n, k). Probability of class 1, or of every class
+        (rows sum to 1).
 
     Returns
     -------

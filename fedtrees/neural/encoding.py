@@ -109,11 +109,8 @@ class Encoding:
     ) -> NDArray[np.float32]:
         """Return features, float32, shape (n, d).
 
-        Parameters
-        ----------
-        codes : int array, shape (n, categorical features)
-        numbers : float array, shape (n, continuous features)
-            Standardised.
+        `codes`: int array, shape (n, categorical features)
+        `numbers`: float array, shape (n, continuous features). Standardised.
         """
         X = np.empty((len(codes), len(self.coded)), dtype=np.float32)
         X[:, self.coded] = codes

@@ -141,11 +141,7 @@ def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: f
     A row is in one node per level and in one bin of every feature, so the number of bins and
     of nodes does not matter.
 
-    Parameters
-    ----------
-    features : int
-        Number of features histogrammed (a node total counts as one more).
-    gradient_bound, hessian_bound : float
-        Bounds on one row's absolute gradient and hessian.
+    `features`: Number of features histogrammed (a node total counts as one more).
+    `gradient_bound, hessian_bound`: Bounds on one row's absolute gradient and hessian.
     """
     return features * (gradient_bound + hessian_bound)

@@ -19,12 +19,8 @@ _CLOSE, _TINY = 1e-12, 1e-30
 def delta_of(epsilon: ArrayLike, mu: float) -> NDArray[np.float64]:
     """Return the least delta at which mu-GDP is (epsilon, delta)-DP: Balle and Wang (2018), Thm. 5.
 
-    Parameters
-    ----------
-    epsilon : float array
-        In nats; below 0, too.
-    mu : float
-        0 or more.
+    `epsilon`: float array. In nats; below 0, too.
+    `mu`: 0 or more.
     """
     e = np.asarray(epsilon, dtype=np.float64)
     if mu == 0:
@@ -55,12 +51,8 @@ def tail(mu: float, delta: float) -> float:
 def mu_of(epsilon: float, delta: float) -> float:
     """Return the greatest mu for which mu-GDP is (epsilon, delta)-DP; rounded down.
 
-    Parameters
-    ----------
-    epsilon : float
-        In nats, above 0.
-    delta : float
-        Between 0 and 1.
+    `epsilon`: In nats, above 0.
+    `delta`: Between 0 and 1.
     """
     # In 1 / mu, for what is to be rounded up; mu / 2 beyond sqrt(epsilon) + 9 leaves no delta.
     low = 1 / (2 * math.sqrt(epsilon) + 18)

@@ -28,11 +28,9 @@ def bound_of_guesses(
     coin are together as private of a row as its own, so that their guesses add up. Several r are
     tried, each at its share of the risk.
 
-    Parameters
-    ----------
-    scores : float array, shape (m,)
-        Above 0 where a row seems present, below where absent; the farther, the surer.
-    present : bool array, shape (m,)
+    `scores`: float array, shape (m,). Above 0 where a row seems present, below where absent; the
+        farther, the surer.
+    `present`: bool array, shape (m,)
 
     Returns
     -------

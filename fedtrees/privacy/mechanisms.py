@@ -82,11 +82,8 @@ def permute_and_flip(
     epsilon-DP for that neighbour. Drawn as the largest of counts with exponential noise of scale
     ``1 / epsilon``, which is the same distribution (Ding et al. 2021).
 
-    Parameters
-    ----------
-    counts : int64 array, shape (..., K)
-    epsilon : float
-        In nats; infinite: the first of the largest.
+    `counts`: int64 array, shape (..., K)
+    `epsilon`: In nats; infinite: the first of the largest.
 
     Returns
     -------

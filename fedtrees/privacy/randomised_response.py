@@ -105,11 +105,8 @@ def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64
 
     The matrix of `respond` is inverted; what comes out negative is 0.
 
-    Parameters
-    ----------
-    said : float64 array, shape (n, K)
-    odds : Fraction
-        Above 1.
+    `said`: float64 array, shape (n, K)
+    `odds`: Above 1.
 
     Returns
     -------

@@ -21,12 +21,8 @@ def sampled_epsilon(
 
     Raises `UsageError` if dp-accounting is not installed.
 
-    Parameters
-    ----------
-    noise : iterable of (float, float, int)
-        Sensitivity over scale, the chance of every row to take part, how many releases.
-    pure : mapping of float to int
-        How many releases there are of each pure epsilon.
+    `noise`: Sensitivity over scale, the chance of every row to take part, how many releases.
+    `pure`: How many releases there are of each pure epsilon.
     """
     losses = _library()
     total, alike = losses.identity(_GRID), Counter[tuple[float, float]]()

@@ -28,12 +28,8 @@ _EXACT = 1e-3  # the scale that noise is taken to have where there is none
 class Canaries(ABC):
     """Rows of a table of the auditor's own, as far apart as a protocol can tell rows.
 
-    Attributes
-    ----------
-    most : int
-        As many as one run can hold without hiding one another.
-    runs : int
-        How many runs a thorough audit takes.
+    `most`: As many as one run can hold without hiding one another.
+    `runs`: How many runs a thorough audit takes.
     """
 
     schema: Schema
@@ -43,12 +39,8 @@ class Canaries(ABC):
     def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
         """Return what each party holds: one client the canaries that are there, another the rest.
 
-        Parameters
-        ----------
-        rows, others : Table
-            As `rows` returned them.
-        there : bool array, shape (n,)
-            Which canaries take part.
+        `rows, others`: As `rows` returned them.
+        `there`: bool array, shape (n,). Which canaries take part.
         """
         return over_clients([rows.take(there), others])
 
@@ -68,12 +60,8 @@ class Canaries(ABC):
 class ForestCanaries(Canaries):
     """Rows of random bits, whose leaves in a forest of random tests seldom meet.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of one tree.
-    alone : bool
-        Whether to bring no more of them than mostly find a leaf for themselves.
+    `epsilon`: Of one tree.
+    `alone`: Whether to bring no more of them than mostly find a leaf for themselves.
     """
 
     depth: int

@@ -37,12 +37,8 @@ def fit(
 ) -> Reason:
     """Return whether what is given goes together, and if not, the first reason why.
 
-    Parameters
-    ----------
-    defense : Composition or sequence of Defense
-        Parts that may not be composed are a reason, too.
-    threat : sequence of str
-        Names of those who collude.
+    `defense`: Parts that may not be composed are a reason, too.
+    `threat`: Names of those who collude.
     """
     data = data or Data()
     try:

@@ -16,25 +16,17 @@ from fedtrees.report.states import MARGIN
 def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
     """Write ``report.html`` into a run folder.
 
-    Parameters
-    ----------
-    run_folder : path
-        Holds ``rows.csv``; ``suite.toml``, ``environment.json`` and ``disclosure.json`` are
-        shown if they are there.
-    margin : float
-        Advantage that a defense may leave and still be called down to blind.
+    `run_folder`: Holds ``rows.csv``; ``suite.toml``, ``environment.json`` and ``disclosure.json``
+        are shown if they are there.
+    `margin`: Advantage that a defense may leave and still be called down to blind.
+
+    Raises `StoreError`: the rows cannot be read, or the report cannot be written. Raises
+    `UsageError`: the margin is none.
 
     Returns
     -------
     Path
         The file. The same run gives the same bytes.
-
-    Raises
-    ------
-    StoreError
-        The rows cannot be read, or the report cannot be written.
-    UsageError
-        The margin is none.
     """
     folder = Path(run_folder)
     return write_text(folder / "report.html", render(folder, margin))

@@ -15,12 +15,8 @@ from fedtrees.sealing.secret import Unprintable
 class Ideal(Unprintable):
     """The ideal functionality of all sides: nothing is computed, and nothing is in the messages.
 
-    Parameters
-    ----------
-    bits : int
-        Of the key whose ciphertexts are counted.
-    ledger : Ledger
-        Work that is not done is counted, and takes no time.
+    `bits`: Of the key whose ciphertexts are counted.
+    `ledger`: Work that is not done is counted, and takes no time.
     """
 
     def __init__(self, bits: int, ledger: Ledger) -> None:

@@ -53,12 +53,8 @@ def histogram(
 ) -> Traffic:
     """Return what a `PackedHistogram` takes.
 
-    Parameters
-    ----------
-    counts : sequence of int
-        Rows of each node in it.
-    bits : int
-        Of the key.
+    `counts`: Rows of each node in it.
+    `bits`: Of the key.
     """
     sent = features * sum(min(count, bins) for count in counts)
     sealed = rows(-(-sent // (slots.per_plaintext(bits) // statistics)), bits)

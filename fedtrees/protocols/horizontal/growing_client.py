@@ -13,12 +13,8 @@ from fedtrees.trees.partition import Decisions, RowPartition
 class GrowingClient(BinningClient):
     """A client that moves its rows through trees and adds up what the leaves say.
 
-    Attributes
-    ----------
-    tree : int
-        The one being grown.
-    partition : RowPartition
-        Where its rows are in it.
+    `tree`: The one being grown.
+    `partition`: Where its rows are in it.
     """
 
     objective: Objective

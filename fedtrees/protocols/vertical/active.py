@@ -66,12 +66,8 @@ class TreeInProgress:
 class Active(Coordinator):
     """Whoever has the labels; subclasses say what is grown.
 
-    Parameters
-    ----------
-    bins : GlobalBins
-        Its columns, in bins.
-    share : str, int, float or None
-        Of its columns, that each tree may use.
+    `bins`: Its columns, in bins.
+    `share`: Of its columns, that each tree may use.
     """
 
     role = ACTIVE
@@ -177,13 +173,10 @@ class Active(Coordinator):
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
         """Return the sums of nodes over everybody's bins, and the splits that may be chosen.
 
-        Parameters
-        ----------
-        waiting : int32 array, shape (k,)
-            Nodes to find splits for: the root, or children in pairs.
-        asked : int32 array, shape (a,)
-            The root, all of them, or one of each pair: the other one has what is left of their
-            parent's sums.
+        `waiting`: int32 array, shape (k,). Nodes to find splits for: the root, or children in
+            pairs.
+        `asked`: int32 array, shape (a,). The root, all of them, or one of each pair: the other one
+            has what is left of their parent's sums.
 
         Returns
         -------
@@ -407,11 +400,8 @@ def node_rows(
 ) -> NodeRows:
     """Return the question for sums: of every pair of children, the rows of the smaller one.
 
-    Parameters
-    ----------
-    waiting : int32 array, shape (k,)
-        The root, or children in pairs.
-    asked : int32 array, shape (a,)
+    `waiting`: int32 array, shape (k,). The root, or children in pairs.
+    `asked`: int32 array, shape (a,)
     """
     nodes = np.zeros(0, dtype=np.int32)
     if waiting[0] != 0:

@@ -67,10 +67,8 @@ class GlobalBins:
     ) -> NDArray[np.int64]:
         """Return the sums of some nodes over the bins of the chosen columns.
 
-        Parameters
-        ----------
-        statistics : int64 array, shape (n, s)
-        nodes : int32 array, shape (k,)
+        `statistics`: int64 array, shape (n, s)
+        `nodes`: int32 array, shape (k,)
 
         Returns
         -------

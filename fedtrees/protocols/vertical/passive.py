@@ -30,12 +30,8 @@ from fedtrees.trees.forest.params import feature_count
 class Passive(Party):
     """Whoever has columns and no labels.
 
-    Parameters
-    ----------
-    bins : GlobalBins
-        Its columns, in bins.
-    share : float
-        Of its columns, that each tree may use.
+    `bins`: Its columns, in bins.
+    `share`: Of its columns, that each tree may use.
     """
 
     role = PASSIVE

@@ -148,11 +148,8 @@ class Continuation:
     def round(self, number: int, margin: NDArray[np.float32]) -> list[Tree]:
         """Grow one tree per output and add them to the margins, shape (K, n), in place.
 
-        Parameters
-        ----------
-        number : int
-            Of the round, from 0: samples are drawn anew in every one.
-        margin : float32 array, shape (K, n)
+        `number`: Of the round, from 0: samples are drawn anew in every one.
+        `margin`: float32 array, shape (K, n)
         """
         at_once = self.workers.map
         spans, blocks = zip(*self._blocks, strict=True)
@@ -213,10 +210,8 @@ def finest_bits(
 ) -> Bits:
     """Return the most binary places that int64 sums of these gradients have room for, at most 50.
 
-    Parameters
-    ----------
-    gradients : sequence of float32 array, shape (K, n_i, 2)
-    weights : sequence of float array, shape (n_i,), or None
+    `gradients`: sequence of float32 array, shape (K, n_i, 2)
+    `weights`: sequence of float array, shape (n_i,), or None
     """
     sizes = sum(
         (np.abs(gh, dtype=np.float64) * (1.0 if w is None else w[:, None])).sum(axis=1)

@@ -44,12 +44,9 @@ class TreeBuilder:
 
         Raises `DataError` if a node does not exist or was split before.
 
-        Parameters
-        ----------
-        nodes, feature, threshold, default_left, gain : arrays, shape (k,)
-            As in `Tree`.
-        categories : bool array, shape (k, width), optional
-            As in `Tree`; read where the threshold is NaN.
+        `nodes, feature, threshold, default_left, gain`: arrays, shape (k,). As in `Tree`.
+        `categories`: bool array, shape (k, width), optional. As in `Tree`; read where the threshold
+            is NaN.
 
         Returns
         -------

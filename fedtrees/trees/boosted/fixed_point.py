@@ -29,11 +29,8 @@ def to_fixed(values: NDArray[Any], bits: int | Bits = FIXED_POINT_BITS) -> NDArr
 
     Raises `DataError` if a value is not finite or does not fit.
 
-    Parameters
-    ----------
-    values : float array, shape (...) or, with two `bits`, (..., 2)
-    bits : int or pair of int
-        One unit is ``2^-bits``; a pair gives gradients and hessians units of their own.
+    `values`: float array, shape (...) or, with two `bits`, (..., 2)
+    `bits`: One unit is ``2^-bits``; a pair gives gradients and hessians units of their own.
     """
     floats = np.asarray(values, dtype=np.float64)
     if isinstance(bits, tuple):  # one column at a time: numpy is slow on rows of two

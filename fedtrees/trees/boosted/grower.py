@@ -152,12 +152,10 @@ class TreeGrower:
     def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
         """Find the best splits of the waiting nodes, split what is due, go on to the children.
 
-        Parameters
-        ----------
-        built : int64 array, shape (m, total_bins, 2)
-            Histograms of `to_build`, summed over row owners.
-        mask : bool array, shape (k, total_bins), optional
-            Splits that may be chosen at each of `nodes`.
+        `built`: int64 array, shape (m, total_bins, 2). Histograms of `to_build`, summed over row
+            owners.
+        `mask`: bool array, shape (k, total_bins), optional. Splits that may be chosen at each of
+            `nodes`.
         """
         hist = self.complete(built)
         if self._between is not None:
@@ -293,11 +291,8 @@ def children_to_build(nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> NDAr
 
     Weight is the hessian sum; row counts need not be known.
 
-    Parameters
-    ----------
-    nodes : int32 array, shape (k,)
-        Children in pairs.
-    sums : int64 array, shape (k, 2)
+    `nodes`: int32 array, shape (k,). Children in pairs.
+    `sums`: int64 array, shape (k, 2)
     """
     right = sums[1::2, 1] < sums[::2, 1]
     return np.where(right, nodes[1::2], nodes[::2]).astype(np.int32)

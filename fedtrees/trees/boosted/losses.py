@@ -116,12 +116,8 @@ class Objective(ABC):
     def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return gradient and hessian of every row and output, float32, shape (K, n, 2).
 
-        Parameters
-        ----------
-        margin : float32 array, shape (K, n)
-            Predicted so far.
-        y : array, shape (n,)
-            Labels.
+        `margin`: float32 array, shape (K, n). Predicted so far.
+        `y`: array, shape (n,). Labels.
         """
 
     @abstractmethod
@@ -339,12 +335,8 @@ def objective_of(name: str | None, classes: Sequence[Any]) -> Objective:
 
     Raises `UsageError` if the name is unknown or does not suit the target.
 
-    Parameters
-    ----------
-    name : str or None
-        One of `OBJECTIVES`.
-    classes : sequence
-        The target's classes, empty if it is a number.
+    `name`: One of `OBJECTIVES`.
+    `classes`: The target's classes, empty if it is a number.
     """
     if name is None:
         fitting = {0: SquaredError.name, 2: Logistic.name}
@@ -381,12 +373,8 @@ def clipped_bounds(objective: Objective, clip: float) -> tuple[float, float]:
 def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
     """Return gradient and hessian of the binary log loss, float32, shape (n, 2).
 
-    Parameters
-    ----------
-    margin : float32 array, shape (n,)
-        Log-odds predicted so far.
-    y : array, shape (n,)
-        Labels 0 or 1.
+    `margin`: float32 array, shape (n,). Log-odds predicted so far.
+    `y`: array, shape (n,). Labels 0 or 1.
     """
     gh: NDArray[np.float32] = LOGISTIC.gradients(np.asarray(margin, dtype=np.float32)[None], y)[0]
     return gh

@@ -161,12 +161,8 @@ class MultiOutputGrower:
     def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
         """Split the waiting nodes and go on to their children.
 
-        Parameters
-        ----------
-        built : int64 array, shape (m, total_bins, K, 2)
-            Histograms of `to_build`.
-        mask : bool array, shape (k, total_bins), optional
-            Splits that may be chosen.
+        `built`: int64 array, shape (m, total_bins, K, 2). Histograms of `to_build`.
+        `mask`: bool array, shape (k, total_bins), optional. Splits that may be chosen.
         """
         hist = built
         if len(self.to_build) < len(self.nodes):

@@ -15,12 +15,8 @@ def node_weights(
     With an L1 penalty, ``G`` is first drawn towards zero by alpha. 0 where the hessian sum is below
     `min_child_weight`.
 
-    Parameters
-    ----------
-    sums : int64 array, shape (..., 2)
-        Fixed-point gradient and hessian sums.
-    bits : pair of int
-        Binary places of the sums.
+    `sums`: int64 array, shape (..., 2). Fixed-point gradient and hessian sums.
+    `bits`: Binary places of the sums.
     """
     values = from_fixed(sums, bits)
     return weights_of(values[..., 0], values[..., 1], params)

@@ -16,12 +16,8 @@ def dropped_rows(n: int, share: float, streams: Streams, round: int) -> NDArray[
     Each row is drawn by itself. A row whose gradients are set to 0 is not seen by any sum, yet
     stays in the partition and gets its leaf's value in the end: so XGBoost does it.
 
-    Parameters
-    ----------
-    share : float
-        Probability that a row is kept.
-    streams : Streams
-        The row owner's.
+    `share`: Probability that a row is kept.
+    `streams`: The row owner's.
     """
     if share >= 1:
         return None

@@ -193,11 +193,7 @@ def leaf_values(
 
     With an L1 penalty, ``G`` is first drawn towards zero by alpha.
 
-    Parameters
-    ----------
-    sums : int64 array, shape (k, 2)
-        Fixed-point gradient and hessian sums of the leaves.
-    bits : pair of int
-        Binary places of the sums.
+    `sums`: int64 array, shape (k, 2). Fixed-point gradient and hessian sums of the leaves.
+    `bits`: Binary places of the sums.
     """
     return node_weights(sums, params, bits) * np.float32(params.learning_rate)

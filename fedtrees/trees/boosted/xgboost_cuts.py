@@ -22,12 +22,7 @@ def xgboost_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
 
     `X`: float array, shape (n, d). Rows; NaN marks a missing value.
 
-    Raises
-    ------
-    DataError
-        If a value is infinite.
-    UsageError
-        If `max_bin` is out of range.
+    Raises `DataError` if a value is infinite. Raises `UsageError` if `max_bin` is out of range.
     """
     check_max_bin(max_bin)
     X = check_rows(X)
@@ -57,12 +52,8 @@ def _pruned(
 ) -> NDArray[np.intp] | slice:
     """Return which points of a summary survive pruning to so many: XGBoost's ``SetPrune``.
 
-    Parameters
-    ----------
-    below : float64 array, shape (m,)
-        Weight of the rows up to and including each point.
-    held : float64 array, shape (m,)
-        Weight at the point.
+    `below`: float64 array, shape (m,). Weight of the rows up to and including each point.
+    `held`: float64 array, shape (m,). Weight at the point.
     """
     m = len(below)
     if m <= size:

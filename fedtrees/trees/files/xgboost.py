@@ -186,12 +186,8 @@ def from_xgboost_json(
     Raises `DataError` if the model is truncated, of another booster or objective (read are gbtree
     and `READ_OBJECTIVES`), has leaves of several outputs, or categories beyond code 65534.
 
-    Parameters
-    ----------
-    model : dict, bytes or path
-        The parsed JSON, its bytes (``Booster.save_raw("json")`` or ``"ubj"``), or a file.
-    learning_rate, reg_lambda : float, optional
-        What the model was trained with.
+    `model`: The parsed JSON, its bytes (``Booster.save_raw("json")`` or ``"ubj"``), or a file.
+    `learning_rate, reg_lambda`: float, optional. What the model was trained with.
     """
     learner = learner_of(model)
     try:

@@ -151,6 +151,8 @@ def read_tree(
 
     Nodes that pruning removed are left out, the others renumbered in order.
 
+    Raises `DataError` if the arrays do not make a tree. Raises `KeyError` if one is absent.
+
     Parameters
     ----------
     tree : dict
@@ -159,13 +161,6 @@ def read_tree(
         Columns of the table.
     eta, reg_lambda : float, optional
         Given, gradient sums are recovered from the weights (see `from_xgboost_json`).
-
-    Raises
-    ------
-    DataError
-        If the arrays do not make a tree.
-    KeyError
-        If one is absent.
     """
     columns = _nodes(tree, "split_indices", np.int32)
     left = _nodes(tree, "left_children", np.int32)

@@ -61,11 +61,8 @@ def _draw_orders(keys: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
 def feature_orders(keys: NDArray[np.int64], features: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return all features in the order in which each node tries them, int64, shape (k, m).
 
-    Parameters
-    ----------
-    keys : int64 array, shape (k,)
-        Of the nodes.
-    features : int64 array, shape (m,)
+    `keys`: int64 array, shape (k,). Of the nodes.
+    `features`: int64 array, shape (m,)
     """
     orders = np.tile(np.asarray(features, dtype=np.int64), (len(keys), 1))
     _draw_orders(keys, orders)

@@ -114,12 +114,10 @@ class ForestGrower:
 
         Raises `DataError` if the shape does not fit.
 
-        Parameters
-        ----------
-        counts : int64 array, shape (bins of all `features`, K)
+        `counts`: int64 array, shape (bins of all `features`, K).
             `fedtrees.trees.forest.gini.class_histogram`, summed over row owners.
-        allowed : bool array, shape (bins of all `features`,), optional
-            Bins that rows may be split after.
+        `allowed`: bool array, shape (bins of all `features`,), optional. Bins that rows may be
+            split after.
 
         Returns
         -------

@@ -64,10 +64,8 @@ class ClassTree:
     ) -> ClassTree:
         """Return the tree as someone knows it who was told of its leaves only.
 
-        Parameters
-        ----------
-        probability : float64 array, shape (n_leaves, K)
-        counts : int64 array, shape (n_leaves, K), or None
+        `probability`: float64 array, shape (n_leaves, K)
+        `counts`: int64 array, shape (n_leaves, K), or None
         """
         told = np.full(self.probability.shape, np.nan)
         told[self.leaves] = probability
