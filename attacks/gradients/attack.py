@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.evidence import (
+    SeenGradient,
     encoding_of,
     layers_of,
     local_steps_of,
     seen_gradients,
 )
-from fedtrees.attacks.gradients.inversion import drowning, invert
+from fedtrees.attacks.gradients.inversion import Inversion, drowning, invert
 from fedtrees.attacks.gradients.rehearsal import likely_rows, rehearsed
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_whole
@@ -21,6 +22,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.perceptron import Layers
 
 #: A number without declared range is looked for within so many standard deviations.
 _WIDE = 20.0
@@ -94,10 +96,8 @@ class TabLeak(Attack):
                     claims.append(BatchRows(item.owner, item.round, table, np.zeros(table.X.shape)))
                     notes["likely_rows"] += 1
                     continue
-            found = invert(
-                layers, item.weights, item.gradient, encoding, bounds, item.rows, rng,
-                likely=own if local is None else None, restarts=self.restarts, steps=self.steps,
-            )  # fmt: skip
+            likely = own if local is None else None
+            found = self.inverted(item, layers, encoding, bounds, likely, rng)
             notes[f"loss_{k}"] = found.loss
             table, sure = found.table, found.confidence
             if (more := _as_many(view, item.rows) - len(table)) > 0:
@@ -105,6 +105,21 @@ class TabLeak(Attack):
                 sure = np.append(sure, np.zeros((more, sure.shape[1])), axis=0)
             claims.append(BatchRows(item.owner, item.round, table, sure))
         return Guess(tuple(claims), notes)
+
+    def inverted(
+        self,
+        item: SeenGradient,
+        layers: Layers,
+        encoding: Encoding,
+        bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+        likely: Table | None,
+        rng: np.random.Generator,
+    ) -> Inversion:
+        """Return the rows whose gradient is nearest to one that was seen."""
+        return invert(
+            layers, item.weights, item.gradient, encoding, bounds, item.rows, rng,
+            likely=likely, restarts=self.restarts, steps=self.steps,
+        )  # fmt: skip
 
 
 def _as_many(view: View, rows: int) -> int:
