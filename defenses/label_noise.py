@@ -18,12 +18,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
 from fedtrees.privacy.noise import Response
-from fedtrees.privacy.randomised_response import (
-    odds_within,
-    ranked,
-    respond,
-    true_shares,
-)
+from fedtrees.privacy.randomised_response import odds_within, ranked, respond, true_shares
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.sketch import quantile_cuts

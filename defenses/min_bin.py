@@ -44,7 +44,7 @@ class MinBin(Defense):
 
     def __post_init__(self) -> None:
         check_whole("k", self.k, 2)
-        check_known("by", self.by, PLACES)
+        check_known("place", self.by, PLACES)
 
     @property
     def at(self) -> frozenset[str]:  # type: ignore[override]

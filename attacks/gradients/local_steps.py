@@ -65,10 +65,7 @@ class LocalSteps:
 
         `weights, update`: float32 array, shape (parameters,). At the start, and how far they moved.
 
-        Returns
-        -------
-        float32 array, shape (parameters,), twice
-            Weights, and gradient.
+        Returns: float32 array, shape (parameters,), twice. Weights, and gradient.
         """
         own = (self.epochs - 1) / (2 * self.epochs)
         share = own if rows <= self.batch else (own + 0.5) / 2

@@ -41,9 +41,7 @@ class Matching:
         `X`: float array, shape (R, B, D). Inputs of R guesses of a batch.
         `Y`: float array, shape (R, B, K). Their labels, one-hot.
 
-        Returns
-        -------
-        float array, shape (R,), (R, B, D) and (R, B, K)
+        Returns: float array, shape (R,), (R, B, D) and (R, B, K).
         """
         R, B, _ = X.shape
         forward, back = self._forward, self._back  # type: ignore[attr-defined]

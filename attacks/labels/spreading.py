@@ -14,11 +14,8 @@ def spread(twins: Twins, known: NDArray[np.float64]) -> NDArray[np.float64]:
 
     `known`: float64 array, shape (S, K). Known rows of each class in each group.
 
-    Returns
-    -------
-    float64 array, shape (S, K)
-        Shares that add up to 1, even ones where no known row can be reached. Every class counts
-        the same, however many of its rows are known.
+    Returns: float64 array, shape (S, K). Shares that add up to 1, even ones where no known row can
+    be reached. Every class counts the same, however many of its rows are known.
     """
     K = known.shape[1]
     source = known / np.maximum(known.sum(axis=0), 1.0) / twins.weight[:, None]

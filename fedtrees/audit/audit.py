@@ -17,19 +17,8 @@ from fedtrees.audit.model import (
     is_logistic,
     state_of,
 )
-from fedtrees.audit.newton import (
-    Settings,
-    agreement,
-    infer_settings,
-    is_unshrunk,
-    settings_by_tree,
-)
-from fedtrees.audit.recover import (
-    first_round,
-    recover_boosted,
-    start_of,
-    sums_of,
-)
+from fedtrees.audit.newton import Settings, agreement, infer_settings, is_unshrunk, settings_by_tree
+from fedtrees.audit.recover import first_round, recover_boosted, start_of, sums_of
 from fedtrees.audit.sources import Sources, find_sources
 from fedtrees.audit.stated import recover_forest, recover_lightgbm, samples_rows
 from fedtrees.audit.values_alone import told_by_values

@@ -14,11 +14,7 @@ from numpy.typing import NDArray
 
 from fedtrees.crypto.arrays import EncryptedArray
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.obfuscators import (
-    DJNObfuscators,
-    Obfuscators,
-    PlainObfuscators,
-)
+from fedtrees.crypto.obfuscators import DJNObfuscators, Obfuscators, PlainObfuscators
 from fedtrees.sealing import sizes
 from fedtrees.sealing.errors import MalformedError, MissingPartyError, WrongKeyError
 from fedtrees.sealing.ideal import Ideal

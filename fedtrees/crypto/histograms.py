@@ -252,9 +252,7 @@ def with_siblings(
     `parents, smaller`: int64 array, shape (nodes, ...). Sums of nodes, and of one child of each.
     `left`: Whether that is the left child.
 
-    Returns
-    -------
-    int64 array, shape (2 nodes, ...): left and right child of each parent in turn.
+    Returns: int64 array, shape (2 nodes, ...): left and right child of each parent in turn..
     """
     other = parents - smaller
     is_left = np.asarray(left, dtype=bool).reshape(-1, *[1] * (parents.ndim - 1))

@@ -18,12 +18,7 @@ from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.mask_seeds import agreed_keys, commitment, self_seed, tag, unlock
 from fedtrees.crypto.masking_party import adds, check_index, check_roster
-from fedtrees.sealing.errors import (
-    LateError,
-    MalformedError,
-    RepeatedError,
-    WrongKeyError,
-)
+from fedtrees.sealing.errors import LateError, MalformedError, RepeatedError, WrongKeyError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Secret, Unprintable
 

@@ -17,10 +17,7 @@ def share(
 ) -> dict[int, bytes]:
     """Share a secret of 32 bytes over points other than 0.
 
-    Returns
-    -------
-    dict of int to bytes
-        The share of every point, 33 bytes.
+    Returns: dict of int to bytes. The share of every point, 33 bytes.
     """
     start = int.from_bytes(secret.reveal(), "big")
     coefficients = [start, *(randomness.below(PRIME) for _ in range(threshold - 1))]

@@ -122,11 +122,8 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
         equal lines.
     `named`: Columns known to exist: a first line that has one of them is a header.
 
-    Returns
-    -------
-    TextTable
-        Columns without a name get one (``column3``), and so do all of them where the first line
-        holds data; of columns with one name the second becomes ``name.2``.
+    Returns: Columns without a name get one (``column3``), and so do all of them where the first
+    line holds data; of columns with one name the second becomes ``name.2``.
     """
     path, given = Path(path), separator
     encoding, notes = _encoding(path)

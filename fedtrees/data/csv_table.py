@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import (
-    DataError,
-    Problem,
-    Problems,
-    UsageError,
-    closest,
-    did_you_mean,
-)
+from fedtrees.core.errors import DataError, Problem, Problems, UsageError, closest, did_you_mean
 from fedtrees.core.schema import Feature
 from fedtrees.data.cells import decimal_of, missing, numbers
 from fedtrees.data.csv_file import TextTable

@@ -177,11 +177,8 @@ def split(
     Raises `DataError`: more clients than rows, or fewer than one client. Raises `UsageError`:
     unknown partition, parameter or feature; a parameter out of its range.
 
-    Returns
-    -------
-    list of int arrays
-        A client left empty by the draw receives one row of the largest client. Clients of one
-        row or one class are possible and allowed.
+    Returns: list of int arrays. A client left empty by the draw receives one row of the largest
+    client. Clients of one row or one class are possible and allowed.
     """
     if isinstance(partition, str):
         partition = Partition(partition)

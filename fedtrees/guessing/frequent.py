@@ -79,10 +79,7 @@ def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np
     `width`: float64 array, shape (d,) or (d + 1,). Accepted difference per feature; 0 means
         equality. A last entry for the label is ignored.
 
-    Returns
-    -------
-    Table
-        n rows.
+    Returns: n rows.
     """
     n, d = samples[0].X.shape
     rows_once = np.unique(np.nan_to_num(_columns(candidates), nan=1e300), axis=0, return_index=True)

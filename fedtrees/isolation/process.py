@@ -135,11 +135,8 @@ class AttackProcess:
         `file, digest`: Its path and sha256.
         `bait`: Load the bench beside it, to see what the import does to it.
 
-        Returns
-        -------
-        dict
-            ``attacks``, a dict of facts each; ``others``, in words; ``did``, what its import did
-            beside registering, in words.
+        Returns: ``attacks``, a dict of facts each; ``others``, in words; ``did``, what its import
+        did beside registering, in words.
         """
         others = tuple(known for known in loaded_plugins() if known != (file, digest))
         order = {"attacks": (), "file": (file, digest), "bait": bait, "plugins": others}

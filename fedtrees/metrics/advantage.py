@@ -12,11 +12,8 @@ def advantage(
     `best`: Score of a perfect guess (`fedtrees.core.columns.Measure`). With best = 0 (an error) the
         formula is the same: it becomes the share of the blind error that is gone.
 
-    Returns
-    -------
-    float or None
-        1 for a perfect guess, 0 for one as good as a blind one, negative for a worse one; never
-        clipped. None where a score is missing, nothing is perfect, or the blind adversary is.
+    Returns: 1 for a perfect guess, 0 for one as good as a blind one, negative for a worse one;
+    never clipped. None where a score is missing, nothing is perfect, or the blind adversary is.
     """
     if score is None or blind is None or best is None or not tolerance < abs(best - blind) < inf:
         return None

@@ -67,10 +67,7 @@ def t_upper(values: Sequence[float], *, level: float = 0.95) -> float:
     `values`: One per seed, all defined.
     `level`: Coverage of the two-sided interval, in (0, 1).
 
-    Returns
-    -------
-    float
-        Infinite for fewer than two values.
+    Returns: Infinite for fewer than two values.
     """
     from scipy.special import stdtrit
 

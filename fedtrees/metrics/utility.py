@@ -26,13 +26,9 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
     `probability`: float array, shape (n,) or (n, k). Probability of class 1, or of every class
         (rows sum to 1).
 
-    Returns
-    -------
-    dict
-        ``auc`` (macro one-vs-rest over the classes for k > 2), ``f1`` (macro: mean over the
-        classes; a class neither present nor predicted is left out), ``accuracy``, ``log_loss``
-        (nats, probabilities clipped at the machine epsilon). ``auc`` is None where `y` lacks a
-        class.
+    Returns: ``auc`` (macro one-vs-rest over the classes for k > 2), ``f1`` (macro: mean over the
+    classes; a class neither present nor predicted is left out), ``accuracy``, ``log_loss`` (nats,
+    probabilities clipped at the machine epsilon). ``auc`` is None where `y` lacks a class.
     """
     from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 

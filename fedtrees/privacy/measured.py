@@ -32,10 +32,7 @@ def bound_of_guesses(
         farther, the surer.
     `present`: bool array, shape (m,)
 
-    Returns
-    -------
-    float
-        In nats, 0 or more.
+    Returns: In nats, 0 or more.
     """
     check_share("confidence", confidence)
     order = np.argsort(-np.abs(scores), kind="stable")

@@ -85,9 +85,7 @@ def permute_and_flip(
     `counts`: int64 array, shape (..., K)
     `epsilon`: In nats; infinite: the first of the largest.
 
-    Returns
-    -------
-    int64 array, shape (...)
+    Returns: int64 array, shape (...).
     """
     noise = rng.exponential(1.0 / epsilon, counts.shape) if epsilon < np.inf else 0.0
     return np.asarray(np.argmax(counts + noise, axis=-1), dtype=np.int64)

@@ -108,9 +108,7 @@ def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64
     `said`: float64 array, shape (n, K)
     `odds`: Above 1.
 
-    Returns
-    -------
-    float64 array, shape (n, K)
+    Returns: float64 array, shape (n, K).
     """
     r, total = float(odds), np.zeros((len(said), 1))
     found = np.maximum((said * (r + said.shape[1] - 1) - 1) / (r - 1), 0.0)

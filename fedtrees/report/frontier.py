@@ -147,9 +147,7 @@ def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False)
     `utility, advantage`: float arrays, shape (n,). More utility is better (less, if `lower`), less
     advantage is better.
 
-    Returns
-    -------
-    bool array, shape (n,)
+    Returns: bool array, shape (n,).
     """
     u = np.asarray(utility, dtype=float) * (-1.0 if lower else 1.0)
     a = np.asarray(advantage, dtype=float)

@@ -23,10 +23,7 @@ def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
     Raises `StoreError`: the rows cannot be read, or the report cannot be written. Raises
     `UsageError`: the margin is none.
 
-    Returns
-    -------
-    Path
-        The file. The same run gives the same bytes.
+    Returns: The file. The same run gives the same bytes.
     """
     folder = Path(run_folder)
     return write_text(folder / "report.html", render(folder, margin))

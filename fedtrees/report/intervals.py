@@ -25,6 +25,17 @@ class Estimate:
         return self.n > 0
 
 
+def mean_of(values: Iterable[float]) -> float:
+    """Return the mean of the finite values, NaN where there is none."""
+    known = [v for v in values if math.isfinite(v)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def finite(value: float, otherwise: float = -math.inf) -> float:
+    """Return a number, something else where it is none."""
+    return value if math.isfinite(value) else otherwise
+
+
 def estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
     """Return mean and 95% interval of the finite values; their order does not matter.
 

@@ -25,6 +25,7 @@ from fedtrees.report.findings import (
     of_protocol,
     words_of,
 )
+from fedtrees.report.intervals import finite, mean_of
 from fedtrees.report.price import TOLERANCE, Price
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.rows import UNDEFENDED
@@ -83,7 +84,7 @@ def _setting(found: Found, rows: pd.DataFrame, at: int, seen: Seen) -> dict[str,
         "utility": measure(found.utility.metric).head,
         "tiles": [_tile(found, a) for a in found.adversaries],
         "recipe": recipe,
-        "refused": "" if recipe else _refused(found),
+        "refused": "" if recipe else refused(found),
         "frontiers": [f for a in found.tested if (f := _frontier(found, a, at))],
         "matrix": _matrix(found),
         "untested": list(_untested(found)),
@@ -128,8 +129,8 @@ def _headline(found: Found) -> str:
 
 
 def _after(use: Candidate, adversary: Adversary, metric: str) -> Cell | None:
-    trial = next((t for t in use.trials if t.place == adversary.threat), None)
-    return next((c for c in trial.cells if c.metric == metric), None) if trial else None
+    trial = use.at(adversary.threat)
+    return trial.cell(metric) if trial else None
 
 
 def _note(found: Found) -> str:
@@ -277,7 +278,7 @@ def _about(kind: str, name: str) -> str:
 def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
     for adversary in found.adversaries:
         name = said.capital(adversary.name)
-        trial = next((t for t in use.trials if t.place == adversary.threat), None)
+        trial = use.at(adversary.threat)
         if not adversary.tested or trial is None:
             yield name, "was not tested."
             continue
@@ -291,10 +292,6 @@ def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
             yield name, f"reads nothing that is clear; not settled: {listed([*heads])}."
         else:
             yield name, f"reads nothing beyond {found.margin:g} of a blind guess, by every measure."
-
-
-def _refused(found: Found) -> str:
-    return refused(found)
 
 
 # --- figures
@@ -337,8 +334,7 @@ def _unit(cell: Cell) -> float:
 
 
 def _drawable(found: Found, adversary: Adversary, metric: str) -> bool:
-    drawn = [d for d in found.defenses if d.price.by_seed and adversary.cell(d.spec, metric).scores]
-    return len(drawn) > 0
+    return any(d.price.by_seed and adversary.cell(d.spec, metric).scores for d in found.defenses)
 
 
 def _spark(found: Found, adversary: Adversary, metric: str, at: int) -> dict[str, Any]:
@@ -545,8 +541,8 @@ def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str
 
 
 def _of(cell: Cell, values: pd.Series) -> str:
-    known = [v for v in values if math.isfinite(v)]
-    return said.value(cell, math.fsum(known) / len(known)) if known else "–"
+    mean = mean_of(values)
+    return said.value(cell, mean) if math.isfinite(mean) else "–"
 
 
 def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
@@ -565,7 +561,7 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
             lines.append((str(part), adversary.name, best, group["blind"].mean()))
     if not lines:
         return None
-    lines.sort(key=lambda x: -_or_least(x[2][0] - x[3]))
+    lines.sort(key=lambda x: -finite(x[2][0] - x[3], -1.0))
     texts = [
         [part, who, *(said.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]
         for part, who, best, blind in lines
@@ -573,10 +569,6 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
     header = ["Column", "Adversary", "Undefended", *(["Recipe"] if found.recipe else []), "Blind"]
     return {"title": "Columns that leak", "note": "cells guessed, by column", "rows": texts,
             "header": header, "numbers": range(2, len(header))}  # fmt: skip
-
-
-def _or_least(value: float) -> float:
-    return value if math.isfinite(value) else -1.0
 
 
 def _glossary(found: Findings) -> list[tuple[str, str]]:

@@ -1,14 +1,14 @@
 """What a defense costs: the change in utility, paired by seed, and whether it is settled."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import pandas as pd
 
 from fedtrees.core.columns import UTILITY, measure
-from fedtrees.report.intervals import Estimate, t_estimate
+from fedtrees.report.intervals import Estimate, mean_of, t_estimate
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.worst import by_seed
 
@@ -139,8 +139,8 @@ def prices(
         mine = by_seed(ok[ok["defense_spec"] == spec], utility.metric)
         both = [s for s in mine if s in undefended]
         changes = {s: utility.sign * (mine[s] - undefended[s]) for s in sorted(both)}
-        mean = _mean([*mine.values()])
-        lost = _collapsed(utility, mean, _mean([*undefended.values()]), constant)
+        mean = mean_of(mine.values())
+        lost = _collapsed(utility, mean, mean_of(undefended.values()), constant)
         found[spec] = Price(utility, t_estimate([*changes.values()]), changes, mean, lost)
     return found
 
@@ -151,7 +151,3 @@ def _collapsed(utility: Utility, mean: float, undefended: float, constant: float
         return False
     gained, left = utility.sign * (undefended - constant), utility.sign * (mean - constant)
     return gained > 0 and left < 0.1 * gained
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fedtrees.core.columns import measure
 from fedtrees.core.specs import parse_one
-from fedtrees.report.intervals import t_estimate
+from fedtrees.report.intervals import finite, mean_of, t_estimate
 from fedtrees.report.price import TOLERANCE, Price
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.said import parted
@@ -35,6 +35,10 @@ class Trial:
     untested: str = ""  # why this says nothing; "" where every attack that applies ran
     bytes: float = math.nan  # traffic of training
 
+    def cell(self, metric: str) -> Cell | None:
+        """Return the cell of a measure, None where this adversary has none."""
+        return next((c for c in self.cells if c.metric == metric), None)
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -43,6 +47,10 @@ class Candidate:
     name: str
     trials: tuple[Trial, ...]
     missing: tuple[str, ...] = ()  # why nothing can be said of places where others were tried
+
+    def at(self, place: str) -> Trial | None:
+        """Return what was tried at a place, None where nothing was."""
+        return next((t for t in self.trials if t.place == place), None)
 
     @property
     def untested(self) -> tuple[str, ...]:
@@ -70,13 +78,12 @@ class Candidate:
     @property
     def price(self) -> Price:
         """The price where it costs most."""
-        return min((t.price for t in self.trials), key=lambda p: _or(p.change.mean, -math.inf))
+        return min((t.price for t in self.trials), key=lambda p: finite(p.change.mean))
 
     @property
     def bytes(self) -> float:
         """Mean traffic of training."""
-        known = [t.bytes for t in self.trials if math.isfinite(t.bytes)]
-        return math.fsum(known) / len(known) if known else math.nan
+        return mean_of(t.bytes for t in self.trials)
 
     @property
     def reason(self) -> str:
@@ -103,11 +110,11 @@ class Candidate:
     @property
     def rank(self) -> tuple[object, ...]:
         """The order of candidates, the best first."""
-        cost = -round(_or(self.price.change.mean, -1.0) / TOLERANCE)
+        cost = -round(finite(self.price.change.mean, -1.0) / TOLERANCE)
         parts = len(parse_one(parted(self.name)[1]).parts)
         return (
             not self.holds, bool(self.untested), self.holds and not self.shown, self.price.tier,
-            self.leaves, cost, parts, _or(self.bytes, math.inf), self.name,
+            self.leaves, cost, parts, finite(self.bytes, math.inf), self.name,
         )  # fmt: skip
 
 
@@ -185,7 +192,3 @@ def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = 
         if fell.known and fell.low > 0 and fell.mean >= least:
             return True
     return False
-
-
-def _or(value: float, otherwise: float) -> float:
-    return value if math.isfinite(value) else otherwise

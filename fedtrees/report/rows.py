@@ -16,7 +16,6 @@ from fedtrees.core.specs import parse_one, written
 from fedtrees.report.refused import as_skips
 
 UNDEFENDED = "none"
-NOT_OK = ("failed", "timeout", "skipped")
 
 
 @dataclass(frozen=True, order=True)
@@ -74,11 +73,8 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     Raises `StoreError`: the file is missing, empty, cut off, not what the run wrote, holds text
     where numbers belong, or was written by a release whose rows mean something else.
 
-    Returns
-    -------
-    DataFrame
-        The `COLUMNS`, as they read what stands in the file, plus those of `label`; of what is
-        refused today skips (`fedtrees.report.refused`).
+    Returns: DataFrame. The `COLUMNS`, as they read what stands in the file, plus those of `label`;
+    of what is refused today skips (`fedtrees.report.refused`).
     """
     path = Path(run_folder) / "rows.csv"
     try:

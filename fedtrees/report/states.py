@@ -14,7 +14,7 @@ import pandas as pd
 
 from fedtrees.core.columns import measure
 from fedtrees.report.coverage import Coverage
-from fedtrees.report.intervals import Estimate, t_estimate
+from fedtrees.report.intervals import Estimate, mean_of, t_estimate
 from fedtrees.report.worst import attack_metrics, worst_case
 
 State = Literal["open", "shut", "gone", "undefined", "unknown", "unsettled"]
@@ -62,14 +62,14 @@ class Cell:
     @property
     def score(self) -> float:
         """Mean over seeds."""
-        return _mean(self.scores)
+        return mean_of(self.scores)
 
     @property
     def line(self) -> float:
         """What the score is held against: blind, or the population's line where that is better."""
         pairs = zip(self.blinds, self.populations, strict=True)
         better = max if measure(self.metric).sign > 0 else min
-        return _mean([b if math.isnan(p) else better(b, p) for b, p in pairs])
+        return mean_of([b if math.isnan(p) else better(b, p) for b, p in pairs])
 
     @property
     def advantage(self) -> Estimate:
@@ -222,8 +222,3 @@ def plain(cells: Sequence[Cell]) -> list[Cell]:
     """Return cells without those that another of them tells more plainly."""
     here = {c.metric for c in cells}
     return [c for c in cells if not here & {*measure(c.metric).beside}]
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [v for v in values if math.isfinite(v)]
-    return math.fsum(known) / len(known) if known else math.nan

@@ -45,19 +45,19 @@ def summary(study: Study) -> dict[str, Any]:
             "utility": f.utility,
             "defenses": [
                 {
-                    "defense": row.point.defense,
-                    "utility": estimate(row.point.utility),
-                    "advantage": estimate(row.point.advantage),
-                    "attacks": [name for name, _ in row.point.attacks],
-                    "coverage": asdict(row.point.coverage),
-                    "claimed": row.point.claimed,
-                    "measured": row.point.measured,
-                    "pareto_optimal": row.on_front,
+                    "defense": p.defense,
+                    "utility": estimate(p.utility),
+                    "advantage": estimate(p.advantage),
+                    "attacks": [name for name, _ in p.attacks],
+                    "coverage": asdict(p.coverage),
+                    "claimed": p.claimed,
+                    "measured": p.measured,
+                    "pareto_optimal": p.defense in f.front,
                 }
-                for row in board
+                for p in f.points
             ],
         }
-        for f, board in study.boards
+        for f in study.frontiers
     ]
     said = verdict(study.findings)
     return {

@@ -31,11 +31,7 @@ from fedtrees.protocols.base import Coordinator, Protocol, Training
 from fedtrees.protocols.canaries import ALONE_DEPTH, ForestCanaries
 from fedtrees.protocols.forest_settings import FOREST_FILE, checked_rows, class_count
 from fedtrees.trees.files.forests import save_random_decision_forest
-from fedtrees.trees.forest.random_decision import (
-    RandomDecisionForest,
-    draw_splits,
-    public_tests,
-)
+from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits, public_tests
 
 #: Mechanism -> what the accountant knows it as (`fedtrees.privacy.accounting`).
 MECHANISMS = {

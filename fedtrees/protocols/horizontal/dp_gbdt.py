@@ -30,13 +30,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import BudgetEvent, Transcript
-from fedtrees.messages.boosting import (
-    BaseScore,
-    LeafSums,
-    LeafSumsRequest,
-    LeafValues,
-    NodeSplits,
-)
+from fedtrees.messages.boosting import BaseScore, LeafSums, LeafSumsRequest, LeafValues, NodeSplits
 from fedtrees.messages.cuts import (
     CUT_MESSAGES,
     SOME_CUT_MESSAGES,

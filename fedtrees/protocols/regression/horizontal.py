@@ -30,10 +30,7 @@ from fedtrees.messages.regression import (
     stepped,
 )
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.regression.settings import (
-    RegressionParams,
-    check_weightless,
-)
+from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 
 #: Of int64 weights: so many binary places leave room for weights of 2^10 and a thousand clients.
 MOST_BITS = 42

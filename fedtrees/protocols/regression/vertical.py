@@ -46,10 +46,7 @@ from fedtrees.messages.regression import (
     stepped,
 )
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.regression.settings import (
-    RegressionParams,
-    check_weightless,
-)
+from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, check_columns_held
 from fedtrees.sealing.ideal import MODES, sealing
 from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
@@ -240,21 +237,20 @@ class Arbiter(Party):
         return Gradient(message.party, message.round, packed(found), message.bits)
 
 
-class Holder:
+class Holder(Party):
     """What active and passive parties do alike: standardise, score, and step."""
 
-    name: str
     sealing: BlindVectors
-    net: Network
-    params: VerticalRegression
 
-    def _set(
+    def __init__(
         self,
+        name: str,
         held: LocalData,
         protocol: VerticalRegression,
         schema: Schema,
-        bounds: tuple[float, float] | None,
+        bounds: tuple[float, float] | None = None,
     ) -> None:
+        super().__init__(name)
         self.held, self.params, self.schema, self.bounds = held, protocol, schema, bounds
         if np.isinf(held.X).any():
             raise DataError("a column has an infinite value; leave it missing")
@@ -303,21 +299,10 @@ class Holder:
         return decoded(Z @ self.weights[: Z.shape[1]], 2 * bits)
 
 
-class PassiveRegression(Holder, Party):
+class PassiveRegression(Holder):
     """Whoever has columns and no labels."""
 
     role = PASSIVE
-
-    def __init__(
-        self,
-        name: str,
-        held: LocalData,
-        protocol: VerticalRegression,
-        schema: Schema,
-        bounds: tuple[float, float] | None = None,
-    ) -> None:
-        super().__init__(name)
-        self._set(held, protocol, schema, bounds)
 
     @handles(PaillierKey)
     def begin(self, message: PaillierKey) -> ColumnScales:
@@ -352,17 +337,6 @@ class ActiveRegression(Holder, Coordinator):
     """Whoever has the labels, and drives."""
 
     role = ACTIVE
-
-    def __init__(
-        self,
-        name: str,
-        held: LocalData,
-        protocol: VerticalRegression,
-        schema: Schema,
-        bounds: tuple[float, float] | None = None,
-    ) -> None:
-        super().__init__(name)
-        self._set(held, protocol, schema, bounds)
 
     def train(self, net: Network) -> HeldWeights:  # type: ignore[override]
         """Settle columns and key, then step as often as asked."""

@@ -70,9 +70,7 @@ class GlobalBins:
         `statistics`: int64 array, shape (n, s)
         `nodes`: int32 array, shape (k,)
 
-        Returns
-        -------
-        int64 array, shape (k, bins of the chosen columns, s)
+        Returns: int64 array, shape (k, bins of the chosen columns, s).
         """
         if not len(self.chosen):
             return np.zeros((len(nodes), 0, statistics.shape[1]), dtype=np.int64)

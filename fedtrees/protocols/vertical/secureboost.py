@@ -30,11 +30,7 @@ from fedtrees.trees.boosted.fixed_point import to_fixed, weighted
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.losses import SquaredError
-from fedtrees.trees.boosted.multi_output import (
-    MultiOutputForest,
-    MultiOutputGrower,
-    add_to_margins,
-)
+from fedtrees.trees.boosted.multi_output import MultiOutputForest, MultiOutputGrower, add_to_margins
 from fedtrees.trees.boosted.sampling import drop_rows
 from fedtrees.trees.partition import RowPartition
 

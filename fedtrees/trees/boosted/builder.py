@@ -48,10 +48,8 @@ class TreeBuilder:
         `categories`: bool array, shape (k, width), optional. As in `Tree`; read where the threshold
             is NaN.
 
-        Returns
-        -------
-        int32 array, shape (k,)
-            Left children (the right child is one more), -1 where the node stays a leaf.
+        Returns: int32 array, shape (k,). Left children (the right child is one more), -1 where the
+        node stays a leaf.
         """
         ids = np.asarray(nodes, dtype=np.int64)
         columns = np.asarray(feature, dtype=np.int64)

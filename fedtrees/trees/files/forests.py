@@ -87,18 +87,12 @@ def _write(path: str | PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
         raise DataError(f"cannot write the model {path!s}: {error.strerror}") from error
 
 
-def load_random_decision_forest(path: str | PathLike[str]) -> RandomDecisionForest:
-    """Read a forest that `save_random_decision_forest` wrote; nothing in it is executed.
-
-    Raises `DataError` if the file cannot be read, or its arrays do not fit one another.
-    """
-    return load_released(path)[0]
-
-
 def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict[str, Any]]:
     """Read a forest of random tests, and what `save_random_decision_forest` wrote of its noise.
 
-    Raises `DataError` as `load_random_decision_forest`.
+    Nothing in it is executed.
+
+    Raises `DataError` if the file cannot be read, or its arrays do not fit one another.
     """
     with _arrays(path) as arrays:
         missing = {"feature", "threshold", "counts", "rows"} - set(arrays)

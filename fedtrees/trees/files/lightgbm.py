@@ -64,11 +64,9 @@ def rows_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64] 
 
     Raises `DataError` if the entries do not make a tree, or there is not a count for each leaf.
 
-    Returns
-    -------
-    int64 array, shape (n_nodes,), or None
-        In the node order of the tree `from_lightgbm_text` reads; inner nodes hold the sum of their
-        leaves. None where the file has no ``leaf_count``.
+    Returns: int64 array, shape (n_nodes,), or None. In the node order of the tree
+    `from_lightgbm_text` reads; inner nodes hold the sum of their leaves. None where the file has no
+    ``leaf_count``.
     """
     if not block.get("leaf_count"):
         return None

@@ -20,12 +20,9 @@ def from_sklearn(estimator: Any) -> RandomForest:
     Raises `DataError` if it is not fitted, no classifier of trees, of several outputs, or if its
     trees have weights or columns of their own.
 
-    Returns
-    -------
-    RandomForest
-        Of the same predictions. Counts are of drawn rows; None where rows or classes had weights
-        that are no whole numbers. Its own forests and trees know the `distinct` rows besides;
-        bagging may draw rows before its trees see them.
+    Returns: Of the same predictions. Counts are of drawn rows; None where rows or classes had
+    weights that are no whole numbers. Its own forests and trees know the `distinct` rows besides;
+    bagging may draw rows before its trees see them.
     """
     trees = getattr(estimator, "estimators_", [estimator])
     kept: list[Any] = [getattr(t, "tree_", None) for t in np.ravel(np.asarray(trees, dtype=object))]

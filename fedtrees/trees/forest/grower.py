@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
-from fedtrees.trees.forest.gini import (
-    child_keys,
-    choose_splits,
-    feature_orders,
-    pair_starts,
-)
+from fedtrees.trees.forest.gini import child_keys, choose_splits, feature_orders, pair_starts
 from fedtrees.trees.forest.growth import assemble, grow_whole_tree
 from fedtrees.trees.forest.params import ForestParams, feature_count
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits
@@ -119,10 +114,7 @@ class ForestGrower:
         `allowed`: bool array, shape (bins of all `features`,), optional. Bins that rows may be
             split after.
 
-        Returns
-        -------
-        Decisions
-            Of the whole level; empty while some of its nodes need more counts.
+        Returns: Of the whole level; empty while some of its nodes need more counts.
         """
         level = self._levels[-1]
         starts = pair_starts(self.features, self._cuts.n_bins)
