@@ -8,7 +8,7 @@ from fedtrees.bench.cells import (
     AttackCell,
     BlindCell,
     Cell,
-    ExposureCell,
+    AdversaryCell,
     Plan,
     ReferenceCell,
     TrainCell,
@@ -117,7 +117,7 @@ def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
         return TRAINING + TRAINING_PER_MILLION * millions * _trees(cell.protocol)
     if isinstance(cell, TrainCell):
         return TRAINING + TRAINING_PER_MILLION * millions * _trees(cell.protocol) / 2
-    if isinstance(cell, ExposureCell):
+    if isinstance(cell, AdversaryCell):
         return PER_ATTACK
     if not isinstance(cell, AttackCell):
         return 0.0

@@ -55,7 +55,7 @@ class Coverage:
 def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
     """Return what became of the attacks on one defense under one threat.
 
-    `exposed`: Its rows of the stage ``exposure``.
+    `exposed`: Its rows of the stage ``adversary``.
     `attacks`: Its rows of the stage ``attack``.
     """
     told = exposed[exposed["metric"] == APPLIES.key]

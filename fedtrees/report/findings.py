@@ -238,7 +238,7 @@ def _read(rows: pd.DataFrame, setting: Setting, margin: float) -> _Read:
     readers = {}
     for panel in panels(here):
         attacks = here[(here["stage"] == "attack") & (here["threat"] == panel.threat)]
-        exposed = here[(here["stage"] == "exposure") & (here["threat"] == panel.threat)]
+        exposed = here[(here["stage"] == "adversary") & (here["threat"] == panel.threat)]
         covered = {
             spec: coverage(exposed[exposed["defense_spec"] == spec],
                            attacks[attacks["defense_spec"] == spec])

@@ -123,7 +123,7 @@ def _frontier(
     noted = cut_short(attacks)
     same = ["defense_spec", "attack_spec", "seed", "status"]
     cells = _split(pd.concat([attacks[~noted].drop_duplicates(same), attacks[noted]]))
-    exposed = _split(here[(here["stage"] == "exposure") & (here["threat"] == panel.threat)])
+    exposed = _split(here[(here["stage"] == "adversary") & (here["threat"] == panel.threat)])
     specs = ordered({*trains["defense_spec"], *attacks["defense_spec"]})
     varying = budgets(specs)
     empty = rows.iloc[:0]

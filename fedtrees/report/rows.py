@@ -90,6 +90,7 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     frame = _records(path, text)
     for column in COLUMNS:
         frame[column.name] = _typed(path, column, frame[column.name])
+    frame["stage"] = frame["stage"].replace("exposure", "adversary")  # until the next release
     _check_versions(path, frame["version"])
     frame = label(frame)
     _check_defenses(path, frame)

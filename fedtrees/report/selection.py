@@ -8,7 +8,7 @@ import pandas as pd
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import parse_one, written
 
-_RUN = ("train", "attack", "exposure")  # stages whose rows name the protocol that was run
+_RUN = ("train", "attack", "adversary")  # stages whose rows name the protocol that was run
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fedtrees.report.study import Study
 def failures(run: Path) -> int:
     """Return how many cells of a run failed or ran out of time."""
     rows = load_rows(run)
-    bad = rows["status"].isin(("failed", "timeout")) & (rows["stage"] != "exposure")
+    bad = rows["status"].isin(("failed", "timeout")) & (rows["stage"] != "adversary")
     return int(bad.sum())
 
 
