@@ -84,7 +84,8 @@ class NoisyLabels(Defense):
             return values
         K, n = len(ctx.schema.classes), len(values)
         if K < 2:
-            raise UsageError(f"{self.name!r} answers with one of several classes; {_said(K)}")
+            said = "the target has one" if K else "the target is a number: name another defense"
+            raise UsageError(f"{self.name!r} answers with one of several classes; {said}")
         order = ctx.rng("stages").permutation(n) if self.parts > 1 else np.arange(n)
         if n < self.parts:
             raise DataError(f"stages={self.parts}: {n} rows make {n} stages at most; give fewer")
@@ -211,7 +212,3 @@ class LPMST(ManyStages):
     published : bool
         Answer as that code does; what was spent is then infinite wherever k < K.
     """
-
-
-def _said(n_classes: int) -> str:
-    return "the target has one" if n_classes else "the target is a number: name another defense"

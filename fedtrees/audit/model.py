@@ -165,7 +165,10 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     places = order_of_trees(info, len(listed), forest.objective.n_outputs)
     trees = [listed[i] for i in places]
     _check_children(trees)
-    raw = {name: [_kept(tree, name) for tree in trees] for name in XGBOOST_STATISTICS}
+    raw = {  # of the nodes that pruning left, in the order of the forest's tree
+        name: [np.asarray(tree[name], dtype=np.float64)[_listed(tree)] for tree in trees]
+        for name in XGBOOST_STATISTICS
+    }
     usable = [_usable(name, raw[name]) for name in XGBOOST_STATISTICS]
     statistics = tuple(map(Statistics, *usable))
     settings = learner["objective"].get("reg_loss_param") or {}
@@ -260,11 +263,6 @@ def _fill_absent(learner: dict[str, Any]) -> None:
                 tree.setdefault(name, [0.0] * len(tree["split_indices"]))
     except (AttributeError, KeyError, TypeError):
         return  # of another booster, or damaged: reading the forest says which
-
-
-def _kept(tree: dict[str, Any], name: str) -> Floats:
-    """Return one statistic of the nodes that pruning left, in the order of the forest's tree."""
-    return np.asarray(tree[name], dtype=np.float64)[_listed(tree)]
 
 
 def _listed(tree: Mapping[str, Any]) -> NDArray[np.bool_]:

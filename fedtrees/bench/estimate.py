@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fedtrees.bench.cells import (
+    AdversaryCell,
     AttackCell,
     BlindCell,
     Cell,
-    AdversaryCell,
     Plan,
     ReferenceCell,
     TrainCell,

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.bench.cells import (
+    AdversaryCell,
     AttackCell,
     BlindCell,
-    AdversaryCell,
     ReferenceCell,
     Setting,
     TrainCell,

@@ -19,10 +19,10 @@ from typing import Any
 
 from fedtrees.bench import checkpoint, evaluate
 from fedtrees.bench.cells import (
+    AdversaryCell,
     AttackCell,
     BlindCell,
     Cell,
-    AdversaryCell,
     Group,
     Plan,
     Provenance,

@@ -159,17 +159,17 @@ class Composition:
 
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Pass the candidate mask through every part, none of which allows what another forbids."""
-        for i, part in enumerate(self.parts):
-            changed = mask & part.candidates(mask.copy(), tree, _for(part, ctx))
-            if i not in ctx.acted and not np.array_equal(changed, mask):
-                ctx.acted.add(i)
-            mask = changed
-        return mask
+        return self._masked("candidates", mask, tree, ctx)
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Pass the mask of nodes through every part, none of which shows what another hides."""
+        return self._masked("shown", mask, tree, ctx)
+
+    def _masked(
+        self, hook: str, mask: NDArray[np.bool_], tree: int, ctx: Context
+    ) -> NDArray[np.bool_]:
         for i, part in enumerate(self.parts):
-            changed = mask & part.shown(mask.copy(), tree, _for(part, ctx))
+            changed = mask & getattr(part, hook)(mask.copy(), tree, _for(part, ctx))
             if i not in ctx.acted and not np.array_equal(changed, mask):
                 ctx.acted.add(i)
             mask = changed
@@ -195,7 +195,7 @@ class Composition:
                         f"{part.name!r}: outgoing returned a {type(sent).__name__}; "
                         "return the message to send"
                     )
-                if i not in ctx.acted and (exposed - sent.reveals or _differ(sent, message)):
+                if i not in ctx.acted and (exposed - sent.reveals or not equal(sent, message)):
                     ctx.acted.add(i)
                 message = sent
             elif type(message) not in part.exempts and isinstance(message, part.guards):
@@ -282,11 +282,6 @@ def _derived(part: Defense, message: Message, does: str) -> str:
         f"{type(message).__name__} is derived from {base.__name__}, which {part.name!r} {does}, "
         "and may say more; name the type itself there, or exempt it with a reason"
     )
-
-
-def _differ(a: Message, b: Message) -> bool:
-    """Tell whether two messages say different things."""
-    return not equal(a, b)
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -132,7 +132,8 @@ def read(
     cells = {}
     for metric in metrics:
         worst = dict(iter(worst_case(attacks, metric).groupby("defense_spec")))
-        givers = _givers(attacks, metric)
+        gave = (attacks["metric"] == metric) & (attacks["status"] == "ok")
+        givers = set(attacks.loc[gave, "attack"])
         for spec in defenses:
             found = _measured(metric, worst[spec]) if spec in worst else Cell(metric)
             mine = attacks[attacks["defense_spec"] == spec]
@@ -145,11 +146,6 @@ def _defined(attacks: pd.DataFrame) -> list[str]:
     """Return the metrics of a panel, those too of which every advantage is undefined."""
     ok = attacks[(attacks["status"] == "ok") & attacks["value"].notna() & attacks["blind"].notna()]
     return [*dict.fromkeys([*attack_metrics(attacks), *sorted(set(ok["metric"]))])]
-
-
-def _givers(attacks: pd.DataFrame, metric: str) -> set[str]:
-    """Return the attacks that gave a measure under some defense."""
-    return set(attacks.loc[(attacks["metric"] == metric) & (attacks["status"] == "ok"), "attack"])
 
 
 def _measured(metric: str, worst: pd.DataFrame) -> Cell:

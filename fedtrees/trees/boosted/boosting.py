@@ -22,7 +22,7 @@ from fedtrees.trees.boosted.losses import LOGISTIC, Objective
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.sampling import ColumnSampler, dropped_rows
 from fedtrees.trees.boosted.threads import Workers
-from fedtrees.trees.partition import ROOT, Decisions, RowPartition
+from fedtrees.trees.partition import ROOT, RowPartition
 from fedtrees.trees.routing import Routes
 
 # A float32 of size 2^-26 or more is a whole number of units, and so finer than XGBoost's own sums,
@@ -74,10 +74,6 @@ def _histograms(
     return build_histogram(bins, gh, rows.rows, rows.ranges(nodes))
 
 
-def _split(decisions: Decisions, bins: Bins, rows: RowPartition) -> None:
-    rows.split(bins, decisions)
-
-
 def grow_tree(
     parts: Sequence[tuple[Bins, NDArray[np.int64]]],
     cuts: Cuts,
@@ -118,7 +114,7 @@ def grow_tree(
         hist = reduce(lambda total, one: np.add(total, one, out=total), found)
         mask = allowed(grower.nodes, rows) if allowed else None
         decisions = grower.decide(hist, sampler.mask(grower.depths, mask) if sampler else mask)
-        at_once(partial(_split, decisions), bins, rows)
+        at_once(lambda b, r, made=decisions: r.split(b, made), bins, rows)
     return grower.finish(), rows
 
 

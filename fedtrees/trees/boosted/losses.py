@@ -135,11 +135,6 @@ def _pairs(g: NDArray[np.float32], h: NDArray[np.float32]) -> NDArray[np.float32
     return gh
 
 
-def _log_odds(p: np.float32) -> np.float32:
-    # The float32 logarithm of the C library is the rounded float64 one; numpy's can be one off.
-    return np.float32(-math.log(_ONE / p - _ONE))
-
-
 def _class_sums(y: NDArray[Any], weight: NDArray[Any] | None, n: int) -> NDArray[np.float64]:
     sums = np.bincount(y.astype(np.int64), weights=weight, minlength=n)
     return np.concatenate([[len(y)], sums]).astype(np.float64)
@@ -181,7 +176,8 @@ class Logistic(Objective):
                 f"base_score={score!r}: {self.name} starts from a probability, strictly between 0 "
                 "and 1 in float32"
             )
-        return np.array([_log_odds(p)], dtype=np.float32)
+        # The float32 logarithm of the C library is the rounded float64 one; numpy's can be one off.
+        return np.array([-math.log(_ONE / p - _ONE)], dtype=np.float32)
 
     def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return ``p - y`` and ``p (1 - p)``."""
