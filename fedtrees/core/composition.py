@@ -24,12 +24,9 @@ from fedtrees.core.transcript import Transcript
 class Composition:
     """Defenses applied left to right as written. An empty one is `none`.
 
-    Raises
-    ------
-    Unfit
-        If one part makes hessians 1 and another counts on their bound, two parts say how cut
-        points are settled, answer for labels, or bring cryptography for sums, or one acts before
-        the noise that another's claim counts on (`fedtrees.core.sensitivity`).
+    Raises `Unfit` if one part makes hessians 1 and another counts on their bound, two parts say how
+    cut points are settled, answer for labels, or bring cryptography for sums, or one acts before
+    the noise that another's claim counts on (`fedtrees.core.sensitivity`).
     """
 
     parts: tuple[Defense, ...] = ()
@@ -178,11 +175,9 @@ class Composition:
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Pass a message through every part that acts at this role.
 
-        Raises
-        ------
-        UnguardedMessageError
-            If it reveals what a part protects, or is derived from what a part guards, and that part
-            neither guards nor exempts the type itself: a message with one more field is another.
+        Raises `UnguardedMessageError` if it reveals what a part protects, or is derived from what a
+        part guards, and that part neither guards nor exempts the type itself: a message with one
+        more field is another.
         """
         for i, part in enumerate(self.parts):
             if ctx.role not in part.at:

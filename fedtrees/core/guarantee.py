@@ -190,10 +190,7 @@ class LabelDP(Guarantee):
 class MutualInformation(Guarantee):
     """At most `xi` between the labels and what one node shows.
 
-    Attributes
-    ----------
-    unit : {"nats", "share"}
-        A share is one of ``log(1 / p)``, p the share of the rarest class.
+    `unit`: A share is one of ``log(1 / p)``, p the share of the rarest class.
     """
 
     kind: ClassVar[str] = "mutual-information"
@@ -247,10 +244,7 @@ def written(kind: str, stated: Mapping[str, str]) -> str:
 def parse(text: str) -> tuple[Guarantee, ...]:
     """Read what `join` wrote; nothing for the empty text.
 
-    Raises
-    ------
-    UsageError
-        If it is not of the form ``kind[key=value,...]+...``.
+    Raises `UsageError` if it is not of the form ``kind[key=value,...]+...``.
     """
     return tuple(_one(spec) for piece in split_outside(text, "+") for spec in parse_grid(piece))
 

@@ -369,10 +369,7 @@ def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) ->
 class Guess:
     """Everything an attack claims to know.
 
-    Attributes
-    ----------
-    notes : mapping of str to float
-        Diagnostics the attack can see itself (residuals, seconds per stage).
+    `notes`: Diagnostics the attack can see itself (residuals, seconds per stage).
     """
 
     claims: tuple[Claim, ...] = ()

@@ -116,10 +116,7 @@ class LocalNetwork(Network):
     def join(self, party: Party) -> None:
         """Connect a party; replies come in the order of joining.
 
-        Raises
-        ------
-        ProtocolError
-            If the name is taken.
+        Raises `ProtocolError` if the name is taken.
         """
         if party.name in self._parties:
             raise ProtocolError(f"party names must be unique; {party.name!r} joined twice")

@@ -48,10 +48,7 @@ class MaskKeys(Message):
 class MaskRoster(Message):
     """The public keys of all clients.
 
-    Attributes
-    ----------
-    parties : str
-        Their names, joined by commas, in the order of the keys.
+    `parties`: Their names, joined by commas, in the order of the keys.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
@@ -71,10 +68,7 @@ class MaskShares(Message):
 class MaskBoxes(Message):
     """The boxes that the other clients made for one.
 
-    Attributes
-    ----------
-    parties : str
-        Who made them, joined by commas, in order.
+    `parties`: Who made them, joined by commas, in order.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING

@@ -22,11 +22,8 @@ class LabelSumsRequest(Message):
 class LabelSums(Message):
     """A client's number of rows, and its labels in sum.
 
-    Attributes
-    ----------
-    sums : float64 array, shape (m,)
-        `Objective.target_sums`: the number of rows, then the weight of each class, or the sums of
-        ``w``, ``w y`` and ``w y^2``.
+    `sums`: float64 array, shape (m,). `Objective.target_sums`: the number of rows, then the weight
+    of each class, or the sums of ``w``, ``w y`` and ``w y^2``.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY, Trait.LABELS_COUNTED})
@@ -129,10 +126,8 @@ class LeafSumsRequest(Message):
 class LeafSums(Message):
     """One client's gradient sums in the leaves of a tree.
 
-    Attributes
-    ----------
-    sums : int64 array, shape (k, 2)
-        Fixed-point sums of gradient and hessian, with a share of the noise where clients add it.
+    `sums`: int64 array, shape (k, 2). Fixed-point sums of gradient and hessian, with a share of the
+    noise where clients add it.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
@@ -185,11 +180,8 @@ class ValidationRequest(Message):
 class ValidationLoss(Message):
     """A client's loss over the rows it holds out, after some round.
 
-    Attributes
-    ----------
-    sums : float64 array, shape (2,)
-        The loss over these rows (nats, or squared target units, in steps of 2^-20), and their
-        number.
+    `sums`: float64 array, shape (2,). The loss over these rows (nats, or squared target units, in
+    steps of 2^-20), and their number.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})

@@ -90,10 +90,7 @@ class ClientTrees(SharedTrees):
 class GlobalTrees(SharedTrees):
     """What is new in the global model; other fields as in `SharedTrees`.
 
-    Attributes
-    ----------
-    first : int
-        The model's number of the first of these trees: so many were sent before.
+    `first`: The model's number of the first of these trees: so many were sent before.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})

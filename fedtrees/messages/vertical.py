@@ -61,10 +61,7 @@ class BinCounts(Message):
 class RootRows(Message):
     """The rows that a tree is grown on.
 
-    Attributes
-    ----------
-    rows : int32 array, shape (m,)
-        Ascending.
+    `rows`: int32 array, shape (m,). Ascending.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS})
@@ -76,10 +73,7 @@ class RootRows(Message):
 class TreeColumns(Message):
     """A party's answer to `RootRows`: which of its columns the tree may use.
 
-    Attributes
-    ----------
-    columns : int32 array, shape (c,)
-        Positions in the schema, ascending.
+    `columns`: int32 array, shape (c,). Positions in the schema, ascending.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
@@ -114,10 +108,7 @@ class OwnRowStatistics(Message):
     It is made of the labels that trees are grown on, as defenses changed them, and is 0 for rows
     that a round left out: noise and draws of the holder's own are no secret to it.
 
-    Attributes
-    ----------
-    statistics : int64 array, shape (m, s)
-        In the order of the rows of the tree.
+    `statistics`: int64 array, shape (m, s). In the order of the rows of the tree.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
@@ -273,10 +264,7 @@ class KnownNodes:
     The parties that are asked keep it, and so does whoever replays what they received: what a
     party computes with and what it has seen are one thing.
 
-    Parameters
-    ----------
-    rows : int32 array, shape (m,)
-        Of the root, ascending.
+    `rows`: int32 array, shape (m,). Of the root, ascending.
     """
 
     def __init__(self, rows: NDArray[np.int32]) -> None:
@@ -310,10 +298,7 @@ class KnownNodes:
     def told(self, message: NodeRows) -> None:
         """Take in which rows are in which nodes.
 
-        Raises
-        ------
-        ProtocolError
-            If a parent is not known.
+        Raises `ProtocolError` if a parent is not known.
         """
         for j, (node, parent) in enumerate(zip(message.nodes, message.parents, strict=True)):
             if int(parent) in self._left:

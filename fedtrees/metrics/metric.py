@@ -323,11 +323,8 @@ class Metric(ABC, Generic[T]):
     def line(self, case: Case, truth: T, measured: Mapping[str, float]) -> dict[str, float]:
         """Return the best blind value of every score.
 
-        Parameters
-        ----------
-        measured : mapping of str to float
-            What the blind cell of this federation and threat measured already, of all metrics that
-            need no training.
+        `measured`: What the blind cell of this federation and threat measured already, of all
+        metrics that need no training.
         """
         scored = {
             name: self.score(claims, truth) for name, claims in self.blind(case, truth).items()
@@ -339,10 +336,7 @@ class Metric(ABC, Generic[T]):
     ) -> Sequence[Any]:
         """Return the claims to score, where leaving something out must not be a disadvantage.
 
-        Parameters
-        ----------
-        blind : callable
-            Returns the best blind claims (by the first of `main`).
+        `blind`: Returns the best blind claims (by the first of `main`).
         """
         return claims
 

@@ -91,6 +91,8 @@ def view_of(
 ) -> View:
     """Return what the principals know after a run.
 
+    Raises `Unfit` if together they open what a defense seals: the transcript does not have it.
+
     Parameters
     ----------
     principals : sequence of str
@@ -105,11 +107,6 @@ def view_of(
         Ids and labels of rows that they know besides.
     entries : KnownEntries, optional
         Single values of others' rows that they know besides.
-
-    Raises
-    ------
-    Unfit
-        If together they open what a defense seals: the transcript does not have it.
     """
     who = tuple(principals)
     reason = fit(None, training.defense, None, who, Data(roles=training.transcript.roles))

@@ -297,10 +297,6 @@ def table_of(
     labels : mapping of str to str, optional
         What datasets, partitions, protocols, defenses, threats and metrics are called.
 
-    Returns
-    -------
-    PaperTable
-
     Raises
     ------
     UsageError
