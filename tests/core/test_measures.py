@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.bench.cells import ExposureCell, Setting, TrainCell
+from fedtrees.bench.cells import AdversaryCell, Setting, TrainCell
 from fedtrees.bench.conformance import trainable
 from fedtrees.bench.disclosure import briefly
 from fedtrees.bench.evaluate import (
-    evaluate_exposure,
+    evaluate_adversary,
     evaluate_training,
     run_training,
 )
@@ -49,7 +49,7 @@ def test_every_key_of_every_protocol_is_in_the_table(name):
     training = run_training(cell, federation)
     threat = next(iter(protocol.adversaries))
     rows = evaluate_training(cell, federation, training, 1.0, 1.0).rows
-    rows += evaluate_exposure(ExposureCell(setting, cell, threat), federation, training).rows
+    rows += evaluate_adversary(AdversaryCell(setting, cell, threat), federation, training).rows
     known = columns.measures()
     for row in rows:
         measure = known[row["metric"]]
