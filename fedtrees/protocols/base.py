@@ -90,7 +90,7 @@ class Protocol(ABC):
         no defense may act there before. Empty: anything that it says.
     released : bool
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
-    honest-but-curious : tuple of str
+    adversaries : tuple of str
         Threats under which a suite attacks it that names none of its roles.
     usual_parties : int
         How many hold data where nobody says it.
