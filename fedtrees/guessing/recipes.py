@@ -74,15 +74,15 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
         return Recipe(SHARES["mixed-30" if len(own) < FEWEST_ROWS else "mixed-10"], usual)
     heard = len(own) >= HEARD_FROM and usual not in ("frequent", COPIES)
     # a guess of own rows as they are looks too good in draws that repeat them
-    apart = "imputed" if heard and usual == "imputed+refined" else ""
+    apart = usual.partition("+")[0] if heard else ""
     shares = {f"{kind}+consensus": share for kind, share in SHARES.items()}
     score = _cross_validated(
         own, schema, [*shares, "imputed+refined"][: None if heard else -1], rng
     )
     best = max(shares, key=lambda name: score[name])
     if heard:
-        ahead = score[best] > score["imputed+refined"] + CLEAR_LEAD
-        usual = best if ahead else "imputed+refined"
+        first = max(score, key=lambda name: score[name])
+        usual = first if score[first] > score[usual] + CLEAR_LEAD else usual
     elif usual == "given-label+consensus":
         usual = best
     return Recipe(shares[best], usual, apart)

@@ -7,12 +7,11 @@ import tomllib
 from pathlib import Path, PurePath
 from typing import Any
 
-from fedtrees.core.errors import check_margin
 from fedtrees.core.files import write_text
-from fedtrees.report.findings import findings
 from fedtrees.report.page import Method, page
-from fedtrees.report.rows import load_rows, read_json, read_text
+from fedtrees.report.rows import read_json, read_text
 from fedtrees.report.states import MARGIN
+from fedtrees.report.study import Study, study_of
 
 
 def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
@@ -38,16 +37,18 @@ def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
     UsageError
         The margin is none.
     """
-    folder = Path(run_folder)
-    return write_text(folder / "report.html", render(folder, margin))
+    return write_page(study_of(Path(run_folder), margin=margin))
 
 
-def render(folder: Path, margin: float = MARGIN) -> str:
+def write_page(study: Study) -> Path:
+    """Write ``report.html`` into the folder of a run that was read; raises as `write_report`."""
+    return write_text(study.folder / "report.html", render(study))
+
+
+def render(study: Study) -> str:
     """Return the report as one HTML document."""
-    check_margin(margin)
-    rows = load_rows(folder)
-    seen = read_json(folder, "disclosure.json") or ()
-    return page(findings(rows, folder, margin), rows, _method(folder), seen)
+    seen = read_json(study.folder, "disclosure.json") or ()
+    return page(study.findings, study.rows, _method(study.folder), seen)
 
 
 def _method(folder: Path) -> Method:

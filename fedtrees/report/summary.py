@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from fedtrees.core.errors import StoreError
-from fedtrees.report.rows import load_rows
 from fedtrees.report.study import Study
 
 
-def failures(run: Path) -> int:
+def failures(rows: pd.DataFrame) -> int:
     """Return how many cells of a run failed or ran out of time."""
-    rows = load_rows(run)
     bad = rows["status"].isin(("failed", "timeout")) & (rows["stage"] != "exposure")
     return int(bad.sum())
 
 
-def no_attack_ran(run: Path) -> bool:
+def no_attack_ran(rows: pd.DataFrame) -> bool:
     """Tell whether there are attacks in a run, and every one of them was skipped."""
-    rows = load_rows(run)
     attacks = rows[rows["stage"] == "attack"]
     return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
 
