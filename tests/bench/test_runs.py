@@ -242,7 +242,7 @@ def test_a_worker_whose_driver_is_gone_before_it_begins_ends_all_the_same(tmp_pa
 
 
 def test_killed_at_random_moments_a_run_has_the_rows_of_one_that_was_not():
-    """120 kills, and disks that fill up, take minutes: docs/commands.md has the command."""
+    """120 kills, and disks that fill up, take minutes: kills.py has the command."""
     script = Path(__file__).with_name("kills.py")
     command = [sys.executable, str(script), "--kills", "3", "--seeds", "1", "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
