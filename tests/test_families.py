@@ -6,10 +6,9 @@ from layers import lint
 
 
 def test_one_family_stands_on_others_and_nothing_shared_on_any():
-    assert {
-        ends: sorted(where) for ends, where in crossings().items() if ends not in CROSSING
-    } == {}
-    assert {*crossings()} == CROSSING
+    found = crossings()
+    assert {ends: sorted(where) for ends, where in found.items() if ends not in CROSSING} == {}
+    assert {*found} == CROSSING
 
 
 def test_every_module_of_the_table_is_there():
@@ -17,7 +16,7 @@ def test_every_module_of_the_table_is_there():
     assert {part for parts in FAMILIES.values() for part in parts} <= there
 
 
-@pytest.mark.parametrize("name", ["regressions", "crypto"])
+@pytest.mark.parametrize("name", ["crypto", pytest.param("regressions", marks=pytest.mark.slow)])
 def test_all_else_stands_without_a_family(tmp_path, name):
     """The whole of it: python tests/families.py NAME."""
     without(name, tmp_path)

@@ -1,4 +1,7 @@
-"""Every part of the performance suite works: a thousandth of its rows and trees."""
+"""Every part of the performance suite works: a thousandth of its rows and trees.
+
+Parts that take long all the same, since they start processes, encrypt or search, are slow tests.
+"""
 
 import re
 import subprocess
@@ -12,9 +15,15 @@ from fedtrees.benchmarks.perf.measure import FULL, Size, markdown
 from fedtrees.benchmarks.perf.parts import parts
 
 TOY = Size(0.001)
+LONG = {
+    "memory", "threads", "labels", "plugin", "crypto", "attacks", "bench", "bench-rows",
+    "attack-rows",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", parts())
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in parts()]
+)
 def test_a_part_measures_itself_beside_its_rivals(name, monkeypatch):
     monkeypatch.setattr(mixture, "MOST_KICKS", 1)  # of few rows there would be many restarts
     monkeypatch.setattr(mixture, "PATIENCE", 1)
@@ -33,6 +42,10 @@ def test_the_command_of_the_docs_prints_a_table():
     assert done.returncode == 0, done.stderr
     assert "## forests" in done.stdout
     assert done.stdout.count("| random forest, 300 x 28, 2 trees") == 2
+
+
+def test_the_long_parts_are_parts():
+    assert {*parts()} > LONG
 
 
 def test_the_full_size_is_what_the_parts_name():

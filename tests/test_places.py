@@ -43,13 +43,14 @@ def place(path):
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def imported(path):
+    nodes = [n for n in ast.walk(tree_of(path)) if isinstance(n, ast.ImportFrom)]
+    return {(node.module, alias.name) for node in nodes for alias in node.names}
+
+
 def imports(path, module, name):
-    return any(
-        isinstance(node, ast.ImportFrom)
-        and node.module == module
-        and any(alias.name == name for alias in node.names)
-        for node in ast.walk(tree_of(path))
-    )
+    return (module, name) in imported(path)
 
 
 @cache

@@ -1,7 +1,5 @@
 """The run folder: cells that appear whole or not at all, and the tidy table made of them."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`python -m fedtrees.cli.reference`: write what is generated into pages of the documentation."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -61,7 +59,7 @@ def _told(command: Any) -> Iterator[tuple[str, str]]:
     for item in command.params:
         text = " ".join((getattr(item, "help", None) or "").split())
         if item.name != "help" and text:
-            yield _named(item), _escaped(text)
+            yield _named(item), text.replace("<", "&lt;")
 
 
 def _list(told: dict[str, str]) -> list[str]:
@@ -72,10 +70,6 @@ def _named(item: Any) -> str:
     if item.param_type_name == "argument":
         return f"`{item.metavar or item.name.upper()}`"
     return ", ".join(f"`{flag}`" for flag in item.opts)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("<", "&lt;")
 
 
 #: Pages, and what is written into each between its two marks.

@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, and checksums that tell whether they still are."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Write the report of a run: one file, readable offline."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path, PurePath
@@ -17,25 +15,14 @@ from fedtrees.report.study import Study, study_of
 def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
     """Write ``report.html`` into a run folder.
 
-    Parameters
-    ----------
-    run_folder : path
-        Holds ``rows.csv``; ``suite.toml``, ``environment.json`` and ``disclosure.json`` are
-        shown if they are there.
-    margin : float
-        Advantage that a defense may leave and still be called down to blind.
+    `run_folder`: Holds ``rows.csv``; ``suite.toml``, ``environment.json`` and ``disclosure.json``
+        are shown if they are there.
+    `margin`: Advantage that a defense may leave and still be called down to blind.
 
-    Returns
-    -------
-    Path
-        The file. The same run gives the same bytes.
+    Raises `StoreError`: the rows cannot be read, or the report cannot be written. Raises
+    `UsageError`: the margin is none.
 
-    Raises
-    ------
-    StoreError
-        The rows cannot be read, or the report cannot be written.
-    UsageError
-        The margin is none.
+    Returns: The file. The same run gives the same bytes.
     """
     return write_page(study_of(Path(run_folder), margin=margin))
 

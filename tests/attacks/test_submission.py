@@ -305,6 +305,7 @@ def over_blind(data, how, clients, defense, attack, seed):
     return score_records(guessed.rows(guess), truth, view.schema).ra - best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "clients", "defense", "attack"),
     [

@@ -155,7 +155,7 @@ def test_leaf_values_count_a_victim_with_fewer_rows_than_the_adversary():
 
 @pytest.mark.parametrize("protocol", ["flower-bagging", "local-ensembles"])
 @pytest.mark.parametrize("decimals", [1, 3])
-@pytest.mark.parametrize("clients", [3, 10])
+@pytest.mark.parametrize("clients", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_rounded_leaf_values_leave_as_many_rows_as_there_are(protocol, decimals, clients):
     """Whichever numbers of rows fit each client, all together are known."""
     fed = federation(clients=clients)

@@ -14,7 +14,9 @@ from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.verdict import to_json
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.parametrize(
+    "first", [0, 50, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 150))]
+)
 def test_nothing_that_audits_of_random_models_state_is_wrong(tmp_path, first):
     wrong, tally = campaign.campaign(first, 50, tmp_path)
     assert wrong == []

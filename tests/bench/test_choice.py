@@ -1,4 +1,7 @@
-"""Whatever is named is really tried: every defense, every protocol, every attack."""
+"""Whatever is named is really tried: every defense, every protocol, every attack.
+
+With all of them models are trained; a few run to the verdict, all by `pytest -m slow`.
+"""
 
 import csv
 import shutil
@@ -7,10 +10,14 @@ import pytest
 
 from fedtrees.api import Run
 from fedtrees.bench import choice
+from fedtrees.bench.cells import plan
 from fedtrees.bench.choice import chosen, told
+from fedtrees.bench.evaluate import run_training
+from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import Suite
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
+from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_one
 
@@ -31,6 +38,10 @@ attacks = [
 """
 NEURAL = {"fedavg-mlp", "fedsgd-mlp"}
 WIDE = ("--data", "breast-cancer[rows=150]")  # clients have a batch of rows
+WHOLE = {
+    *("laplace-hist", "id-lmid", "dp-gd"),
+    *("forest-hist", "secureboost"),
+}
 OF_NETWORKS = {"dp-sgd", "gradient-noise", "gradient-rounding", "top-k"}
 
 
@@ -66,9 +77,50 @@ def trained(rows, **wanted):
     return {r["defense"] for r in rows if all(r[k] == v for k, v in wanted.items())}
 
 
-def named(kind, without):
-    return [pytest.param(n, marks=pytest.mark.extra("torch")) if n in without else n
-            for n in register.names(kind)]  # fmt: skip
+def named(kind, of_networks):
+    def marks(name):
+        if name in of_networks:
+            return [pytest.mark.extra("torch")]
+        return [] if name in WHOLE else [pytest.mark.slow]
+
+    return [pytest.param(name, marks=marks(name)) for name in register.names(kind)]
+
+
+def without(kind, of_networks):
+    return [name for name in register.names(kind) if name not in of_networks]
+
+
+def small_spec(name):
+    few = {"rounds": 2, "iterations": 2} if name == "fedxgbllr" else {}
+    return str(choice.at_most(Spec(name), {"trees": 2, "max_depth": 2, **few}))
+
+
+def fitting(options, monkeypatch):
+    """Train what is chosen for some options; return protocols and parts of defenses that ran."""
+    monkeypatch.setattr(choice, "SIZE", {"trees": 2, "max_depth": 2})
+    found = set()
+    for group in plan(chosen(Suite.parse(SUITE, "x"), options)).groups:
+        try:
+            run_training(group.train, federation_of(group.train.setting, None))
+        except Unfit:
+            continue
+        parts = [p.name for p in group.train.defense.parts] or ["none"]
+        found |= {(group.train.protocol.name, part) for part in parts}
+    return found
+
+
+@pytest.mark.parametrize("name", without("defense", OF_NETWORKS))
+def test_models_are_trained_with_every_defense_and_without(name, monkeypatch):
+    ran = fitting({"defenses": [name]}, monkeypatch)
+    assert {protocol for protocol, part in ran if part == name}
+    assert {part for _, part in ran} == {"none", name}
+
+
+@pytest.mark.parametrize("name", without("protocol", NEURAL))
+def test_models_of_every_protocol_are_trained_with_and_without_a_defense(name, monkeypatch):
+    ran = fitting({"protocols": [small_spec(name)]}, monkeypatch)
+    assert {protocol for protocol, _ in ran} == {name}
+    assert {"none"} < {part for _, part in ran}
 
 
 @pytest.mark.parametrize("name", named("defense", OF_NETWORKS))
@@ -83,9 +135,7 @@ def test_every_defense_is_tried_beside_none(small, name):
 
 @pytest.mark.parametrize("name", named("protocol", NEURAL))
 def test_every_protocol_is_tried_with_and_without_a_defense(small, name):
-    few = {"rounds": 2, "iterations": 2} if name == "fedxgbllr" else {}
-    spec = str(choice.at_most(Spec(name), {**choice.SIZE, **few}))
-    rows, verdict = small("-p", spec, *(WIDE if name in NEURAL else ()))
+    rows, verdict = small("-p", small_spec(name), *(WIDE if name in NEURAL else ()))
     ran = trained(rows, protocol=name)
     assert {"none"} < ran
     assert name in verdict

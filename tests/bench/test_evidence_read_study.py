@@ -12,8 +12,13 @@ from fedtrees.benchmarks.papers.evidence_read import PAIRS, SEATS, Line, Seat, m
     ("seat", "defense"),
     [
         (("fedtree-hist", "server"), "secure-sum+hist-rounding[step=1]"),
-        (("fedtree-hist", "server"), "secure-sum+laplace-hist[epsilon=4]"),
-        (("nvflare-hist", "client"), "hist-rounding[step=0.1]"),
+        pytest.param(
+            *(("fedtree-hist", "server"), "secure-sum+laplace-hist[epsilon=4]"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(("nvflare-hist", "client"), "hist-rounding[step=0.1]"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_bins_read_are_worth_no_less_than_bins_ignored(seat, defense):

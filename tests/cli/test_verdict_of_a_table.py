@@ -103,6 +103,7 @@ def run(tmp_path_factory):
         patch.chdir(folder)
         patch.setenv("COLUMNS", "10000")
         patch.setattr("fedtrees.bench.suite.DEFAULT_SUITE", str(folder / "small.toml"))
+        patch.setattr("fedtrees.bench.session.default_workers", lambda: 1)  # it starts no others
         with pytest.raises(SystemExit) as ended:
             main(["bench", "--csv", str(folder / PRIVATE / "t.csv"), "--target", "krank"])
         assert ended.value.code == 0

@@ -100,7 +100,12 @@ class Federation:
 
 
 @pytest.mark.parametrize(
-    ("count", "threshold"), [(n, t) for n in range(2, 6) for t in range(n // 2 + 1, min(n, 4) + 1)]
+    ("count", "threshold"),
+    [
+        pytest.param(n, t, marks=[pytest.mark.slow] * (n == 5))
+        for n in range(2, 6)
+        for t in range(n // 2 + 1, min(n, 4) + 1)
+    ],
 )
 def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, threshold):
     """All 5^n: who goes in rounds 0 and 1 is tried in a federation each, the rest in its sums."""

@@ -131,6 +131,7 @@ def test_impossible_requests(own, n, counts, message):
         blind_guesses(random_table(own, rng), SCHEMA, n, rng, counts=counts)
 
 
+@pytest.mark.slow
 def test_pima_lines_agree_with_those_measured_before():
     """Own rows 130, victims 484, mean of three seeds; the ranges cover other random splits."""
     data = load("pima", data_dir())
@@ -153,6 +154,7 @@ def test_pima_lines_agree_with_those_measured_before():
     assert mean["constant"] < 40
 
 
+@pytest.mark.slow
 def test_breast_cancer_line_is_above_the_earlier_one():
     """Own rows 50 of 350, mean of three seeds: 62.0, and 60.7 without redrawn bootstraps."""
     data = load("breast-cancer")

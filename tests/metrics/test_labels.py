@@ -92,7 +92,7 @@ def test_auc_needs_probabilities_of_all_rows_and_two_classes():
     assert scores([0, 0], [0, 0], 2, np.full((2, 2), 0.5))["label_auc"] is None
 
 
-@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("classes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_blind_baseline_clusters_what_somebody_holds_of_the_rows(classes):
     found, y = case(classes)
     (claim,) = ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims
