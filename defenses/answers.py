@@ -1,7 +1,5 @@
 """What an endpoint's scores are changed by before they are answered: rounding, noise."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Chain, Change, Channel
 from fedtrees.core.coarsening import Decimals, Ends, LargestRemainders
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_positive, check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -51,17 +49,13 @@ class AnswerRounding(_Answers):
     Probabilities of more than two classes are rounded so that they still add up to 1: down, and up
     again where most was cut off.
 
-    Parameters
-    ----------
-    decimals : int
-        Decimals kept, 0 to 12.
+    `decimals`: Decimals kept, 0 to 12.
     """
 
     decimals: int = 2
 
     def __post_init__(self) -> None:
-        if type(self.decimals) is not int or not 0 <= self.decimals <= 12:
-            raise UsageError(f"decimals must be an integer from 0 to 12; got {self.decimals!r}")
+        check_whole("decimals", self.decimals, 0, 12)
 
     def law(self, classes: int) -> Channel:
         """Return the rounding; of more than two classes joint over a record."""
@@ -76,17 +70,13 @@ class AnswerNoise(_Answers):
     Probabilities stay between 0 and 1, and those of more than two classes add up to 1. Whoever may
     ask the same record again averages it out; nothing is claimed of it.
 
-    Parameters
-    ----------
-    scale : float
-        Of the noise, in the unit of the scores.
+    `scale`: Of the noise, in the unit of the scores.
     """
 
     scale: float = 0.01
 
     def __post_init__(self) -> None:
-        if type(self.scale) not in (int, float) or not 0 < self.scale < np.inf:
-            raise UsageError(f"scale must be a number above 0; got {self.scale!r}")
+        check_positive("scale", self.scale)
 
     def law(self, classes: int) -> Channel:
         """Return the noise, and what keeps probabilities such."""

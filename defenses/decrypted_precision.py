@@ -1,7 +1,5 @@
 """Decrypted precision: what is opened for a party keeps so many binary places."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -11,7 +9,7 @@ import numpy as np
 from fedtrees.core.channel import Change
 from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
@@ -28,10 +26,7 @@ class DecryptedPrecision(Defense):
     Residuals of successive rounds are nearly collinear, so that an inversion multiplies what
     rounding leaves by their condition. Rounding bounds nothing.
 
-    Parameters
-    ----------
-    bits : int
-        Binary places that are kept, 0 or more.
+    `bits`: Binary places that are kept, 0 or more.
     """
 
     bits: int = 16
@@ -43,8 +38,7 @@ class DecryptedPrecision(Defense):
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"bits": (8, 16, 24, 32)}
 
     def __post_init__(self) -> None:
-        if type(self.bits) is not int or self.bits < 0:
-            raise UsageError(f"bits must be a whole number of 0 or more; got {self.bits!r}")
+        check_whole("bits", self.bits, 0)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding."""

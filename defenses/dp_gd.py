@@ -1,7 +1,5 @@
 """DP gradient descent: an arbiter adds accounted Gaussian noise to the gradients that it opens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +8,7 @@ from typing import Any, ClassVar
 
 from fedtrees.core.channel import Change
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError, check_positive, check_share
+from fedtrees.core.errors import UsageError, check_positive, check_share, check_whole
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -70,8 +68,7 @@ class DPGradientDescent(Defense):
         check_positive("epsilon", self.epsilon)
         check_positive("clip", self.clip)
         check_share("delta", self.delta)
-        if type(self.parties) is not int or self.parties < 1:
-            raise UsageError(f"parties={self.parties!r}: give a whole number, 1 or more")
+        check_whole("parties", self.parties, 1)
 
     @cached_property
     def row_bounds(self) -> tuple[float, float]:  # type: ignore[override]

@@ -1,7 +1,5 @@
 """Cut points merged from quantiles that each client chooses with differential privacy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.errors import check_positive, check_whole
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal, exempting
 from fedtrees.core.registry import register
@@ -41,12 +39,8 @@ class PrivateQuantileCuts(Defense):
     Laplace noise. Columns are read in steps of their declared range; without one, as ranks among
     all float32 numbers.
 
-    Parameters
-    ----------
-    epsilon : float
-        In nats, of a client's whole summary, for one row added or removed.
-    quantiles : int
-        Per column and client, 1 to 1024; more of them are each less exact.
+    `epsilon`: In nats, of a client's whole summary, for one row added or removed.
+    `quantiles`: Per column and client, 1 to 1024; more of them are each less exact.
     """
 
     epsilon: float
@@ -63,9 +57,7 @@ class PrivateQuantileCuts(Defense):
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
-        whole = isinstance(self.quantiles, int) and not isinstance(self.quantiles, bool)
-        if not whole or not 1 <= self.quantiles <= 1024:
-            raise UsageError(f"quantiles={self.quantiles!r}: give a whole number from 1 to 1024")
+        check_whole("quantiles", self.quantiles, 1, 1024)
 
     def claim(self) -> Guarantee:
         """Return pure DP of the cut points."""

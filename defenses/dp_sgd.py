@@ -1,7 +1,5 @@
 """DP-SGD: clients clip the gradient of every row and add noise to every step's sum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.defense import Context, Defense, Place, Stage
-from fedtrees.core.errors import UsageError, check_positive, check_share
+from fedtrees.core.errors import check_positive, check_share, check_whole
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Reveal, Trait, exempting
 from fedtrees.core.registry import register
@@ -71,10 +69,7 @@ class DPSGD(Defense):
         check_positive("epsilon", self.epsilon)
         check_positive("clip", self.clip)
         check_share("delta", self.delta)
-        if type(self.declared_rows) is not int or self.declared_rows < 0:
-            raise UsageError(
-                f"declared_rows={self.declared_rows!r}: give a whole number, 0 for own rows"
-            )
+        check_whole("declared_rows", self.declared_rows, 0)
 
     @property
     def _told(self) -> str:

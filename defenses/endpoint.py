@@ -1,11 +1,9 @@
 """What an endpoint answers at all, and how many rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedtrees.core.defense import Defense
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
 
@@ -18,10 +16,7 @@ class QueryLimit(Defense):
     Rows count, not requests: what takes a hundred requests of 201 rows takes fewer rows in requests
     of one (Li et al. 2022 count requests).
 
-    Parameters
-    ----------
-    records : int
-        At least 1.
+    `records`: At least 1.
     """
 
     records: int = 1000
@@ -30,8 +25,7 @@ class QueryLimit(Defense):
     guarantee = Structural()
 
     def __post_init__(self) -> None:
-        if type(self.records) is not int or self.records < 1:
-            raise UsageError(f"records must be a whole number of 1 or more; got {self.records!r}")
+        check_whole("records", self.records, 1)
 
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Cut the budget."""

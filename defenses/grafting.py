@@ -1,7 +1,5 @@
 """Grafting-LDP: branches that noise led astray are grown anew (Takahashi et al. 2023, Sec. 4.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -99,17 +97,10 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
 
 @dataclass(frozen=True, eq=False)
 class Graft(Routed):
-    """Trees that speak for the rows in a node.
+    """Trees that speak for the rows in a node."""
 
-    Attributes
-    ----------
-    trees : tuple of tree
-        Features are positions in the schema.
-    outputs : tuple of array, shape (n_nodes,) or (n_nodes, K)
-        What each says in its nodes.
-    """
-
-    trees: tuple[Any, ...]
+    trees: tuple[Any, ...]  # features are positions in the schema
+    # tuple of array, shape (n_nodes,) or (n_nodes, K): what each says in its nodes
     outputs: tuple[NDArray[Any], ...]
 
     def __call__(self, X: NDArray[np.float32]) -> NDArray[Any]:

@@ -1,7 +1,5 @@
 """Histogram rounding: sums of gradients leave a client on a coarse grid."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 from fedtrees.core.channel import Change
 from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.errors import check_flag, check_positive
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
@@ -24,13 +22,9 @@ class HistogramRounding(Defense):
 
     Rounding is no noise: it bounds nothing, and sums are of few whole numbers of rows.
 
-    Parameters
-    ----------
-    step : float
-        In units of the gradient, above 0.
-    random : bool
-        Round to one of the two multiples beside a sum, so that its mean stays, in place of the
-        nearest.
+    `step`: In units of the gradient, above 0.
+    `random`: Round to one of the two multiples beside a sum, so that its mean stays, in place of
+        the nearest.
     """
 
     step: float = 0.001
@@ -43,8 +37,7 @@ class HistogramRounding(Defense):
 
     def __post_init__(self) -> None:
         check_positive("step", self.step)
-        if not isinstance(self.random, bool):
-            raise UsageError(f"random={self.random!r}: give true or false")
+        check_flag("random", self.random)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding of sums and totals."""

@@ -1,7 +1,5 @@
 """ID-LMID: what a set of record ids tells of the labels is bounded (Takahashi et al. 2023, 5.2)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Context, Defense, Level, Place
-from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.errors import UsageError, check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, MutualInformation
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -34,13 +32,9 @@ class IDLMID(Defense):
     party's splits that exceed it are grown, with all below, by the active party alone. **The bound
     is that of each node by itself**: what all nodes tell together is not bounded by it.
 
-    Parameters
-    ----------
-    xi : float
-        Bound in nats, above 0; at least ``log(1 / p)``, p the share of the rarest class, it bounds
-        nothing.
-    relative : bool
-        Whether `xi` is a share of that ``log(1 / p)`` instead.
+    `xi`: Bound in nats, above 0; at least ``log(1 / p)``, p the share of the rarest class, it
+        bounds nothing.
+    `relative`: Whether `xi` is a share of that ``log(1 / p)`` instead.
     """
 
     xi: float
@@ -61,8 +55,7 @@ class IDLMID(Defense):
 
     def __post_init__(self) -> None:
         check_positive("xi", self.xi)
-        if not isinstance(self.relative, bool):
-            raise UsageError(f"relative={self.relative!r}: give true or false")
+        check_flag("relative", self.relative)
         most, what = (1.0, "a share") if self.relative else (math.log(_MOST_ROWS), "nats")
         if self.xi > most:
             raise UsageError(

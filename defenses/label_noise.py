@@ -1,7 +1,5 @@
 """LP-MST: training on labels that passed randomised response (Ghazi et al. 2021)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Memory
 from fedtrees.core.defense import Context, Defense, Place, Stage
-from fedtrees.core.errors import DataError, UsageError, check_positive
+from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -20,12 +18,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
 from fedtrees.privacy.noise import Response
-from fedtrees.privacy.randomised_response import (
-    odds_within,
-    ranked,
-    respond,
-    true_shares,
-)
+from fedtrees.privacy.randomised_response import odds_within, ranked, respond, true_shares
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.sketch import quantile_cuts
@@ -44,10 +37,7 @@ class NoisyLabels(Defense):
     The active party replaces its labels once, before the first message. Passing on what was made of
     them costs nothing more (post-processing), to however many parties.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of label-DP, in nats, above 0.
+    `epsilon`: Of label-DP, in nats, above 0.
     """
 
     epsilon: float
@@ -87,18 +77,15 @@ class NoisyLabels(Defense):
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
         """Answer for every label in its stage, believing what the stages before suggest.
 
-        Raises
-        ------
-        UsageError
-            If the target is a number, or has one class.
-        DataError
-            If there are more stages than rows.
+        Raises `UsageError` if the target is a number, or has one class. Raises `DataError` if there
+        are more stages than rows.
         """
         if stage.kind != "labels":
             return values
         K, n = len(ctx.schema.classes), len(values)
         if K < 2:
-            raise UsageError(f"{self.name!r} answers with one of several classes; {_said(K)}")
+            said = "the target has one" if K else "the target is a number: name another defense"
+            raise UsageError(f"{self.name!r} answers with one of several classes; {said}")
         order = ctx.rng("stages").permutation(n) if self.parts > 1 else np.arange(n)
         if n < self.parts:
             raise DataError(f"stages={self.parts}: {n} rows make {n} stages at most; give fewer")
@@ -143,7 +130,6 @@ class NoisyLabels(Defense):
         told : intp array
             Rows of stages before, answered among all K classes: their noise is the same everywhere.
         rows : intp array, shape (m,)
-        ctx : Context
         """
         K, held, odds = len(ctx.schema.classes), ctx.held, odds_within(self.epsilon)
         few = len(told) < 2 * PRIOR.min_samples_leaf
@@ -162,10 +148,7 @@ class OneStage(NoisyLabels):
 
     Where nothing is known of a label, the best RRTop-k answers with any of the K classes.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of label-DP, in nats, above 0.
+    `epsilon`: Of label-DP, in nats, above 0.
     """
 
 
@@ -192,8 +175,7 @@ class ManyStages(NoisyLabels):
             raise UsageError(
                 f"stages={self.stages!r}: give a whole number, 2 or more; one stage is 'lp-1st'"
             )
-        if not isinstance(self.published, bool):
-            raise UsageError(f"published={self.published!r}: give true or false")
+        check_flag("published", self.published)
 
     @property
     def parts(self) -> int:
@@ -230,7 +212,3 @@ class LPMST(ManyStages):
     published : bool
         Answer as that code does; what was spent is then infinite wherever k < K.
     """
-
-
-def _said(n_classes: int) -> str:
-    return "the target has one" if n_classes else "the target is a number: name another defense"

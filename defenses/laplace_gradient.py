@@ -1,7 +1,5 @@
 """Laplace noise on each row's gradient, and none on counts: FedTree's noise as it was attacked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,12 +48,8 @@ class LaplaceGradient(Defense):
     epsilon / 4 (two classes, R = 1, a given base score), for a label moves its g by 1 in T trees.
     `laplace-hist` with ``calibrated=true`` protects rows.
 
-    Parameters
-    ----------
-    epsilon : float
-        In nats, of the whole run, as published.
-    clip : float
-        Bound R on a row's absolute gradient.
+    `epsilon`: In nats, of the whole run, as published.
+    `clip`: Bound R on a row's absolute gradient.
     """
 
     epsilon: float

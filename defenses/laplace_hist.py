@@ -1,7 +1,5 @@
 """Laplace noise on the histograms that clients send."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +10,7 @@ import numpy as np
 
 from fedtrees.core.channel import Change
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.errors import check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -75,8 +73,7 @@ class LaplaceHistogram(Defense):
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):
             check_positive(name, getattr(self, name))
-        if not isinstance(self.calibrated, bool):
-            raise UsageError(f"calibrated must be true or false; got {self.calibrated!r}")
+        check_flag("calibrated", self.calibrated)
 
     @cached_property
     def gradient_clip(self) -> float:  # type: ignore[override]

@@ -1,7 +1,5 @@
 """Leaf rounding: leaf values leave whoever finds them with a few decimals only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 from fedtrees.core.channel import Change
 from fedtrees.core.coarsening import Decimals
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Trait, having
 from fedtrees.core.registry import register
@@ -26,10 +24,7 @@ class LeafRounding(Defense):
     travel beside the rounded value (in a shared tree even the value itself, among its
     ``base_weights``).
 
-    Parameters
-    ----------
-    decimals : int
-        Decimals kept, 0 to 12.
+    `decimals`: Decimals kept, 0 to 12.
     """
 
     decimals: int = 3
@@ -40,12 +35,7 @@ class LeafRounding(Defense):
     guards = having(Trait.LEAVES)
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.decimals, bool)
-            or not isinstance(self.decimals, int)
-            or not 0 <= self.decimals <= 12
-        ):
-            raise UsageError(f"decimals must be an integer from 0 to 12; got {self.decimals!r}")
+        check_whole("decimals", self.decimals, 0, 12)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding of leaf values, which are float32, and of class shares."""

@@ -1,7 +1,5 @@
 """Masked hessians: the sums of hessians in a shared tree are overwritten with 1."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

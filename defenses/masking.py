@@ -1,7 +1,5 @@
 """Secure aggregation by pairwise masks, computed."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +20,7 @@ from fedtrees.core.aggregation import (
 )
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_flag, check_whole
 from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Reason
@@ -96,12 +94,11 @@ class Masking(RealSums):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.threshold is not None and (type(self.threshold) is not int or self.threshold < 2):
-            raise UsageError(f"threshold={self.threshold!r}: give a whole number, 2 or more")
+        if self.threshold is not None:
+            check_whole("threshold", self.threshold, 2)
         if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
             raise UsageError(f"dropout={self.dropout!r}: give a number from 0 to below 1")
-        if not isinstance(self.exposing, bool):
-            raise UsageError(f"exposing={self.exposing!r}: give true or false")
+        check_flag("exposing", self.exposing)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse a threshold that is no majority the clients can meet."""
@@ -154,7 +151,6 @@ class MaskedSums(Aggregation):
 
     Parameters
     ----------
-    threshold : int or None
     rounds : type
         `RealMasks` or `IdealMasks`.
     lost : callable

@@ -1,7 +1,5 @@
 """Bin suppression: a bin with few rows is not sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 from fedtrees.core.channel import Change
 from fedtrees.core.coarsening import Suppression
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_known, check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
@@ -32,12 +30,9 @@ class MinBin(Defense):
     they are can still be bounded from the node's total; if a feature has one such bin in a node,
     the total gives it away.
 
-    Parameters
-    ----------
-    k : int
-        Rows, at least 2.
-    by : {"client", "server"}
-        Clients suppress in what they send; the server in the sum it sends back.
+    `k`: Rows, at least 2.
+    `by`: {"client", "server"}. Clients suppress in what they send; the server in the sum it sends
+        back.
     """
 
     k: int = 5
@@ -48,10 +43,8 @@ class MinBin(Defense):
     bounds_hessian = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:
-            raise UsageError(f"k must be a whole number of 2 or more; got {self.k!r}")
-        if self.by not in PLACES:
-            raise UsageError(f"by must be one of {', '.join(PLACES)}; got {self.by!r}")
+        check_whole("k", self.k, 2)
+        check_known("place", self.by, PLACES)
 
     @property
     def at(self) -> frozenset[str]:  # type: ignore[override]

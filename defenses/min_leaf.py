@@ -1,14 +1,12 @@
 """Minimum leaves: a client grows no leaf on few rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Defense, Place
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -23,10 +21,7 @@ class MinLeaf(Defense):
     way. A client with fewer than k rows shares nothing. The claim is structural: how many rows are
     in a leaf is as exact as before, and leaves of two trees may share all rows but one.
 
-    Parameters
-    ----------
-    k : int
-        Rows, at least 2.
+    `k`: Rows, at least 2.
     """
 
     k: int = 5
@@ -34,8 +29,7 @@ class MinLeaf(Defense):
     guarantee = Structural()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:
-            raise UsageError(f"k must be a whole number of 2 or more; got {self.k!r}")
+        check_whole("k", self.k, 2)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that splits which would leave fewer rows are not made."""

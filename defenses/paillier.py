@@ -1,7 +1,5 @@
 """Secure aggregation under a Paillier key, computed."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ from fedtrees.core.aggregation import (
     summands,
     whole,
 )
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_flag, check_whole
 from fedtrees.core.messages import Message, Trait
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -79,11 +77,9 @@ class Paillier(RealSums):  # type: ignore[misc]
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes.check_key_bits("bits", self.bits)
-        width = self.packing
-        if width is not None and (type(width) is not int or not 8 <= width <= _INT64_BITS):
-            raise UsageError(f"packing={width!r}: give a whole number of bits from 8 to 64")
-        if not isinstance(self.djn, bool):
-            raise UsageError(f"djn={self.djn!r}: give true or false")
+        if self.packing is not None:
+            check_whole("packing", self.packing, 8, _INT64_BITS)
+        check_flag("djn", self.djn)
 
     def strength(self) -> tuple[int, str]:
         """Return that of the key, and the assumptions."""
@@ -103,12 +99,7 @@ class Paillier(RealSums):  # type: ignore[misc]
 
 
 class PaillierSums(Aggregation):
-    """The sums of one run under a key: who says what to whom.
-
-    Parameters
-    ----------
-    how : Paillier
-    """
+    """The sums of one run under a key: who says what to whom."""
 
     def __init__(self, how: Paillier) -> None:
         self._how, self._real = how, how.mode == "real"
@@ -125,10 +116,7 @@ class PaillierSums(Aggregation):
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Let encrypted replies cross, add them, and let the holder of the key open the sum.
 
-        Raises
-        ------
-        MissingPartyError
-            If somebody's reply is not there who had a part in the first sum.
+        Raises `MissingPartyError` if somebody's reply is not there who had a part in the first sum.
         """
         first, server = agreed(replies.values()), wire.server
         sums = self._sums or self._agree(tuple(replies), wire)

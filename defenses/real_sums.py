@@ -1,7 +1,5 @@
 """What `paillier` and `masking` share: the claim, opaque message fields, costs as numbers."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from fedtrees.core.errors import check_known
@@ -25,11 +23,8 @@ _UNCOVERED: dict[str, tuple[type[Message], ...]] = {
 class RealSums(SealedSums):  # type: ignore[misc]
     """Base of secure sums by cryptography.
 
-    Attributes
-    ----------
-    always_read : str
-        Who reads every sum beside the server, in words of the claim.
-    mode : {"real", "ideal"}
+    `always_read`: Who reads every sum beside the server, in words of the claim.
+    `mode`: {"real", "ideal"}
     """
 
     always_read: ClassVar[str] = ""

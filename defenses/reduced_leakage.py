@@ -1,7 +1,5 @@
 """Reduced-Leakage: the first trees are the active party's own (Cheng et al. 2021, Sec. 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.errors import DataError, UsageError, check_whole
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -28,10 +26,7 @@ class ReducedLeakage(Defense):
 
     Gradients of a first tree tell the labels; later ones tell what the first trees got wrong.
 
-    Parameters
-    ----------
-    trees : int
-        Rounds that the active party boosts alone, or trees of a forest, 1 or more.
+    `trees`: Rounds that the active party boosts alone, or trees of a forest, 1 or more.
     """
 
     trees: int = 1
@@ -48,8 +43,7 @@ class ReducedLeakage(Defense):
     requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.trees, int) or isinstance(self.trees, bool) or self.trees < 1:
-            raise UsageError(f"trees={self.trees!r}: give a whole number, 1 or more")
+        check_whole("trees", self.trees, 1)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse more rounds than are grown."""

@@ -1,7 +1,5 @@
 """Secure aggregation as a functionality: the server opens the sum of histograms, nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedtrees.core.defense import Defense

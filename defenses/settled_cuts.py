@@ -1,7 +1,5 @@
 """Cut points that give less away: public ones, or from sums of counts on a grid, noisy or not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +8,7 @@ from typing import Any
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.errors import UsageError, check_positive, check_whole
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message, Reveal, Trait, exempting
 from fedtrees.core.registry import register
@@ -73,12 +71,8 @@ class GridCuts(SummedCounts):
     public: cells of equal width over the declared range, or, where none is declared, of equally
     many float32 numbers. The second cuts a cell into as many as it holds of the rows.
 
-    Parameters
-    ----------
-    cells : int
-        Per feature, 2 to 65536.
-    rounds : int
-        How often rows are counted: 1 needs a declared range for every feature.
+    `cells`: Per feature, 2 to 65536.
+    `rounds`: How often rows are counted: 1 needs a declared range for every feature.
     """
 
     cells: int = 1024
@@ -127,8 +121,8 @@ class PrivateGridCuts(SummedCounts):
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
         check_grid(self.cells, self.rounds)
-        if self.survivors is not None and (type(self.survivors) is not int or self.survivors < 1):
-            raise UsageError(f"survivors={self.survivors!r}: give a whole number, 1 or more")
+        if self.survivors is not None:
+            check_whole("survivors", self.survivors, 1)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse more survivors than clients."""
@@ -177,8 +171,5 @@ def _counted(schema: Schema, parameters: Mapping[str, Any]) -> int:
 
 def check_grid(cells: int, rounds: int) -> None:
     """Raise UsageError unless a grid may have so many cells and be counted so often."""
-    for name, value, most in (("cells", cells, _MOST_CELLS), ("rounds", rounds, 4)):
-        least = 2 if name == "cells" else 1
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not least <= value <= most:
-            raise UsageError(f"{name}={value!r}: give a whole number from {least} to {most}")
+    check_whole("cells", cells, 2, _MOST_CELLS)
+    check_whole("rounds", rounds, 1, 4)

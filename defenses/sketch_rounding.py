@@ -1,7 +1,5 @@
 """Sketch rounding: quantile summaries leave a client with few significant digits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Reshaped
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, exempting
 from fedtrees.core.registry import register
@@ -30,10 +28,7 @@ class SketchRounding(Defense):
     bounds nothing, whole numbers of so few digits stay exact, and so does how many rows there are
     around every value.
 
-    Parameters
-    ----------
-    digits : int
-        1 to 8.
+    `digits`: 1 to 8.
     """
 
     digits: int = 2
@@ -46,9 +41,7 @@ class SketchRounding(Defense):
     exempts = exempting(LATER)
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.digits, int) and not isinstance(self.digits, bool)
-        if not whole or not 1 <= self.digits <= 8:
-            raise UsageError(f"digits={self.digits!r}: give a whole number from 1 to 8")
+        check_whole("digits", self.digits, 1, 8)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that values which become equal are sent once."""

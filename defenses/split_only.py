@@ -1,7 +1,5 @@
 """Split-only: others learn the split or the leaf value, never the sums behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What clients do to updates of a network that no accountant covers: noise, rounding, few."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -69,10 +67,7 @@ class GradientNoise(ChangedUpdates):
     As Vero et al. (2023, Sec. 5.3) defend: gradients are not clipped, so that no budget says what
     it bought; ``dp-sgd`` does.
 
-    Parameters
-    ----------
-    scale : float
-        Standard deviation, in units of the gradient.
+    `scale`: Standard deviation, in units of the gradient.
     """
 
     scale: float
@@ -92,10 +87,7 @@ class GradientNoise(ChangedUpdates):
 class GradientRounding(ChangedUpdates):
     """Round every coordinate of a client's mean gradient, or local update.
 
-    Parameters
-    ----------
-    step : float
-        To multiples of it, in units of the gradient.
+    `step`: To multiples of it, in units of the gradient.
     """
 
     step: float
@@ -118,10 +110,7 @@ class TopK(ChangedUpdates):
 
     Gradient sparsification (Aji and Heafield 2017), without what was left out being kept for later.
 
-    Parameters
-    ----------
-    share : float
-        Of the coordinates that are sent, in (0, 1).
+    `share`: Of the coordinates that are sent, in (0, 1).
     """
 
     share: float

@@ -1,7 +1,5 @@
 """What does a federated tree model leak, and what does a defense cost?"""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`linear-reconstruction`: the active party reads others' bins off the sums that it opens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar

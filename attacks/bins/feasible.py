@@ -1,7 +1,5 @@
 """Shares of rows in bins that keep to all sums: linear reconstruction (Dinur and Nissim 2003)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,21 +19,12 @@ MOST_ROWS = 5000
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """Orthonormal left sides of what sums say of the open rows, and their right sides.
+    """Orthonormal left sides of what sums say of the open rows, and their right sides."""
 
-    Attributes
-    ----------
-    open : int64 array, shape (m,)
-        Rows whose bin is not certain.
-    sides : float64 array, shape (m, r)
-    sums : float64 array, shape (r, B + 1)
-    allowed : bool array, shape (m, B + 1)
-    """
-
-    open: NDArray[np.int64]
-    sides: Floats
-    sums: Floats
-    allowed: NDArray[np.bool_]
+    open: NDArray[np.int64]  # shape (m,): rows whose bin is not certain
+    sides: Floats  # float64 array, shape (m, r)
+    sums: Floats  # float64 array, shape (r, B + 1)
+    allowed: NDArray[np.bool_]  # shape (m, B + 1)
 
     def nearest(self, start: Floats) -> Floats:
         """Return shares (m, B + 1) that keep to sums and bins allowed, found from a start.
@@ -55,11 +44,8 @@ class Told:
     def moved(self, rank: Floats, middle: Floats) -> Floats:
         """Return what ranks (N,) are expected to be that were normal before.
 
-        Parameters
-        ----------
-        rank : float64 array, shape (N,)
-        middle : float64 array, shape (B + 1,)
-            Rank of every bin.
+        `rank`: float64 array, shape (N,)
+        `middle`: float64 array, shape (B + 1,). Rank of every bin.
         """
         out = rank.copy()
         gap = self.sums @ middle - self.sides.T @ rank[self.open]

@@ -1,7 +1,5 @@
 """Which bin a row is likely in, by what the principals hold of it: for what sums leave open."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
@@ -21,10 +19,8 @@ _LEAST_LEFT = 1e-4  # of their variance
 def ranks_of(shares: Floats) -> tuple[Floats, Floats]:
     """Return the ends of every bin in ranks (B + 1,), and the expected rank of every row (N,).
 
-    Parameters
-    ----------
-    shares : float64 array, shape (N, B + 1)
-        Of every row in every bin; last: without a value, whose rank is the middle one.
+    `shares`: float64 array, shape (N, B + 1). Of every row in every bin; last: without a value,
+    whose rank is the middle one.
     """
     rows = shares[:, :-1].sum(axis=0)
     ends = np.concatenate([[0.0], np.cumsum(rows)]) / max(float(rows.sum()), _LEAST)

@@ -1,7 +1,5 @@
 """What opened sums say of one column: whole numbers that rows of a node add up to in every bin."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

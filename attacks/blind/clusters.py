@@ -1,7 +1,5 @@
 """`cl`: the labels of rows, guessed from the columns that somebody holds of them."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """`cl-few-shot`: labels guessed from own columns, where a few are known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

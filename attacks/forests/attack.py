@@ -1,7 +1,5 @@
 """`draft-dp`: rows from the noisy counts of a forest of random tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

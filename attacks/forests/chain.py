@@ -61,10 +61,8 @@ class World(NamedTuple):
     ) -> World:
         """Return the world of `m` rows and a forest; variables in ``known`` do not move.
 
-        Raises
-        ------
-        DataError
-            So many rows and variables that weights of latent classes do not fit a float.
+        Raises `DataError`: so many rows and variables that weights of latent classes do not fit a
+        float.
         """
         sizes = np.append(forest.variables.sizes, forest.n_classes)
         if not weighable(len(sizes), m):
@@ -161,7 +159,6 @@ def advance(
         Rows that may move; latent classes are drawn for all.
     beta : float
         Costs count so many times: 1 is the posterior, 0 the prior.
-    moves : int
     bits : uint64 array, shape (1,)
         Randomness, changed in place.
     prior : bool

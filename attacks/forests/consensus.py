@@ -1,7 +1,5 @@
 """One table out of many samples: the one that is closest to all of them, row matched to row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,21 +17,13 @@ ROUNDS, WHOLE, BLOCK = 8, 500, 250
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """What samples agree on.
+    """What samples agree on."""
 
-    Attributes
-    ----------
-    value : int16 array, shape (n, G + 1)
-        Levels and class of each row.
-    probability : float64 array, shape (n, G + 1, most levels)
-        Share of the samples whose matched row has each level.
-    spread : float
-        Mean share of columns in which a sample's matched row differs from `value`: the error that
-        the samples themselves expect.
-    """
-
-    value: NDArray[np.int16]
+    value: NDArray[np.int16]  # shape (n, G + 1): levels and class of each row
+    # shape (n, G + 1, most levels): share of the samples whose matched row has each level
     probability: NDArray[np.float64]
+    # mean share of columns in which a sample's matched row differs from `value`: the error that the
+    # samples themselves expect
     spread: float
 
 
@@ -51,6 +41,8 @@ def consensus(
 ) -> Agreement:
     """Match samples to shares of votes and vote again, until nothing changes.
 
+    Raises `DataError`: weights that do not fit a byte.
+
     Parameters
     ----------
     samples : int16 array, shape (S, n, G + 1)
@@ -58,14 +50,8 @@ def consensus(
         What a difference in each variable costs; 255 at most in all.
     sizes : int64 array, shape (G + 1,)
         Number of levels.
-    rounds : int
     kind : int array, shape (n,), optional
         Rows are matched with rows of the same number alone, where something is known of each.
-
-    Raises
-    ------
-    DataError
-        Weights that do not fit a byte.
 
     Notes
     -----

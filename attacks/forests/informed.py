@@ -22,27 +22,17 @@ MOST_ROWS = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Enumeration:
-    """All rows that the variables allow, and the leaf of each in each tree.
-
-    Attributes
-    ----------
-    forest : NoisyForest
-    value : int16 array, shape (U, G)
-    leaf : int32 array, shape (U, T)
-    """
+    """All rows that the variables allow, and the leaf of each in each tree."""
 
     forest: NoisyForest
-    value: NDArray[np.int16]
-    leaf: NDArray[np.int32]
+    value: NDArray[np.int16]  # shape (U, G)
+    leaf: NDArray[np.int32]  # shape (U, T)
 
     @staticmethod
     def of(forest: NoisyForest) -> Enumeration:
         """Enumerate the rows of a forest's variables.
 
-        Raises
-        ------
-        DataError
-            More than `MOST_ROWS`.
+        Raises `DataError`: more than `MOST_ROWS`.
         """
         variables = forest.variables
         if variables.rows_possible > MOST_ROWS:
@@ -64,7 +54,6 @@ class Enumeration:
 
         Parameters
         ----------
-        noise : Noise
         known : int array, shape (k, G + 1)
             Levels and class of all other rows.
         counts : int64 array, shape (T, 2^d, K), optional

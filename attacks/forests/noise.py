@@ -27,6 +27,8 @@ _REACH = 60.0
 class Noise:
     """Independent noise on each count.
 
+    Raises `UsageError`: unknown kind, or a scale that is not finite and above 0.
+
     Attributes
     ----------
     kind : {"geometric", "truncated-laplace", "gaussian", "exact", "labels"}
@@ -37,11 +39,6 @@ class Noise:
     scale : float
         Of the Laplace and geometric noise (rows; T / epsilon for an epsilon in all), or the
         Gaussian's standard deviation. Not read where counts are exact.
-
-    Raises
-    ------
-    UsageError
-        Unknown kind, or a scale that is not finite and above 0.
     """
 
     kind: Kind
@@ -55,10 +52,7 @@ class Noise:
     def of(kind: Kind, epsilon: float, trees: int) -> Noise:
         """Return Laplace or geometric noise of ``epsilon`` over all trees; exact if infinite.
 
-        Raises
-        ------
-        UsageError
-            If epsilon is not above 0.
+        Raises `UsageError` if epsilon is not above 0.
         """
         if epsilon == math.inf:
             return Noise("labels", 1.0 / EXACT) if kind == "labels" else Noise("exact")
@@ -85,11 +79,8 @@ class Noise:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return counts cut to what a table reaches, and the table.
 
-        Parameters
-        ----------
-        noisy : int array
-        n : int
-            Rows.
+        `noisy`: int array
+        `n`: Rows.
 
         Returns
         -------

@@ -37,27 +37,16 @@ MANY, FEW_ROUNDS = 500, 2
 class Question:
     """What is asked of a forest.
 
-    Attributes
-    ----------
-    forest : NoisyForest
-    noise : Noise
-    n : int
-        Rows to reconstruct, 1 or more.
-    own : int16 array, shape (k, G + 1), or None
-        Rows, with their class, that the counts hold besides and that are known.
-    known : mapping of int to int16 array, shape (n,), or None
-        Levels of variables that are known of every row; G stands for the class.
-
-    Raises
-    ------
-    DataError
-        If there is no row, or what is known does not fit.
+    Raises `DataError` if there is no row, or what is known does not fit.
     """
 
     forest: NoisyForest
     noise: Noise
-    n: int
+    n: int  # rows to reconstruct, 1 or more
+    # shape (k, G + 1): rows, with their class, that the counts hold besides and that are known
     own: NDArray[np.int16] | None = None
+    # mapping of int to int16 array, shape (n,), or None: levels of variables that are known of
+    # every row; G stands for the class
     known: dict[int, NDArray[np.int16]] | None = None
 
     def __post_init__(self) -> None:
@@ -121,34 +110,18 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Rows, and how sure they are.
+    """Rows, and how sure they are."""
 
-    Attributes
-    ----------
-    value : int16 array, shape (n, G + 1)
-        Levels and class of each row.
-    probability : float64 array, shape (n, G + 1, most levels)
-    spread : float
-        Error that the samples expect, as `Agreement` has it; 0 of a single table.
-    energy : float
-        Mean cost of the residuals of the samples, nats.
-    """
-
-    value: NDArray[np.int16]
-    probability: NDArray[np.float64]
-    spread: float
-    energy: float
+    value: NDArray[np.int16]  # shape (n, G + 1): levels and class of each row
+    probability: NDArray[np.float64]  # shape (n, G + 1, most levels)
+    spread: float  # error that the samples expect, as `Agreement` has it; 0 of a single table
+    energy: float  # mean cost of the residuals of the samples, nats
 
 
 def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
     """Sample tables given the counts, and return the one that is closest to all samples.
 
-    Parameters
-    ----------
-    question : Question
-    rng : Generator
-    work : float
-        Moves, as a multiple of the usual; time is proportional to it.
+    `work`: Moves, as a multiple of the usual; time is proportional to it.
 
     Notes
     -----

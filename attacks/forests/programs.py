@@ -3,8 +3,6 @@
 Both need OR-Tools. Costs are whole numbers of `UNIT` to the nat.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,24 +23,13 @@ UNIT = 1000
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """What a solver found.
+    """What a solver found."""
 
-    Attributes
-    ----------
-    value : int16 array, shape (n, G + 1), or None
-        None where time ran out before there was any table.
-    cost : float
-        Nats, over leaves that rows can reach; infinite without a table.
-    bound : float
-        No table costs less.
-    optimal : bool
-        Proven.
-    """
-
+    # shape (n, G + 1): None where time ran out before there was any table
     value: NDArray[np.int16] | None
-    cost: float
-    bound: float
-    optimal: bool
+    cost: float  # nats, over leaves that rows can reach; infinite without a table
+    bound: float  # no table costs less
+    optimal: bool  # proven
 
 
 def cells_program(
@@ -52,20 +39,17 @@ def cells_program(
 
     A row's number means nothing here, so the n! orders that burden the published program are one.
 
+    Raises `DataError` if there are more than `MOST_CELLS` different rows, or attributes are known
+    of each row.
+
     Parameters
     ----------
-    question : Question
     limit : float
         Seconds.
     hint : int array, shape (n, G + 1), optional
         A table to start from.
     workers : int
         Threads of the solver.
-
-    Raises
-    ------
-    DataError
-        If there are more than `MOST_CELLS` different rows, or attributes are known of each row.
     """
     from ortools.sat.python import cp_model
 
@@ -111,12 +95,7 @@ def rows_program(question: Question, limit: float, workers: int = 1) -> Solved:
     Gorgé et al. (2025), Section 4, with exactly one leaf per row and tree; for comparison. Where a
     count's cost is no straight line, their table of Booleans is a piecewise linear cost here.
 
-    Parameters
-    ----------
-    question : Question
-    limit : float
-        Seconds.
-    workers : int
+    `limit`: Seconds.
     """
     from ortools.sat.python import cp_model
 

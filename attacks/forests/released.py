@@ -1,7 +1,5 @@
 """Forests of random tests that a view holds, as questions about the victims' rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,24 +20,13 @@ from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Tests, counts of their leaves, and what is known of both.
-
-    Attributes
-    ----------
-    tests : PrivateForest or RandomTests
-    counts : int64 array, shape (T, 2^depth, K)
-    noise : Noise
-    owner : str or None
-        Client whose counts these are; None: everybody's.
-    rows : int
-        Rows they were told to hold, 0 where that was not said.
-    """
+    """Tests, counts of their leaves, and what is known of both."""
 
     tests: PrivateForest | RandomTests
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # shape (T, 2^depth, K)
     noise: Noise
-    owner: str | None = None
-    rows: int = 0
+    owner: str | None = None  # client whose counts these are; None: everybody's
+    rows: int = 0  # rows they were told to hold, 0 where that was not said
 
     def question(self, view: View, rows: Literal["declared", "estimated"]) -> Question:
         """Return what to ask: of one client's rows, or of all but the principals' own.

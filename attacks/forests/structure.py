@@ -18,23 +18,14 @@ MOST_DEPTH = 14
 
 @dataclass(frozen=True, eq=False)
 class NoisyForest:
-    """Complete trees whose leaves tell, per class, how many rows they hold, with noise.
-
-    Attributes
-    ----------
-    variables : Variables
-    variable : int32 array, shape (T, 2^d)
-        Variable that each node tests; node 1 is the root, those of node k are 2 k and 2 k + 1.
-    right : int64 array, shape (T, 2^d)
-        Levels that go right, as bits.
-    noisy : int64 array, shape (T, 2^d, K)
-        Counts of leaves from left to right.
-    """
+    """Complete trees whose leaves tell, per class, how many rows they hold, with noise."""
 
     variables: Variables
+    # shape (T, 2^d): variable that each node tests; node 1 is the root, those of node k are 2 k and
+    # 2 k + 1
     variable: NDArray[np.int32]
-    right: NDArray[np.int64]
-    noisy: NDArray[np.int64]
+    right: NDArray[np.int64]  # shape (T, 2^d): levels that go right, as bits
+    noisy: NDArray[np.int64]  # shape (T, 2^d, K): counts of leaves from left to right
 
     @staticmethod
     def of(
@@ -45,20 +36,17 @@ class NoisyForest:
     ) -> NoisyForest:
         """Read a forest from its arrays.
 
+        Raises `DataError` if the shapes do not fit, a column does not exist, or counts are not
+        whole numbers.
+
         Parameters
         ----------
-        variables : Variables
         feature : int array, shape (T, 2^d - 1)
             Column that each node tests, in heap order from the root.
         noisy : int array, shape (T, 2^d, K)
             Noisy counts of the leaves from left to right.
         threshold : float array, shape (T, 2^d - 1), optional
             A row goes right iff its column is not below it; 0.5 by default.
-
-        Raises
-        ------
-        DataError
-            If the shapes do not fit, a column does not exist, or counts are not whole numbers.
         """
         feature, noisy = np.asarray(feature), np.asarray(noisy)
         if feature.ndim != 2 or noisy.ndim != 3 or len(feature) != len(noisy) or not len(feature):

@@ -20,6 +20,9 @@ MOST_LEVELS = 62
 class Variables:
     """Columns of a table as categorical variables.
 
+    Raises `DataError` if a column belongs to no or to several variables, or a variable has not 1 to
+    `MOST_LEVELS` levels.
+
     Attributes
     ----------
     columns : tuple of tuple of int
@@ -28,12 +31,6 @@ class Variables:
         What the columns hold at each level.
     cuts : mapping of int to float array, shape (r - 1,)
         Of variables that are numbers: a level begins at each.
-
-    Raises
-    ------
-    DataError
-        If a column belongs to no or to several variables, or a variable has not 1 to
-        `MOST_LEVELS` levels.
     """
 
     columns: tuple[tuple[int, ...], ...]
@@ -60,6 +57,8 @@ class Variables:
     def binary(width: int, groups: Iterable[Sequence[int]] = (), none: bool = False) -> Variables:
         """Return the variables of columns of zeros and ones.
 
+        Raises `DataError`: groups that overlap, or name columns that do not exist.
+
         Parameters
         ----------
         width : int
@@ -68,11 +67,6 @@ class Variables:
             One-hot groups: exactly one of their columns is 1.
         none : bool
             At most one of them is.
-
-        Raises
-        ------
-        DataError
-            Groups that overlap, or name columns that do not exist.
         """
         made = [tuple(int(j) for j in group) for group in groups]
         unknown = sorted({j for group in made for j in group if not 0 <= j < width})
@@ -167,10 +161,7 @@ class Variables:
     def encode(self, X: NDArray[np.floating]) -> NDArray[np.int16]:
         """Return rows as levels, int16, shape (n, G).
 
-        Raises
-        ------
-        DataError
-            If a row holds what no level is.
+        Raises `DataError` if a row holds what no level is.
         """
         if X.ndim != 2 or X.shape[1] != self.width:
             raise DataError(f"rows of shape {X.shape}; the variables have {self.width} columns")

@@ -1,28 +1,28 @@
 """`tableak`: the rows of batches off the gradients of a network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.evidence import (
+    SeenGradient,
     encoding_of,
     layers_of,
     local_steps_of,
     seen_gradients,
 )
-from fedtrees.attacks.gradients.inversion import drowning, invert
+from fedtrees.attacks.gradients.inversion import Inversion, drowning, invert
 from fedtrees.attacks.gradients.rehearsal import likely_rows, rehearsed
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guess import BatchRows, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.perceptron import Layers
 
 #: A number without declared range is looked for within so many standard deviations.
 _WIDE = 20.0
@@ -58,9 +58,7 @@ class TabLeak(Attack):
 
     def __post_init__(self) -> None:
         for name, least in {"batches": 1, "restarts": 0, "steps": 0, "most": 1}.items():
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise UsageError(f"{name}={value!r}: give a whole number, {least} or more")
+            check_whole(name, getattr(self, name), least)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return that no gradient of a network was seen, or only of more rows than `most`."""
@@ -98,10 +96,8 @@ class TabLeak(Attack):
                     claims.append(BatchRows(item.owner, item.round, table, np.zeros(table.X.shape)))
                     notes["likely_rows"] += 1
                     continue
-            found = invert(
-                layers, item.weights, item.gradient, encoding, bounds, item.rows, rng,
-                likely=own if local is None else None, restarts=self.restarts, steps=self.steps,
-            )  # fmt: skip
+            likely = own if local is None else None
+            found = self.inverted(item, layers, encoding, bounds, likely, rng)
             notes[f"loss_{k}"] = found.loss
             table, sure = found.table, found.confidence
             if (more := _as_many(view, item.rows) - len(table)) > 0:
@@ -109,6 +105,21 @@ class TabLeak(Attack):
                 sure = np.append(sure, np.zeros((more, sure.shape[1])), axis=0)
             claims.append(BatchRows(item.owner, item.round, table, sure))
         return Guess(tuple(claims), notes)
+
+    def inverted(
+        self,
+        item: SeenGradient,
+        layers: Layers,
+        encoding: Encoding,
+        bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+        likely: Table | None,
+        rng: np.random.Generator,
+    ) -> Inversion:
+        """Return the rows whose gradient is nearest to one that was seen."""
+        return invert(
+            layers, item.weights, item.gradient, encoding, bounds, item.rows, rng,
+            likely=likely, restarts=self.restarts, steps=self.steps,
+        )  # fmt: skip
 
 
 def _as_many(view: View, rows: int) -> int:

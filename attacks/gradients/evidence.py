@@ -1,7 +1,5 @@
 """Gradients of batches that a view tells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,28 +15,16 @@ from fedtrees.neural.perceptron import Layers
 
 @dataclass(frozen=True, eq=False)
 class SeenGradient:
-    """The mean gradient of some rows, as it was seen.
+    """The mean gradient of some rows, as it was seen."""
 
-    Attributes
-    ----------
-    owner : tuple of str
-        Whose rows: of several where it is a sum.
-    round : int
-    rows : int
-        How many, as far as is known.
-    weights : float32 array, shape (parameters,)
-        The network that the gradient was taken at; of several local steps on the way.
-    gradient : float32 array, shape (parameters,)
-    start : float32 array, shape (parameters,)
-        The network at the start of the round.
-    """
-
-    owner: tuple[str, ...]
+    owner: tuple[str, ...]  # whose rows: of several where it is a sum
     round: int
-    rows: int
+    rows: int  # how many, as far as is known
+    # shape (parameters,): the network that the gradient was taken at; of several local steps on the
+    # way
     weights: NDArray[np.float32]
-    gradient: NDArray[np.float32]
-    start: NDArray[np.float32]
+    gradient: NDArray[np.float32]  # shape (parameters,)
+    start: NDArray[np.float32]  # shape (parameters,): the network at the start of the round
 
 
 def encoding_of(view: View) -> Encoding | None:

@@ -1,7 +1,5 @@
 """Rows of a batch to the last value, by algebra alone: what no search has to look for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -39,15 +37,8 @@ def exact_rows(
     Gauss-Newton steps into the second layer's. A row is sure if it lies in the second layer's row
     space, or if its derivative lies in the first one's column space.
 
-    Parameters
-    ----------
-    layers : Layers
-    weights, gradient : float32 array, shape (parameters,)
-    encoding : Encoding
-    rows : int
-    noise : float
-        Standard deviation of the gradient's rounding, per coordinate.
-    rng : numpy Generator
+    `weights, gradient`: float32 array, shape (parameters,)
+    `noise`: Standard deviation of the gradient's rounding, per coordinate.
     """
     network, target = layers.split(weights), layers.split(gradient)
     columns, size, kept, free = _spaces(target[0], noise)

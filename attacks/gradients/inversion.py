@@ -1,7 +1,5 @@
 """The rows of one batch off its gradient: algebra, then a search or draws of likely rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +28,11 @@ _MANY = 48
 
 @dataclass(frozen=True, eq=False)
 class Inversion:
-    """What was found.
-
-    Attributes
-    ----------
-    table : Table
-    confidence : float64 array, shape (B, d)
-    loss : float
-        1 - cos of the best restart, or of what likely rows agree on.
-    """
+    """What was found."""
 
     table: Table
-    confidence: NDArray[np.float64]
-    loss: float
+    confidence: NDArray[np.float64]  # shape (B, d)
+    loss: float  # 1 - cos of the best restart, or of what likely rows agree on
 
 
 def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
@@ -98,13 +88,9 @@ def invert(
 
     Parameters
     ----------
-    layers : Layers
     weights, gradient : float32 array, shape (parameters,)
-    encoding : Encoding
     bounds : pair of float32 array, shape (continuous features,)
         Smallest and largest value of every number, standardised.
-    rows : int
-    rng : numpy Generator
     labels : int64 array, shape (rows,), optional
         Where they are known; in any order, for rows have none.
     likely : Table, optional

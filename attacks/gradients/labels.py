@@ -1,7 +1,5 @@
 """How many rows of each class a batch has, off the gradient of the output bias."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -11,13 +9,10 @@ from numpy.typing import NDArray
 def restored_counts(bias: NDArray[Any], probability: NDArray[Any], rows: int) -> NDArray[np.int64]:
     """Return the number of rows of each class, int64, shape (K,), `rows` in all.
 
-    Parameters
-    ----------
-    bias : float array, shape (K,)
-        Gradient of the output bias: mean probability less share of rows, class by class.
-    probability : float array, shape (K,)
-        What the network predicts on average: of rows as they may be, or as they were found.
-    rows : int
+    `bias`: float array, shape (K,). Gradient of the output bias: mean probability less share of
+        rows, class by class.
+    `probability`: float array, shape (K,). What the network predicts on average: of rows as they
+        may be, or as they were found.
 
     Notes
     -----

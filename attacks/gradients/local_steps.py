@@ -1,7 +1,5 @@
 """Updates of several local steps: how they come about, and what they say as one gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,12 +13,8 @@ from fedtrees.neural.perceptron import Layers, join_layers, softmax
 class LocalSteps:
     """How a client of FedAvg trains in a round (McMahan et al. 2017), which is public.
 
-    Parameters
-    ----------
-    batch, epochs : int
-        Rows of a step, and how often a client goes through its rows.
-    rate : float
-        Learning rate.
+    `batch, epochs`: Rows of a step, and how often a client goes through its rows.
+    `rate`: Learning rate.
     """
 
     batch: int
@@ -48,7 +42,6 @@ class LocalSteps:
 
         Parameters
         ----------
-        layers : Layers
         weights : float32 array, shape (parameters,)
         X : float32 array, shape (n, D)
             Inputs of all rows.
@@ -70,16 +63,9 @@ class LocalSteps:
         by other rows' steps on average, and (E - 1) / 2 of E steps of its own. Between the two the
         mean gradient of all rows is about the steps' mean.
 
-        Parameters
-        ----------
-        weights, update : float32 array, shape (parameters,)
-            At the start, and how far they moved.
-        rows : int
+        `weights, update`: float32 array, shape (parameters,). At the start, and how far they moved.
 
-        Returns
-        -------
-        float32 array, shape (parameters,), twice
-            Weights, and gradient.
+        Returns: float32 array, shape (parameters,), twice. Weights, and gradient.
         """
         own = (self.epochs - 1) / (2 * self.epochs)
         share = own if rows <= self.batch else (own + 0.5) / 2

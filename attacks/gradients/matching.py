@@ -1,7 +1,5 @@
 """How far the gradient of guessed rows is from one that was seen, and which way to move them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,17 +18,10 @@ class Matching:
     those units' outputs, <g, t> is the sum of D_l (A_{l-1} T_l'), and |g|^2 that of (A A' + 1)
     (D D'). The derivative by X of <V, g(X)> for a V held fixed is that of the rows' loss along V
     in the parameters: one tangent pass forward and one back (Pearlmutter 1994).
-
-    Attributes
-    ----------
-    layers : sequence of (weight, bias)
-        The network, as `fedtrees.neural.perceptron.Layers.split` returns it.
-    target : sequence of (weight, bias)
-        The gradient t, likewise.
     """
 
-    layers: Sequence[Layer]
-    target: Sequence[Layer]
+    layers: Sequence[Layer]  # the network, as `fedtrees.neural.perceptron.Layers.split` returns it
+    target: Sequence[Layer]  # the gradient t, likewise
 
     def __post_init__(self) -> None:
         forward, back = [], []
@@ -47,16 +38,10 @@ class Matching:
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return the loss of every guess, its derivative by X, and the predicted probabilities.
 
-        Parameters
-        ----------
-        X : float array, shape (R, B, D)
-            Inputs of R guesses of a batch.
-        Y : float array, shape (R, B, K)
-            Their labels, one-hot.
+        `X`: float array, shape (R, B, D). Inputs of R guesses of a batch.
+        `Y`: float array, shape (R, B, K). Their labels, one-hot.
 
-        Returns
-        -------
-        float array, shape (R,), (R, B, D) and (R, B, K)
+        Returns: float array, shape (R,), (R, B, D) and (R, B, K).
         """
         R, B, _ = X.shape
         forward, back = self._forward, self._back  # type: ignore[attr-defined]

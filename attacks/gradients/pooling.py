@@ -1,7 +1,5 @@
 """One batch out of several restarts, and how far they agree on every cell of it."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
@@ -21,12 +19,7 @@ def pooled(
 ) -> tuple[Table, NDArray[np.float64]]:
     """Match the rows of all good restarts with those of the best one and vote cell by cell.
 
-    Parameters
-    ----------
-    found : Found
-    encoding : Encoding
-    labels : int64 array, shape (B,)
-        Rows are matched with rows of the same label.
+    `labels`: int64 array, shape (B,). Rows are matched with rows of the same label.
 
     Returns
     -------

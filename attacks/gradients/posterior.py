@@ -54,15 +54,11 @@ def explained(
 
     Parameters
     ----------
-    layers : Layers
     weights, gradient : float32 array, shape (parameters,)
-    encoding : Encoding
-    rows : int
     noise : float
         Standard deviation of the gradient's noise, per coordinate.
     likely : Table
         Rows that are distributed as those of the batch.
-    rng : numpy Generator
 
     Returns
     -------
@@ -94,18 +90,12 @@ class RowGradients:
     Of the covariance of a layer's gradient D A', factors E[A A'] and E[D D'] are taken (Martens and
     Grosse 2015), so that what few rows have counts for as much as what all have. Directions that
     noise drowns are damped. The last layer's gradient says little and is left out.
-
-    Attributes
-    ----------
-    network : sequence of (weight, bias)
-    factors : list of pair of float32 array
-        What whitens a layer's inputs and derivatives.
-    target : list of float32 array, shape (units, inputs + 1)
-        The sum of rows' gradients that was seen, whitened.
     """
 
     network: Sequence[Any]
-    factors: Parts
+    factors: Parts  # list of pair of float32 array: what whitens a layer's inputs and derivatives
+    # list of float32 array, shape (units, inputs + 1): the sum of rows' gradients that was seen,
+    # whitened
     target: list[Any]
 
     @staticmethod

@@ -1,7 +1,5 @@
 """Gradient inversion as it was published, by torch: TabLeak, cosine matching, and DLG."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,14 +30,16 @@ class PublishedInversion(TabLeak):
     cosine: ClassVar[bool] = True
     ensemble: ClassVar[int] = 30
 
-    def _inverted(
+    def inverted(
         self,
         item: SeenGradient,
         layers: Layers,
         encoding: Encoding,
         bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+        likely: Table | None,
         rng: np.random.Generator,
     ) -> Inversion:
+        """Return what the published algorithm finds."""
         X = rng.uniform(-1, 1, (256, len(encoding))).astype(np.float32)
         mean = softmax(logits(layers.split(item.weights), X)).mean(axis=0)
         counts = restored_counts(layers.split(item.gradient)[-1][1], mean, item.rows)

@@ -1,7 +1,5 @@
 """Would likely rows be a better guess than found ones? Try both on rows of one's own."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment

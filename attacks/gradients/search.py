@@ -1,7 +1,5 @@
 """Batches whose gradient is one that was seen: free logits, all restarts at once."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -24,34 +22,22 @@ _SHARES, _NUMBERS = 9e-5, 3e-4
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Where the restarts ended.
+    """Where the restarts ended."""
 
-    Attributes
-    ----------
-    weights : float32 array, shape (R, B, D)
-        Shares of every category, 0 in columns of continuous features.
-    numbers : float32 array, shape (R, B, continuous features)
-        Standardised.
-    loss : float64 array, shape (R,)
-        1 - cos at the last step, of shares that need not be 0 or 1.
-    probability : float32 array, shape (R, B, K)
-        What the network predicts for the rows.
-    """
-
+    # shape (R, B, D): shares of every category, 0 in columns of continuous features
     weights: NDArray[np.float32]
-    numbers: NDArray[np.float32]
+    numbers: NDArray[np.float32]  # shape (R, B, continuous features): standardised
+    # shape (R,): 1 - cos at the last step, of shares that need not be 0 or 1
     loss: NDArray[np.float64]
-    probability: NDArray[np.float32]
+    probability: NDArray[np.float32]  # shape (R, B, K): what the network predicts for the rows
 
 
 def null_space(weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float32]:
     """Return the span term: what no row [x, 1] of the batch has a part in, shape (D + 1, D + 1).
 
-    Parameters
-    ----------
-    weight, bias : float array, shape (units, D) and (units,)
-        Gradient of the first layer: sums over the rows of a derivative times [x, 1]. So rows lie
-        in its row space while it has as many dimensions as there are rows.
+    `weight, bias`: float array, shape (units, D) and (units,). Gradient of the first layer: sums
+    over the rows of a derivative times [x, 1]. So rows lie in its row space while it has as many
+    dimensions as there are rows.
     """
     both = np.column_stack([weight, bias]).astype(np.float64)
     _, size, right = np.linalg.svd(both)
@@ -80,13 +66,9 @@ def search(
 
     Parameters
     ----------
-    matching : Matching
-    encoding : Encoding
     labels : int64 array, shape (B,)
     bounds : pair of float32 array, shape (continuous features,)
         Smallest and largest value of every number, standardised.
-    restarts, steps : int
-    rng : numpy Generator
     pull : float32 array, shape (D + 1, D + 1)
         Symmetric: its quadratic form of [x, 1], mean of the rows, is added to the loss. From
         `null_space` or `average_pull`.

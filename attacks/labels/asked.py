@@ -1,7 +1,5 @@
 """`asked-labels`: an endpoint that looks rows up is asked for the training rows themselves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Attacks on labels by record ids, as attacks on a view."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -27,7 +25,7 @@ from fedtrees.attacks.labels.spreading import spread
 from fedtrees.attacks.labels.twins import Twins, contract
 from fedtrees.attacks.labels.union import components
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -39,27 +37,13 @@ Single = Literal["drop", "keep"]
 
 @dataclass(frozen=True, eq=False)
 class LeafView:
-    """What attacks on labels read of a view.
-
-    Attributes
-    ----------
-    view : View
-    columns : Columns
-    leaves : int32 array, shape (N, T)
-        Visible leaves; -1: absent.
-    trees : intp array, shape (T,)
-        Numbers of these trees.
-    eta : float64 array, shape (T,)
-        What they count.
-    twins : Twins
-    classes : int
-    """
+    """What attacks on labels read of a view."""
 
     view: View
     columns: Columns
-    leaves: NDArray[np.int32]
-    trees: NDArray[np.intp]
-    eta: NDArray[np.float64]
+    leaves: NDArray[np.int32]  # shape (N, T): visible leaves; -1: absent
+    trees: NDArray[np.intp]  # shape (T,): numbers of these trees
+    eta: NDArray[np.float64]  # shape (T,): what they count
     twins: Twins
     classes: int
 
@@ -79,12 +63,9 @@ def leaf_view(view: View, single: Single, decay: float) -> LeafView | None:
 class LeafAttack(Attack):
     """Base of attacks that cluster rows by the visible leaves that they share.
 
-    Attributes
-    ----------
-    single : {"drop", "keep"}
-        Of trees with one visible leaf: all that these tell is which rows were drawn for them.
-    decay : float
-        A boosted tree counts so much less than one of the round before (0.6 in the code of
+    `single`: {"drop", "keep"}. Of trees with one visible leaf: all that these tell is which rows
+        were drawn for them.
+    `decay`: A boosted tree counts so much less than one of the round before (0.6 in the code of
         Takahashi et al. 2023); all trees of a forest count the same.
     """
 
@@ -232,19 +213,15 @@ class LabelMixture(LeafAttack):
     Where labels are known to be noisy, these are what trees were grown on: the true ones are then
     guessed from them (`fedtrees.attacks.labels.noise`), as long as they explain the splits.
 
-    Attributes
-    ----------
-    rows : int
-        Of larger tables so many rows, drawn at random, are fitted; the others follow from the label
-        rates of their leaves.
+    `rows`: Of larger tables so many rows, drawn at random, are fitted; the others follow from the
+    label rates of their leaves.
     """
 
     rows: int = 20_000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.rows) is not int or self.rows < 2:
-            raise UsageError(f"rows={self.rows!r}: give a whole number, 2 or more")
+        check_whole("rows", self.rows, 2)
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the likeliest labels of all starts."""

@@ -6,8 +6,6 @@ least as much as every candidate of its own. As a likelihood: of a partition cho
 probabilities proportional to exp(beta * gain).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,16 +25,10 @@ SAME = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The own candidate splits: bins of all rows.
+    """The own candidate splits: bins of all rows."""
 
-    Attributes
-    ----------
-    codes : int64 array, shape (N, F)
-    n_bins : int64 array, shape (F,)
-    """
-
-    codes: NDArray[np.int64]
-    n_bins: NDArray[np.int64]
+    codes: NDArray[np.int64]  # shape (N, F)
+    n_bins: NDArray[np.int64]  # shape (F,)
 
 
 def log_probability(
@@ -46,12 +38,9 @@ def log_probability(
 
     Parameters
     ----------
-    tree : SeenTree
-    own : Candidates
     G, H : float64 array, shape (N, C)
         Sums over a node S gain ``sum_c G_S^2 / (H_S + lam)``; with class shares for G, ones for H
         and no lam that is Gini impurity times rows, with gradients and hessians XGBoost's gain.
-    lam : float
     floor : float
         What a split must gain: nodes that were left alone gained no more.
     doubt : float
@@ -94,12 +83,10 @@ def log_probability(
 def _odds(excess: Floats, split: NDArray[np.bool_]) -> tuple[list[Floats], Callable[[int], Floats]]:
     """Return how probable every choice is, and by how much candidates lower its logarithm.
 
-    Parameters
-    ----------
-    excess : float64 array, shape (V, 1 + candidates)
-        What each gains more than what was taken, which comes first.
-    split : bool array, shape (V,)
-        Of a node that was left alone, only candidates that gain more count.
+    `excess`: float64 array, shape (V, 1 + candidates). What each gains more than what was taken,
+        which comes first.
+    `split`: bool array, shape (V,). Of a node that was left alone, only candidates that gain more
+        count.
 
     Returns
     -------

@@ -1,7 +1,5 @@
 """K-means as attacks on labels use it: weighted rows, several starts, many rows."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,7 +35,6 @@ def k_means(
     points : float64 array, shape (S, d)
     count : int
         Clusters; no more than there are different rows are found.
-    rng : numpy.random.Generator
     weight : float64 array, shape (S,), optional
         How many rows each stands for.
 

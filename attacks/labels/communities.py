@@ -1,7 +1,5 @@
 """Communities of the record-id graph: Louvain and greedy merging without the graph's matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray

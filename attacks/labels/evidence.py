@@ -1,7 +1,5 @@
 """What somebody without labels has seen of vertical trees: leaves, splits, candidates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,49 +17,30 @@ MOST_BINS = 64
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The principals' own columns of the rows that all of them know.
+    """The principals' own columns of the rows that all of them know."""
 
-    Attributes
-    ----------
-    ids : int64 array, shape (N,)
-    positions : intp array, shape (F,)
-        In the schema.
-    X : float32 array, shape (N, F)
-    """
-
-    ids: NDArray[np.int64]
-    positions: NDArray[np.intp]
-    X: NDArray[np.float32]
+    ids: NDArray[np.int64]  # shape (N,)
+    positions: NDArray[np.intp]  # shape (F,): in the schema
+    X: NDArray[np.float32]  # shape (N, F)
 
 
 @dataclass(frozen=True, eq=False)
 class SeenTree:
-    """The known nodes of one tree.
-
-    Attributes
-    ----------
-    number : int
-    rows : int32 array, shape (m,)
-        Its rows in an order in which every node is a slice.
-    begin, middle, end : int64 array, shape (V,)
-        Slices of nodes of which it is known how they were split, and where the left child ends; and
-        of nodes that were not split although depth allowed it: there `middle` is -1.
-    early : int32 array, shape (k,)
-        A row of each visible leaf above the last two levels: these are mostly pure.
-    leaf : int64 array, shape (N,)
-        Visible leaf of every row, numbered from 0; -1: not in the tree.
-    usable : bool array, shape (F,)
-        Which own columns the tree may use.
-    """
+    """The known nodes of one tree."""
 
     number: int
-    rows: NDArray[np.int32]
+    rows: NDArray[np.int32]  # shape (m,): its rows in an order in which every node is a slice
+    # begin, middle, end, shape (V,): slices of nodes of which it is known how they were split, and
+    # where the left child ends; and of nodes that were not split although depth allowed it: there
+    # `middle` is -1
     begin: NDArray[np.int64]
     middle: NDArray[np.int64]
     end: NDArray[np.int64]
+    # shape (k,): a row of each visible leaf above the last two levels: these are mostly pure
     early: NDArray[np.int32]
+    # shape (N,): visible leaf of every row, numbered from 0; -1: not in the tree
     leaf: NDArray[np.int64]
-    usable: NDArray[np.bool_]
+    usable: NDArray[np.bool_]  # shape (F,): which own columns the tree may use
 
 
 def own_columns(view: View) -> Columns | None:

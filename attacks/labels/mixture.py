@@ -54,50 +54,28 @@ KICKED_ROWS = 50_000
 
 @dataclass(frozen=True, kw_only=True)
 class Boosting:
-    """How boosted trees turn labels into gradients: public parameters of the protocol.
+    """How boosted trees turn labels into gradients: public parameters of the protocol."""
 
-    Attributes
-    ----------
-    rate, lam, gamma : float
-        Learning rate, L2 penalty, least gain of a split.
-    outputs : int
-        Trees of a round: one, or one for each class.
-    doubt : float
-        How likely a node that was left alone would have gained.
-    """
-
+    # rate, lam, gamma: learning rate, L2 penalty, least gain of a split
     rate: float
     lam: float
     gamma: float
-    outputs: int
-    doubt: float = 0.0
+    outputs: int  # trees of a round: one, or one for each class
+    doubt: float = 0.0  # how likely a node that was left alone would have gained
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Rows with unknown labels, the leaves they are in, and the splits that made these.
+    """Rows with unknown labels, the leaves they are in, and the splits that made these."""
 
-    Attributes
-    ----------
-    leaf : int32 array, shape (N, T)
-        Leaves, numbered through all trees; -1: absent.
-    pure : bool array, shape (J,)
-        Leaves that were left alone early: mostly of one class.
-    trees : sequence of SeenTree
-    own : Candidates
-    classes : int
-    boosting : Boosting or None
-        None: a forest.
-    known : int64 array, shape (N,), or None
-        Labels that are known, -1 for others: a climb leaves them as they are.
-    """
-
-    leaf: NDArray[np.int32]
-    pure: NDArray[np.bool_]
+    leaf: NDArray[np.int32]  # shape (N, T): leaves, numbered through all trees; -1: absent
+    pure: NDArray[np.bool_]  # shape (J,): leaves that were left alone early: mostly of one class
     trees: Sequence[SeenTree]
     own: Candidates
     classes: int
-    boosting: Boosting | None
+    boosting: Boosting | None  # None: a forest
+    # int64 array, shape (N,), or None: labels that are known, -1 for others: a climb leaves them as
+    # they are
     known: Ints | None = None
 
     def best(self, starts: Sequence[Ints], rows: int, rng: np.random.Generator) -> Ints:
@@ -263,14 +241,12 @@ def mixture_of(
 
     Parameters
     ----------
-    view : View
     columns : Columns
         The principals' own.
     twins : Twins
         Of the visible leaves.
     numbers : intp array, shape (T,)
         Which trees these are of.
-    classes : int
     known : int64 array, shape (N,), optional
         Labels that are known, -1 for others.
     """

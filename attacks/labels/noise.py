@@ -1,7 +1,5 @@
 """True labels from noisy ones: what own columns say of rows, and the odds of the noise."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,10 +45,8 @@ def denoised(
         Noisy labels.
     X : float32 array, shape (N, F)
         Own columns.
-    classes : int
     law : Channel
         Of a label.
-    rng : numpy.random.Generator
     """
     each = np.arange(classes)
     told = law.log_likelihood(each[None, :, None], each[:, None, None])  # by label and answer

@@ -1,7 +1,5 @@
 """Louvain as the authors of ID2Graph run it, mistakes included, for comparison."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,12 +19,8 @@ def published_communities(
     that gains nothing returns to its community without its edges; it stops as soon as two
     communities are left. Nothing is contracted, every row has its turn.
 
-    Parameters
-    ----------
-    leaves : int32 array, shape (N, T)
-        Visible leaves, -1: absent.
-    eta : float64 array, shape (T,)
-    rng : numpy.random.Generator
+    `leaves`: int32 array, shape (N, T). Visible leaves, -1: absent.
+    `eta`: float64 array, shape (T,)
     """
     N = len(leaves)
     members, ends = _members(leaves)

@@ -1,7 +1,5 @@
 """`routed-labels`: what the routing of rows to predict tells of their labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Normalised cut of the record-id graph by the singular vectors of its leaf incidence."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,11 +15,7 @@ REGULARISATION = 0.3
 def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
     """Return the first eigenvectors of the normalised adjacency of the groups, rows of length 1.
 
-    Parameters
-    ----------
-    twins : Twins
-    count : int
-        Eigenvectors.
+    `count`: Eigenvectors.
 
     Returns
     -------

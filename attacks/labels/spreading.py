@@ -1,7 +1,5 @@
 """Labels of a few known rows, spread over the record-id graph."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,17 +12,10 @@ STEPS = 50
 def spread(twins: Twins, known: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return class shares of every group by label spreading (Zhou et al. 2004, random walk).
 
-    Parameters
-    ----------
-    twins : Twins
-    known : float64 array, shape (S, K)
-        Known rows of each class in each group.
+    `known`: float64 array, shape (S, K). Known rows of each class in each group.
 
-    Returns
-    -------
-    float64 array, shape (S, K)
-        Shares that add up to 1, even ones where no known row can be reached. Every class counts
-        the same, however many of its rows are known.
+    Returns: float64 array, shape (S, K). Shares that add up to 1, even ones where no known row can
+    be reached. Every class counts the same, however many of its rows are known.
     """
     K = known.shape[1]
     source = known / np.maximum(known.sum(axis=0), 1.0) / twins.weight[:, None]

@@ -1,7 +1,5 @@
 """Twins: rows that share their visible leaf in every tree, contracted to one weighted row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,26 +20,15 @@ class Twins:
     is positive semi-definite, so ``k_i^2 / 2m <= A_ii = A_ij`` for twins: no partition loses
     modularity if all twins move to the best of their communities, and some optimum keeps every
     group together.
-
-    Attributes
-    ----------
-    leaf : int32 array, shape (S, T)
-        Leaf of every group in every tree, numbered 0 to J - 1 through all trees; -1: absent.
-    weight : float64 array, shape (S,)
-        Rows in each group.
-    of_row : int64 array, shape (N,)
-        Group of each row.
-    eta : float64 array, shape (T,)
-        What a tree counts.
-    tree : int32 array, shape (J,)
-        Tree of each leaf.
     """
 
+    # shape (S, T): leaf of every group in every tree, numbered 0 to J - 1 through all trees; -1:
+    # absent
     leaf: NDArray[np.int32]
-    weight: NDArray[np.float64]
-    of_row: NDArray[np.int64]
-    eta: NDArray[np.float64]
-    tree: NDArray[np.int32]
+    weight: NDArray[np.float64]  # shape (S,): rows in each group
+    of_row: NDArray[np.int64]  # shape (N,): group of each row
+    eta: NDArray[np.float64]  # shape (T,): what a tree counts
+    tree: NDArray[np.int32]  # shape (J,): tree of each leaf
 
     @property
     def size(self) -> NDArray[np.float64]:
@@ -70,12 +57,9 @@ class Twins:
 def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None = None) -> Twins:
     """Contract rows that share all their visible leaves.
 
-    Parameters
-    ----------
-    leaves : int array, shape (N, T)
-        Visible leaf of every row in every tree, by any number from 0; -1: absent.
-    eta : float64 array, shape (T,), optional
-        What a tree counts; 1 each.
+    `leaves`: int array, shape (N, T). Visible leaf of every row in every tree, by any number from
+        0; -1: absent.
+    `eta`: float64 array, shape (T,), optional. What a tree counts; 1 each.
 
     Notes
     -----

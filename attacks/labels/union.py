@@ -1,7 +1,5 @@
 """Rows joined by the leaves that they share."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array

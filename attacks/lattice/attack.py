@@ -1,7 +1,5 @@
 """Certified counts as an attack on a view."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,27 +33,18 @@ class Lattice(Attack):
     of the rows, the first tree alone is read, and its counts are of that sample. Sums that are
     rounded or suppressed still bound the counts of the first round
     (`fedtrees.attacks.evidence.readback`): those that they leave no choice are returned.
-
-    Attributes
-    ----------
-    list_bits : int
-        Contents of a leaf are searched in two lists of up to 2^list_bits entries.
-    doubt : float
-        Greatest odds against a leaf's contents that are still certified. The note
-        ``false_expected`` is their sum.
-    max_trees : int or None
-        Read at most this many trees.
-    steps : int or None
-        List entries after which the search stops early, None for no limit; the note
-        ``stopped_early`` says whether it did.
-    base_score : {"known", "unknown"}
-        "unknown" ignores the announced start of boosting and finds it from the first tree.
     """
 
-    list_bits: int = 18
+    list_bits: int = 18  # contents of a leaf are searched in two lists of up to 2^list_bits entries
+    # greatest odds against a leaf's contents that are still certified. The note ``false_expected``
+    # is their sum.
     doubt: float = 1e-3
-    max_trees: int | None = None
+    max_trees: int | None = None  # read at most this many trees
+    # list entries after which the search stops early, None for no limit; the note ``stopped_early``
+    # says whether it did
     steps: int | None = None
+    # {"known", "unknown"}: "unknown" ignores the announced start of boosting and finds it from the
+    # first tree
     base_score: str = "known"
 
     def __post_init__(self) -> None:

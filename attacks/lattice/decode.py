@@ -3,8 +3,6 @@
 All rows are followed from tree to tree by solving leaves, in the newest tree and in older ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Leaf sums as whole numbers, and what the first tree's say for certain."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """From slots of rows to rows: each takes one of its slot's pieces."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment

@@ -1,7 +1,5 @@
 """How likely every path is, from the sums of leaves whose contents are not known yet."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

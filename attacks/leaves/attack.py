@@ -1,7 +1,5 @@
 """`forest-boxes`: rows from the class counts or shares in the leaves of plain forests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,10 +38,7 @@ class ForestBoxes(Attack):
     leaves tell shares alone, counts are drawn, too. Values are taken to be there: none is guessed
     missing.
 
-    Attributes
-    ----------
-    work : float
-        Values drawn, as a multiple of the usual.
+    `work`: Values drawn, as a multiple of the usual.
     """
 
     work: float = 1.0

@@ -76,10 +76,7 @@ def likelihood(boxes: Boxes, state: State) -> float:
 def advance(boxes: Boxes, state: State, beta: float, draws: int, bits: NDArray[np.uint64]) -> None:
     """Draw so many values of free rows anew.
 
-    Parameters
-    ----------
-    beta : float
-        What the log-likelihood is multiplied by.
+    `beta`: What the log-likelihood is multiplied by.
     """
     log = [NONE, *range(1, len(state.level) + 2)]
     fixed = np.array([round(math.log(x) * beta / UNIT) for x in log], dtype=np.int64)

@@ -20,32 +20,17 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Trees of the same rows.
-
-    Attributes
-    ----------
-    trees : tuple of ClassTree
-    rows : int
-        How many rows there are; where leaves tell shares alone, about so many of one client.
-    owner : str or None
-        Who holds them; None: all clients together, the principals among them.
-    drawn : bool
-        Whether trees are of draws.
-    rate : float
-        Draws of a tree for each row.
-    step : float or None
-        None: leaves tell counts. Else they tell shares, rounded to this step; 0: not rounded.
-    least : int
-        Draws in a leaf.
-    """
+    """Trees of the same rows."""
 
     trees: tuple[ClassTree, ...]
+    # how many rows there are; where leaves tell shares alone, about so many of one client
     rows: int
-    owner: str | None
-    drawn: bool
-    rate: float = 1.0
+    owner: str | None  # who holds them; None: all clients together, the principals among them
+    drawn: bool  # whether trees are of draws
+    rate: float = 1.0  # draws of a tree for each row
+    # None: leaves tell counts. Else they tell shares, rounded to this step; 0: not rounded.
     step: float | None = None
-    least: int = 1
+    least: int = 1  # draws in a leaf
 
 
 def sources_of(view: View) -> list[Source]:
@@ -128,26 +113,17 @@ def _tree(splits: Sequence[NodeSplits], told: LeafClasses) -> ClassTree:
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """Trees in one array, with thresholds as positions among all of their feature.
+    """Trees in one array, with thresholds as positions among all of their feature."""
 
-    Attributes
-    ----------
-    start : int32 array, shape (T,)
-        Root of each tree.
-    nodes : int32 array, shape (n_nodes, 3)
-        Feature (-1 at a leaf), position of the threshold, left child; the right one follows it.
-    counts : int64 array, shape (n_nodes, K)
-        0 where leaves tell shares; `fedtrees.attacks.leaves.shares` fills them in.
-    share : float64 array, shape (n_nodes, K)
-    thresholds : tuple of float32 array
-        Ascending, by feature: a row is at level ``g`` if ``g`` of them are not above its value, and
-        goes left iff ``g`` is not above the position.
-    """
-
-    start: Ints
+    start: Ints  # int32 array, shape (T,): root of each tree
+    # int32 array, shape (n_nodes, 3): feature (-1 at a leaf), position of the threshold, left
+    # child; the right one follows it
     nodes: Ints
+    # shape (n_nodes, K): 0 where leaves tell shares; `fedtrees.attacks.leaves.shares` fills them in
     counts: NDArray[np.int64]
-    share: NDArray[np.float64]
+    share: NDArray[np.float64]  # shape (n_nodes, K)
+    # tuple of float32 array: ascending, by feature: a row is at level ``g`` if ``g`` of them are
+    # not above its value, and goes left iff ``g`` is not above the position
     thresholds: tuple[NDArray[np.float32], ...]
 
     @staticmethod

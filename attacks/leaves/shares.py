@@ -23,23 +23,12 @@ _EXACT = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """What the shares of leaves leave open.
+    """What the shares of leaves leave open."""
 
-    Attributes
-    ----------
-    leaves : int64 array, shape (J,)
-        Nodes.
-    off : float
-        By how much a share may be off: half of the step that it was rounded to.
-    rate : float
-        Draws for each row.
-    most, least : int
-        Draws in a leaf.
-    """
-
-    leaves: NDArray[np.int64]
-    off: float
-    rate: float
+    leaves: NDArray[np.int64]  # shape (J,): nodes
+    off: float  # by how much a share may be off: half of the step that it was rounded to
+    rate: float  # draws for each row
+    # most, least: draws in a leaf
     most: int
     least: int
 

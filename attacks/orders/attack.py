@@ -1,7 +1,5 @@
 """`split-ordering`: what splits and routed rows tell of the order of rows in others' columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,10 +36,7 @@ class SplitOrdering(Attack):
     from the sums that were opened at roots; so it is an interval of ranks. Where in it, own columns
     and labels say (`expected_ranks`). Sums tell more (`linear-reconstruction`).
 
-    Parameters
-    ----------
-    own_columns : bool
-        Whether they do; else the guess is the middle of the interval.
+    `own_columns`: Whether they do; else the guess is the middle of the interval.
     """
 
     numbers: ClassVar[bool] = True

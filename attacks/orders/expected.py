@@ -1,7 +1,5 @@
 """Where in its interval a rank is, by what the principals hold of the row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

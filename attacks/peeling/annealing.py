@@ -8,8 +8,6 @@ feature between two rows and draws both anew in every tree. What is found is no 
 two chains agree are likely.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from functools import reduce
@@ -81,7 +79,6 @@ def likely_rows(
         With counts that told draws of known rows were taken out of.
     counts : Counts
         As they were sent.
-    told : Sought
     seeds : int64 array, shape (`CHAINS`,)
     work : float
         Steps of about 20 nanoseconds.

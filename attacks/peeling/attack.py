@@ -1,7 +1,5 @@
 """Histogram peeling as an attack on a view."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,13 +35,7 @@ from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, p
 from fedtrees.attacks.peeling.rows import Ints, Residual, take_out
 from fedtrees.attacks.peeling.sources import Sources, sources_of
 from fedtrees.attacks.peeling.supports import SURE, Search, Supported
-from fedtrees.attacks.peeling.values import (
-    lower_edges,
-    ranges_of,
-    to_bins,
-    told_values,
-    values_in,
-)
+from fedtrees.attacks.peeling.values import lower_edges, ranges_of, to_bins, told_values, values_in
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Channel
 from fedtrees.core.errors import UsageError

@@ -1,7 +1,5 @@
 """Rows that a track leaves open, put to the test in all trees."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

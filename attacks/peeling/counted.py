@@ -1,7 +1,5 @@
 """Trees with class counts: per bin where nodes were asked for them, and in every node."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,29 +24,19 @@ MOST_COUNTS = 5e7
 
 @dataclass(frozen=True, eq=False)
 class AskedForest:
-    """All trees in one array, splits as bins, and which features each node was asked for.
+    """All trees in one array, splits as bins, and which features each node was asked for."""
 
-    Attributes
-    ----------
-    start : int32 array, shape (T + 1,)
-        Nodes of tree ``t`` are ``start[t]:start[t + 1]``.
-    nodes : int32 array, shape (n_nodes, 5)
-        Columns as of `fedtrees.attacks.peeling.rows.BinnedForest`; children are numbered over all
-        trees and follow their parent.
-    pairs : int64 array, shape (n_nodes + 1,)
-        Node v was asked for ``feature[pairs[v]:pairs[v + 1]]``.
-    feature : int32 array, shape (p,)
-    at : int64 array, shape (p,)
-        Where the bins of each begin among the counts; the missing come last.
-    offsets : int32 array, shape (d + 1,)
-        Columns of a row's mask: bins of feature f, then its missing values.
-    """
-
-    start: Ints
+    start: Ints  # int32 array, shape (T + 1,): nodes of tree ``t`` are ``start[t]:start[t + 1]``
+    # int32 array, shape (n_nodes, 5): columns as of `fedtrees.attacks.peeling.rows.BinnedForest`;
+    # children are numbered over all trees and follow their parent
     nodes: Ints
+    # int64 array, shape (n_nodes + 1,): node v was asked for ``feature[pairs[v]:pairs[v + 1]]``
     pairs: Longs
-    feature: Ints
+    feature: Ints  # int32 array, shape (p,)
+    # int64 array, shape (p,): where the bins of each begin among the counts; the missing come last
     at: Longs
+    # int32 array, shape (d + 1,): columns of a row's mask: bins of feature f, then its missing
+    # values
     offsets: Ints
 
     @property

@@ -1,7 +1,5 @@
 """Could a row that passes every test be a mixture of two people?"""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ gradient, one draw a tree, is in the bins of all features: it marks the row. A b
 its mark, and of the marks of a node few sets have the very sum of a larger bin.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,18 +26,10 @@ RIGHT = 0.999  # of rows whose sums all add up; a chance match is one in million
 
 @dataclass(frozen=True, eq=False)
 class Marked:
-    """The rows of a terminal node.
+    """The rows of a terminal node."""
 
-    Attributes
-    ----------
-    mark : int64 array, shape (n,)
-        Gradient with its noise, in units of 2^-30.
-    bins : int32 array, shape (n, d)
-        -1 where missing, -2 where it is open.
-    """
-
-    mark: Longs
-    bins: Ints
+    mark: Longs  # int64 array, shape (n,): gradient with its noise, in units of 2^-30
+    bins: Ints  # int32 array, shape (n, d): -1 where missing, -2 where it is open
 
 
 def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> Peeled:
@@ -47,13 +37,8 @@ def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> Peeled:
 
     Every row is in every tree: of rows that look alike there are as many as some tree shows.
 
-    Parameters
-    ----------
-    forest : BinnedForest
-    left : Residual
-        What no known row explains; it stays as it is.
-    law : Channel
-        What is done to a row's gradient.
+    `left`: What no known row explains; it stays as it is.
+    `law`: What is done to a row's gradient.
     """
     found: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for c, t in enumerate(forest.tree_of.tolist()):
@@ -139,15 +124,9 @@ def marked_in(forest: BinnedForest, left: Residual, c: int) -> Marked | None:
 class _Shown:
     """The marks of a node that show.
 
-    Parameters
-    ----------
-    sums, rows : sequence of int64 array
-        Gradients and rows of every bin, by feature.
+    `sums, rows`: sequence of int64 array. Gradients and rows of every bin, by feature.
 
-    Attributes
-    ----------
-    place : dict of int to list of int
-        The bin of every mark by feature, -1 where that is not known.
+    `place`: The bin of every mark by feature, -1 where that is not known.
     """
 
     def __init__(self, sums: Sequence[Longs], rows: Sequence[Longs]) -> None:

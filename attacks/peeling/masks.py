@@ -4,8 +4,6 @@ A row was drawn for a tree only if every node on its way has its class in each o
 asked for. In how many trees that holds is its support.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -41,21 +41,13 @@ LEAST_CHECKS = 2
 
 @dataclass(frozen=True, eq=False)
 class CountedBins:
-    """Histograms of the terminal visible nodes of all trees: rows, and sums of gradients.
+    """Histograms of the terminal visible nodes of all trees: rows, and sums of gradients."""
 
-    Attributes
-    ----------
-    forest : BinnedForest
-        Its cells are these nodes.
-    n : int64 array, shape (C, B + d)
-        Rows per bin; after the B bins, of each feature those without a value.
-    g : float64 array, shape (C, B + d)
-        Sums of their gradients, exact.
-    """
-
-    forest: BinnedForest
+    forest: BinnedForest  # its cells are these nodes
+    # int64 array, shape (C, B + d): rows per bin; after the B bins, of each feature those without a
+    # value
     n: Longs
-    g: Floats
+    g: Floats  # float64 array, shape (C, B + d): sums of their gradients, exact
 
     @staticmethod
     def of(evidence: Evidence) -> CountedBins:
@@ -202,14 +194,9 @@ def completed(
 ) -> tuple[Ints, Floats]:
     """Return rows with all bins and gradients, in the first tree's numbers.
 
-    Parameters
-    ----------
-    counted : CountedBins
-    rows : FirstRows
-    alike : float64 array, shape (r, d + 1)
-        Rows like those sought, by their bins and, last, targets: open bins go together as theirs
-        do, by rank (a copula, Nelsen 2006). Of none they do not depend on one another.
-    rng : numpy.random.Generator
+    `alike`: float64 array, shape (r, d + 1). Rows like those sought, by their bins and, last,
+    targets: open bins go together as theirs do, by rank (a copula, Nelsen 2006). Of none they do
+    not depend on one another.
     """
     offsets, feature_of = counted.forest.offsets, counted.feature_of
     bins, g = rows.bins.copy(), rows.g.copy()

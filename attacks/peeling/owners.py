@@ -1,7 +1,5 @@
 """Whose rows are those of a sum? Everybody's columns tell, bin by bin."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -28,14 +26,8 @@ def owners_of(
     are known, an owner's bin that as many rows can fill as there is room for is theirs. What is
     open then goes, row by row, to the owner with most room: by the product of shares over the bins.
 
-    Parameters
-    ----------
-    bins : int32 array, shape (m, d)
-        -1 where missing.
-    cuts : Cuts
-    columns : mapping of str to sequence of Column
-    together : int
-        Rows that the owners have in all, 0 where that is not known.
+    `bins`: int32 array, shape (m, d). -1 where missing.
+    `together`: Rows that the owners have in all, 0 where that is not known.
     """
     m, d = bins.shape
     at = np.where(bins < 0, cuts.total_bins + np.arange(d), cuts.offsets[:-1] + bins)

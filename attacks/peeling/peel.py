@@ -1,7 +1,5 @@
 """Peel rows off histograms until nothing more can be told for sure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

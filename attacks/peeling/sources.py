@@ -1,7 +1,5 @@
 """What a view shows of histograms: the trees, and per source the sums over its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -49,25 +49,13 @@ MOST_OTHERS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Supported:
-    """Rows that are sure, and others if any were put beside them.
+    """Rows that are sure, and others if any were put beside them."""
 
-    Attributes
-    ----------
-    bins : int32 array, shape (m, d)
-        -1 where missing.
-    y : int64 array, shape (m,)
-    confidence : float64 array, shape (m,)
-    work : float
-        Steps of about 20 nanoseconds.
-    finished : bool
-        False where the bound on work ended the search.
-    """
-
-    bins: Ints
-    y: Longs
-    confidence: NDArray[np.float64]
-    work: float
-    finished: bool
+    bins: Ints  # int32 array, shape (m, d): -1 where missing
+    y: Longs  # int64 array, shape (m,)
+    confidence: NDArray[np.float64]  # shape (m,)
+    work: float  # steps of about 20 nanoseconds
+    finished: bool  # False where the bound on work ended the search
 
     def beside(self, bins: Ints, y: Longs, confidence: float) -> Supported:
         """Return these rows and others that are less sure."""
@@ -89,15 +77,9 @@ def least_support(trees: int, likely: float, rows: int) -> int:
 class Search:
     """The search for rows in one source's counts.
 
-    Parameters
-    ----------
-    forest : AskedForest
-    counts : Counts
-    likely : float
-        Probability that a row is drawn for a tree, at least; 1 where all trees are of all rows.
-    rows : int
-        How many rows there are at most.
-    most_work : float
+    `likely`: Probability that a row is drawn for a tree, at least; 1 where all trees are of all
+        rows.
+    `rows`: How many rows there are at most.
     """
 
     def __init__(

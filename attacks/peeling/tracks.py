@@ -7,8 +7,6 @@ what is possible in every tree it was seen in: in each feature, the bins of its 
 room for its gradient.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

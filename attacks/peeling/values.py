@@ -1,7 +1,5 @@
 """Bins as values, and values as bins."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What an endpoint would answer of a way through the trees, and how well an answer fits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,13 +17,7 @@ _CLOSE = 1e-6
 
 
 class Endpoint:
-    """Scores or labels, as they pass the channel that the view states.
-
-    Parameters
-    ----------
-    view : View
-    model : HeldModel
-    """
+    """Scores or labels, as they pass the channel that the view states."""
 
     def __init__(self, view: View, model: HeldModel) -> None:
         assert view.oracle is not None

@@ -1,7 +1,5 @@
 """`threshold-queries`: bisect the thresholds of others by what an endpoint answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +8,7 @@ import numpy as np
 from fedtrees.attacks.queries.search import Search
 from fedtrees.attacks.queries.splits import Splits
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -59,8 +57,7 @@ class ThresholdQueries(Attack):
             raise UsageError(f"m={self.m!r}: give 3 records or more, or 0 to adapt to the budget")
         if not 0 <= self.epsilon < 1:
             raise UsageError(f"epsilon={self.epsilon!r} is a share of a range: 0 or more, below 1")
-        if self.columns not in ("told", "unknown"):
-            raise UsageError(f"columns={self.columns!r}: it is 'told' or 'unknown'")
+        check_known("columns", self.columns, ("told", "unknown"))
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why there is nobody to ask, or nothing to ask about; None if there is."""

@@ -1,7 +1,5 @@
 """The search for thresholds: base records, bisection, noise and the budget."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -28,26 +26,15 @@ class OutOfQueries(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """A record to start from.
+    """A record to start from."""
 
-    Attributes
-    ----------
-    x : float32 array, shape (d,)
-    free : tuple of int
-        Columns of others that may have any value.
-    lefts : frozenset of int
-        Where the split's column is not known: those whose value is left of any threshold.
-    within : tuple of two float32
-        Ends of the values of the split's column with which a record reaches it for sure.
-    apart : float
-        How well answers tell the sides apart.
-    """
-
-    x: NDArray[np.float32]
-    free: tuple[int, ...] = ()
+    x: NDArray[np.float32]  # shape (d,)
+    free: tuple[int, ...] = ()  # columns of others that may have any value
+    # ends of the values of the split's column with which a record reaches it for sure
     within: tuple[np.float32, np.float32] = (np.float32(-np.inf), np.float32(np.inf))
+    # where the split's column is not known: those whose value is left of any threshold
     lefts: frozenset[int] = frozenset()
-    apart: float = np.inf
+    apart: float = np.inf  # how well answers tell the sides apart
 
 
 class Search:
@@ -55,8 +42,6 @@ class Search:
 
     Parameters
     ----------
-    view : View
-    rng : numpy Generator
     m, epsilon
         As in `ThresholdQueries`.
     told : bool

@@ -1,7 +1,5 @@
 """What is known of all splits of a model that nobody holds whole, and what an answer adds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,27 +19,16 @@ _MOST_WAYS = 2048  # of one record through all trees; more cannot be told apart 
 
 @dataclass(eq=False)
 class Unknown:
-    """A threshold, or a split whose column is not known yet.
+    """A threshold, or a split whose column is not known yet."""
 
-    Attributes
-    ----------
-    columns : list of int
-        Where it may be; one, once that is known.
-    low, high : float32
-        Of a known column: a row goes left for sure up to ``low``, and right from ``high`` on.
-    victim : bool
-        Whether it is to be found.
-    nodes : list of (int, int)
-        Trees and nodes that split there.
-    bin : float
-        Thresholds of a column are in the order of these; NaN: its place is not known.
-    """
-
-    columns: list[int]
+    columns: list[int]  # where it may be; one, once that is known
+    # low, high: of a known column: a row goes left for sure up to ``low``, and right from ``high``
+    # on
     low: np.float32
     high: np.float32
-    victim: bool
-    nodes: list[tuple[int, int]] = field(default_factory=list)
+    victim: bool  # whether it is to be found
+    nodes: list[tuple[int, int]] = field(default_factory=list)  # trees and nodes that split there
+    # thresholds of a column are in the order of these; NaN: its place is not known
     bin: float = np.nan
 
     @property
@@ -79,12 +66,8 @@ def _beyond(
 class Splits:
     """All splits of the trees.
 
-    Parameters
-    ----------
-    view : View
-    told : bool
-        Use which columns others were asked to split; otherwise each may be any column of others,
-        and equal thresholds are not known to be equal.
+    `told`: Use which columns others were asked to split; otherwise each may be any column of
+    others, and equal thresholds are not known to be equal.
 
     Attributes
     ----------

@@ -1,7 +1,5 @@
 """`regression-inversion`: the very values that others hold, from gradients and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -42,11 +40,8 @@ class RegressionInversion(Attack):
     Where entries leave several solutions, that one is taken which keeps to declared ranges and to
     the standard deviations that were told.
 
-    Parameters
-    ----------
-    arithmetic : {"exact", "float64"}
-        Whole numbers where messages are such, and real numbers with several times their places; or
-        float64 throughout, to compare with.
+    `arithmetic`: Whole numbers where messages are such, and real numbers with several times their
+    places; or float64 throughout, to compare with.
     """
 
     arithmetic: str = "exact"

@@ -31,20 +31,11 @@ SCORE_BITS = 12
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """What one principal computes with.
-
-    Attributes
-    ----------
-    name : str
-    values : object array, shape (m, c)
-        Whole numbers with the protocol's binary places.
-    gradients : tuple of Gradient
-        By round.
-    """
+    """What one principal computes with."""
 
     name: str
-    values: Integers
-    gradients: tuple[Gradient, ...]
+    values: Integers  # object array, shape (m, c): whole numbers with the protocol's binary places
+    gradients: tuple[Gradient, ...]  # by round
 
     def weights(self, view: View) -> list[Integers]:
         """Return its weights at the start of every round, and at the end."""
@@ -61,25 +52,13 @@ class Design:
 
 @dataclass(frozen=True, eq=False)
 class ColumnsView:
-    """A view of a vertical regression, read.
-
-    Attributes
-    ----------
-    active : OwnDesign
-    designs : tuple of Design
-        Of the principals that hold data.
-    others : tuple of ColumnScales
-        Of everybody else.
-    rounds : int
-    batches : tuple of slice
-        Rows of the rounds, in turn.
-    """
+    """A view of a vertical regression, read."""
 
     active: OwnDesign
-    designs: tuple[Design, ...]
-    others: tuple[ColumnScales, ...]
+    designs: tuple[Design, ...]  # of the principals that hold data
+    others: tuple[ColumnScales, ...]  # of everybody else
     rounds: int
-    batches: tuple[slice, ...]
+    batches: tuple[slice, ...]  # rows of the rounds, in turn
 
     @classmethod
     def of(cls, view: View) -> ColumnsView | None:

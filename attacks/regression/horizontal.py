@@ -1,7 +1,5 @@
 """Another client's rows, up to a rotation, from averaged weights."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedtrees.attacks.regression.reals import Reals, factor
@@ -35,13 +33,8 @@ def rotated_rows(view: View, rows: int, precise: bool) -> Reals:
     ``g_{k+1} - g_k = X' X (W_{k+1} - W_k)`` (Li et al. 2022, Eq. 7), the gradient of the other
     being what is left of the average. The intercept is the last column.
 
-    Parameters
-    ----------
-    view : View
-        Of all clients but one.
-    rows : int
-        Of the other client.
-    precise : bool
+    `view`: Of all clients but one.
+    `rows`: Of the other client.
     """
     p, scales, told = view.parameters, common_scales(view), averages(view)
     assert scales is not None

@@ -1,7 +1,5 @@
 """Systems of equations in whole numbers, solved exactly: modulo many primes, put together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an arbiter and one it tells open together: labels at once, columns by linear algebra."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

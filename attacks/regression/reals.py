@@ -1,7 +1,5 @@
 """Linear algebra on numbers of any precision: mpfr of gmpy2, or float64 to compare with."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -7,8 +7,6 @@ each other; with n it has one. So (n - 1)(n - 2) / 2 known entries, dealt out n 
 leave finitely many X, and of n = 2 exactly two (Li et al. 2022, Thm. 2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,21 +25,11 @@ HARDLY = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What is known of one column of X.
+    """What is known of one column of X."""
 
-    Attributes
-    ----------
-    rows : sequence of int
-        Whose entries are known.
-    values : sequence of number
-        The entries.
-    along : number or None
-        What the column has along the common direction: its weight.
-    """
-
-    rows: Sequence[int] = ()
-    values: Sequence[Any] = ()
-    along: Any = None
+    rows: Sequence[int] = ()  # whose entries are known
+    values: Sequence[Any] = ()  # the entries
+    along: Any = None  # what the column has along the common direction: its weight
 
 
 @dataclass(frozen=True, eq=False)

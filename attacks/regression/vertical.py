@@ -1,7 +1,5 @@
 """Others' columns, up to a rotation, from the residuals and scores of a few rounds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -25,23 +23,13 @@ from fedtrees.messages.regression import moments, standardised
 
 @dataclass(frozen=True, eq=False)
 class Rotated:
-    """Standardised columns of others but for a rotation, ``X = L R``.
+    """Standardised columns of others but for a rotation, ``X = L R``."""
 
-    Attributes
-    ----------
-    L : array, shape (m, r)
-    direction : array, shape (r,), or None
-        ``R W``, where weights W of the others are known.
-    weights : array, shape (n,), or None
-        W, of the columns that vary.
-    exact : bool
-        Whether residuals were solved for exactly.
-    """
-
-    L: Reals
+    L: Reals  # array, shape (m, r)
+    # array, shape (r,), or None: ``R W``, where weights W of the others are known
     direction: Reals | None
-    weights: Reals | None
-    exact: bool
+    weights: Reals | None  # array, shape (n,), or None: w, of the columns that vary
+    exact: bool  # whether residuals were solved for exactly
 
 
 def reals(values: Integers, bits: int, precise: bool) -> Reals:
@@ -63,15 +51,9 @@ def number(value: Any, precise: bool) -> Any:
 def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None) -> Rotated:
     """Return what the rounds say of the others' columns.
 
-    Parameters
-    ----------
-    view : View
-    read : ColumnsView
-    precise : bool
-        Whether residuals are solved for in whole numbers, and what follows has the precision of the
-        current context of gmpy2; else all is float64.
-    weights : array or None
-        Of the others' columns that vary, at the end.
+    `precise`: Whether residuals are solved for in whole numbers, and what follows has the precision
+        of the current context of gmpy2; else all is float64.
+    `weights`: array or None. Of the others' columns that vary, at the end.
     """
     b = int(view.parameters["bits"])
     found = exact_residuals(view, read) if precise else None

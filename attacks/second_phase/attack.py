@@ -1,7 +1,5 @@
 """`leaf-inversion`: the rows of batches off gradients of FedXGBllr's second phase."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +14,7 @@ from fedtrees.attacks.second_phase.routing import SoftTrees
 from fedtrees.attacks.second_phase.search import Batch, search
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.errors import check_known, check_whole
 from fedtrees.core.guess import BatchRows, Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -67,9 +65,7 @@ class LeafInversion(Attack):
 
     def __post_init__(self) -> None:
         for name in ("batches", "restarts", "steps", "most"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise UsageError(f"{name}={value!r}: give a whole number, 1 or more")
+            check_whole(name, getattr(self, name), 1)
         check_known("starts", self.starts, STARTS)
 
     def inapplicable(self, view: View) -> Reason | None:

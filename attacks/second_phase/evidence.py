@@ -1,7 +1,5 @@
 """What a view tells of FedXGBllr's second phase."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,24 +19,15 @@ from fedtrees.trees.boosted.losses import objective_of
 
 @dataclass(frozen=True, eq=False)
 class SeenBatch:
-    """The mean gradient of a batch, or Adam's first step along it.
+    """The mean gradient of a batch, or Adam's first step along it."""
 
-    Attributes
-    ----------
-    owner : tuple of str
-        Whose rows: of several where it is a sum.
-    round, rows : int
-    weights, gradient : float32 array, shape (parameters,)
-    signs : bool
-        Whether it is a step, in units of Adam's rate.
-    """
-
-    owner: tuple[str, ...]
+    owner: tuple[str, ...]  # whose rows: of several where it is a sum
     round: int
     rows: int
+    # weights, gradient, shape (parameters,)
     weights: NDArray[np.float32]
     gradient: NDArray[np.float32]
-    signs: bool
+    signs: bool  # whether it is a step, in units of Adam's rate
 
     def matching(self, models: ClientModels, view: View) -> Matching:
         """Return what guessed rows are compared by."""

@@ -1,7 +1,5 @@
 """How far the gradient of guessed rows is from one that was seen, and where to move them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,24 +15,17 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """A gradient to explain.
-
-    Attributes
-    ----------
-    network : RatesNetwork
-    weights, target : float32 array, shape (parameters,)
-        Where the gradient was taken, and the mean gradient of the batch.
-    start : float
-        Added to the network's output.
-    width : float32 array, shape (parameters,), or None
-        None: the target is the gradient. Else it is Adam's first step along it,
-        ``g / (|g| + 1e-8)``, little more than signs, to which ``g / (|g| + width)`` is compared.
-    """
+    """A gradient to explain."""
 
     network: RatesNetwork
+    # weights, target: float32 array, shape (parameters,): where the gradient was taken, and the
+    # mean gradient of the batch
     weights: Floats
     target: Floats
-    start: float
+    start: float  # added to the network's output
+    # float32 array, shape (parameters,), or None: None: the target is the gradient. Else it is
+    # Adam's first step along it, ``g / (|g| + 1e-8)``, little more than signs, to which ``g / (|g|
+    # + width)`` is compared.
     width: Floats | None = None
 
     @cached_property
@@ -70,10 +61,8 @@ class Matching:
     def __call__(self, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
         """Return losses, (R,), and their derivatives by the outputs of the trees, as V.
 
-        Parameters
-        ----------
-        V : float32 array, shape (R, B, K, M)
-        Y : float32 array, shape (R, B)
+        `V`: float32 array, shape (R, B, K, M)
+        `Y`: float32 array, shape (R, B)
 
         Notes
         -----

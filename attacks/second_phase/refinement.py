@@ -27,17 +27,11 @@ class Whitened:
 
     Directions in which all rows' gradients are large (units that are on for every row: they tell
     sums over the batch) would hide those that tell which row has what.
-
-    Attributes
-    ----------
-    matching : Matching
-    trees : SoftTrees
-    to : float32 array, shape (parameters, directions)
     """
 
     matching: Matching
     trees: SoftTrees
-    to: Floats
+    to: Floats  # float32 array, shape (parameters, directions)
 
     @classmethod
     def of(cls, matching: Matching, trees: SoftTrees, rng: np.random.Generator) -> Whitened:
@@ -78,7 +72,6 @@ class Refinement:
 
     Parameters
     ----------
-    white : Whitened
     cells : int32 array, shape (B, d)
         Where it begins.
     y : int64 array, shape (B,)

@@ -1,7 +1,5 @@
 """Rows sent softly through trees, so that a network over the trees' outputs can pull at them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,19 +21,11 @@ class SoftTrees:
 
     A feature's thresholds lie where a standard normal has as many quantiles: so features count
     alike whatever their units, and none of a victim's ranges is needed.
-
-    Attributes
-    ----------
-    trees : tuple of Tree
-    models : int
-        K: as many trees of each, end to end.
-    d : int
-        Features.
     """
 
     trees: tuple[Tree, ...]
-    models: int
-    d: int
+    models: int  # K: as many trees of each, end to end
+    d: int  # features
 
     @cached_property
     def routes(self) -> Routes:
@@ -121,11 +111,8 @@ class SoftTrees:
     def soft(self, u: Floats, tau: float) -> tuple[Floats, Floats]:
         """Return outputs, (n, models, trees of each), and shares that go right, (n, nodes).
 
-        Parameters
-        ----------
-        u : float32 array, shape (n, d)
-        tau : float
-            Of the logistic function that every split is.
+        `u`: float32 array, shape (n, d)
+        `tau`: Of the logistic function that every split is.
         """
         right = np.empty((len(u), len(self.value)), dtype=np.float32)
         out = np.empty((len(u), len(self.trees)), dtype=np.float32)

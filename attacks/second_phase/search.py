@@ -1,7 +1,5 @@
 """Batches whose gradient is one that was seen: soft routes first, then move by move."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,19 +29,12 @@ _KICKS = 10
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A guessed batch.
+    """A guessed batch."""
 
-    Attributes
-    ----------
-    cells : int32 array, shape (B, d)
-    y : int64 array, shape (B,)
-    loss : float
-        Squared distance from the gradient that was seen, each of its four parts in units of its
-        own norm and a quarter of the whole.
-    """
-
-    cells: NDArray[np.int32]
-    y: NDArray[np.int64]
+    cells: NDArray[np.int32]  # shape (B, d)
+    y: NDArray[np.int64]  # shape (B,)
+    # squared distance from the gradient that was seen, each of its four parts in units of its own
+    # norm and a quarter of the whole
     loss: float
 
 
@@ -59,15 +50,12 @@ def search(
 
     Parameters
     ----------
-    matching : Matching
-    trees : SoftTrees
     Y : int64 array, shape (R, B)
         Labels of every restart, ascending.
     u : float32 array, shape (R, B, d)
         Where restarts begin.
     steps : int
         Of each stage.
-    rng : numpy Generator
 
     Notes
     -----

@@ -1,7 +1,5 @@
 """Sketch reading as an attack on a view."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -27,7 +25,7 @@ from fedtrees.attacks.evidence.marginals import (
 from fedtrees.attacks.evidence.readable import shows
 from fedtrees.attacks.evidence.submission import Blind, Weight, submitted
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_whole
 from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -49,10 +47,7 @@ class SketchReading(Attack):
     column.
     Rows are guessed besides: own rows, redrawn so that every column is the victims'.
 
-    Attributes
-    ----------
-    draws : int
-        Tables of rows merged by matched consensus: 20, as the blind adversary's.
+    `draws`: Tables of rows merged by matched consensus: 20, as the blind adversary's.
     """
 
     numbers: ClassVar[bool] = True
@@ -60,8 +55,7 @@ class SketchReading(Attack):
     draws: int = 20
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise UsageError(f"draws={self.draws!r}: give a whole number of 1 or more")
+        check_whole("draws", self.draws, 1)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no summary of others' columns, None if they do."""

@@ -1,7 +1,5 @@
 """The bench from Python: it runs what `fedtrees bench` runs, and gives what it found."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -68,7 +68,7 @@ class Run:
 
         from fedtrees.report.html import render
 
-        page = escape(render(self.folder, self.margin), quote=True)
+        page = escape(render(self._study), quote=True)
         return f'<iframe srcdoc="{page}" width="100%" height="900" style="border:0"></iframe>'
 
     def figure(self, path: str | Path | None = None, **options: Any) -> Figure | Path:
@@ -108,9 +108,9 @@ class Run:
 
     def report(self) -> Path:
         """Write the HTML report into the folder and return its path."""
-        from fedtrees.report.html import write_report
+        from fedtrees.report.html import write_page
 
-        return write_report(self.folder, margin=self.margin)
+        return write_page(self._study)
 
     def save(self, path: str | Path) -> Run:
         """Copy the folder; the command line reads the copy, too.

@@ -1,7 +1,5 @@
 """Attack a model file with rows at hand, and score the attack beside the blind baseline."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -77,19 +75,10 @@ def attack(
 
     Of one table alone the attacker holds a random fifth and looks for the other rows.
 
-    Parameters
-    ----------
-    audit : Audit
-    own, truth : Dataset or None
-        Training rows the attacker holds, and those to look for: one of them at least.
-    seed : int
-    options : Options, optional
-        How TimberStrike attacks.
+    Raises `DataError` if no rows are left to look for, or too many to be matched.
 
-    Raises
-    ------
-    DataError
-        If no rows are left to look for, or too many to be matched.
+    `own, truth`: Training rows the attacker holds, and those to look for: one of them at least.
+    `options`: Options, optional. How TimberStrike attacks.
     """
     if isinstance(audit.model.forest, RandomForest):
         return _forest_attack(audit, own, truth, Streams(seed).child("audit"))

@@ -1,7 +1,5 @@
 """Audit a model file: what it carries and what follows about its training rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,19 +17,8 @@ from fedtrees.audit.model import (
     is_logistic,
     state_of,
 )
-from fedtrees.audit.newton import (
-    Settings,
-    agreement,
-    infer_settings,
-    is_unshrunk,
-    settings_by_tree,
-)
-from fedtrees.audit.recover import (
-    first_round,
-    recover_boosted,
-    start_of,
-    sums_of,
-)
+from fedtrees.audit.newton import Settings, agreement, infer_settings, is_unshrunk, settings_by_tree
+from fedtrees.audit.recover import first_round, recover_boosted, start_of, sums_of
 from fedtrees.audit.sources import Sources, find_sources
 from fedtrees.audit.stated import recover_forest, recover_lightgbm, samples_rows
 from fedtrees.audit.values_alone import told_by_values
@@ -74,51 +61,27 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Everything the audit found.
-
-    Attributes
-    ----------
-    model : ModelFile
-    fields : tuple of Field
-    settings : Settings or None
-        eta and lambda; None where they do not follow.
-    rows : Rows
-    sources : Sources
-    trees : tuple of TreeExposure
-    summary : Summary
-    restored : bool
-        Masked sums of hessians were solved for.
-    assumes : tuple of str
-        Conditions that the file does not show and counts from leaf values alone rest on.
-    hint : str
-        What would let more be counted, as a sentence; or empty.
-    """
+    """Everything the audit found."""
 
     model: ModelFile
     fields: tuple[Field, ...]
-    settings: Settings | None
+    settings: Settings | None  # eta and lambda; None where they do not follow
     rows: Rows
     sources: Sources
     trees: tuple[TreeExposure, ...]
     summary: Summary
-    restored: bool = False
+    restored: bool = False  # masked sums of hessians were solved for
+    # conditions that the file does not show and counts from leaf values alone rest on
     assumes: tuple[str, ...] = ()
-    hint: str = ""
+    hint: str = ""  # what would let more be counted, as a sentence; or empty
 
 
 def audit(model: ModelFile, known: Known | None = None) -> Audit:
     """Return what a model file gives away about the rows it was trained on.
 
-    Parameters
-    ----------
-    model : ModelFile
-    known : Known, optional
-        What the auditor knows beside the file.
+    `known`: Known, optional. What the auditor knows beside the file.
 
-    Raises
-    ------
-    UsageError
-        If `known` contradicts the file's statistics.
+    Raises `UsageError` if `known` contradicts the file's statistics.
     """
     known = known or Known()
     if not isinstance(model.forest, Forest):

@@ -1,7 +1,5 @@
 """What prediction needs of an XGBoost model, written anew from what was read and checked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

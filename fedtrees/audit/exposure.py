@@ -152,18 +152,11 @@ def summary(trees: Sequence[TreeExposure]) -> Summary:
 class Known:
     """What the auditor knows beside the file.
 
-    Attributes
-    ----------
-    rows : int or None
-        Rows of the training table, of all clients together. Counts from leaf values alone assume
-        that the first tree was grown on all of them.
-    learning_rate, reg_lambda : float or None
-        eta and lambda of the training.
+    Raises `UsageError` if one is out of its range.
 
-    Raises
-    ------
-    UsageError
-        If one is out of its range.
+    `rows`: Rows of the training table, of all clients together. Counts from leaf values alone
+        assume that the first tree was grown on all of them.
+    `learning_rate, reg_lambda`: eta and lambda of the training.
     """
 
     rows: int | None = None

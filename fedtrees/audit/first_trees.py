@@ -5,8 +5,6 @@ That is the first tree of a model or, in bagging, of every client. Its leaves ha
 Hardly anything else has, so the tree itself tells whether it is one, and its p.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice

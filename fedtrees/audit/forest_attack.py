@@ -1,7 +1,5 @@
 """Attack a forest's file as whoever it was released to would."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -45,7 +43,6 @@ def view_of_file(
         Of a `RandomForest`.
     held : Table
         Own rows.
-    schema : Schema
     rows : int
         Training rows, the own among them.
     """

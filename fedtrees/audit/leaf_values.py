@@ -10,8 +10,6 @@ same values. In bagging a client's first tree starts from its own label mean, wh
 file; hardly any share of positives but that one leaves every leaf whole rows and positives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -3,8 +3,6 @@
 The file is also what that process runs, by its path, so it imports nothing of this package.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

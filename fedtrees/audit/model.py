@@ -1,7 +1,5 @@
 """Read a model file together with everything in it that prediction does not need."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,53 +70,32 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class ModelFile:
-    """A model and what its file carries.
-
-    Attributes
-    ----------
-    format : str
-        For people: ``XGBoost JSON`` and so on.
-    statistics : tuple of Statistics
-        One per tree, in the order of the forest.
-    raw : mapping of str to list of float64 array
-        Every statistic of the file, tree by tree, as written.
-    feature_names : tuple of str
-        Empty where the file names none.
-    categorical : tuple of bool
-        Columns that some split takes as categories.
-    learning_rate, reg_lambda : float or None
-        Where the file states them (LightGBM does, XGBoost does not).
-    positive_weight : float
-        ``scale_pos_weight``: how much a row of class 1 counted.
-    ranges, parameters : mapping of str to str
-        What the file says of the values of each column, and of the training.
-    consistent : bool
-        False where LightGBM's counts of inner nodes are not the sums of those below.
-    places : tuple of int
-        Place in the file of each tree of the forest, which orders them by rounds of one tree an
-        output; empty where it is the same.
-    numbers : tuple of int array, shape (n_nodes,)
-        Number that the file gives each node (LightGBM: each leaf), as the library's ``pred_leaf``
-        does; empty where it is the same.
-    released : RandomDecisionForest or None
-        A forest of random tests as its file has it; `forest` predicts the same by shares.
-    """
+    """A model and what its file carries."""
 
     path: Path
-    format: str
+    format: str  # for people: ``XGBoost JSON`` and so on
     forest: Forest | RandomForest
-    statistics: tuple[Statistics, ...]
+    statistics: tuple[Statistics, ...]  # one per tree, in the order of the forest
+    # mapping of str to list of float64 array: every statistic of the file, tree by tree, as written
     raw: Mapping[str, Sequence[Floats]]
-    feature_names: tuple[str, ...] = ()
-    categorical: tuple[bool, ...] = ()
+    feature_names: tuple[str, ...] = ()  # empty where the file names none
+    categorical: tuple[bool, ...] = ()  # columns that some split takes as categories
+    # learning_rate, reg_lambda: where the file states them (LightGBM does, XGBoost does not)
     learning_rate: float | None = None
     reg_lambda: float | None = None
-    positive_weight: float = 1.0
+    positive_weight: float = 1.0  # ``scale_pos_weight``: how much a row of class 1 counted
+    # ranges, parameters: what the file says of the values of each column, and of the training
     ranges: Mapping[str, str] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
+    # False where LightGBM's counts of inner nodes are not the sums of those below
     consistent: bool = True
+    # place in the file of each tree of the forest, which orders them by rounds of one tree an
+    # output; empty where it is the same
     places: tuple[int, ...] = ()
+    # tuple of int array, shape (n_nodes,): number that the file gives each node (LightGBM: each
+    # leaf), as the library's ``pred_leaf`` does; empty where it is the same
     numbers: tuple[NDArray[np.int64], ...] = ()
+    # a forest of random tests as its file has it; `forest` predicts the same by shares
     released: RandomDecisionForest | None = None
 
     def place_of(self, tree: int) -> int:
@@ -142,11 +119,9 @@ class ModelFile:
 def read_model(path: str | PathLike[str]) -> ModelFile:
     """Read a model of any known format, told apart by its contents.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read, is of no known format, is not a complete and supported model of
-        it, or holds statistics that no training leaves (negative, infinite, not a number).
+    Raises `DataError` if the file cannot be read, is of no known format, is not a complete and
+    supported model of it, or holds statistics that no training leaves (negative, infinite, not a
+    number).
     """
     data = read_model_file(path)
     text = data.lstrip()
@@ -190,7 +165,10 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     places = order_of_trees(info, len(listed), forest.objective.n_outputs)
     trees = [listed[i] for i in places]
     _check_children(trees)
-    raw = {name: [_kept(tree, name) for tree in trees] for name in XGBOOST_STATISTICS}
+    raw = {  # of the nodes that pruning left, in the order of the forest's tree
+        name: [np.asarray(tree[name], dtype=np.float64)[_listed(tree)] for tree in trees]
+        for name in XGBOOST_STATISTICS
+    }
     usable = [_usable(name, raw[name]) for name in XGBOOST_STATISTICS]
     statistics = tuple(map(Statistics, *usable))
     settings = learner["objective"].get("reg_loss_param") or {}
@@ -285,11 +263,6 @@ def _fill_absent(learner: dict[str, Any]) -> None:
                 tree.setdefault(name, [0.0] * len(tree["split_indices"]))
     except (AttributeError, KeyError, TypeError):
         return  # of another booster, or damaged: reading the forest says which
-
-
-def _kept(tree: dict[str, Any], name: str) -> Floats:
-    """Return one statistic of the nodes that pruning left, in the order of the forest's tree."""
-    return np.asarray(tree[name], dtype=np.float64)[_listed(tree)]
 
 
 def _listed(tree: Mapping[str, Any]) -> NDArray[np.bool_]:

@@ -1,7 +1,5 @@
 """The report of an audit: one HTML file, readable offline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,10 +43,7 @@ def write_page(
 ) -> Path:
     """Write the report; `scrubbed` is what scrubbing changed, in sentences.
 
-    Raises
-    ------
-    StoreError
-        If it cannot be written.
+    Raises `StoreError` if it cannot be written.
     """
     return write_text(path, render(audit, attacked, scrubbed))
 

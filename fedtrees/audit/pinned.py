@@ -13,8 +13,6 @@ linearised around what was found, with everything free that a training may have 
 What is then determined was determined by the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ First trees are counted (`fedtrees.audit.first_trees`), later ones bounded, tree
 counted by their hessians, which are 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

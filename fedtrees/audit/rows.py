@@ -1,7 +1,5 @@
 """Rows at hand, read from CSV files in the columns of a model."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,10 +37,8 @@ class Columns:
 def check_sizes(own: str | None, truth: str | None) -> None:
     """Refuse files of too many rows, reading no further than that.
 
-    Raises
-    ------
-    DataError
-        If there are more than `MOST_OWN` own rows, or more than `MOST_TARGETS` others for certain.
+    Raises `DataError` if there are more than `MOST_OWN` own rows, or more than `MOST_TARGETS`
+    others for certain.
     """
     if own and truth:
         held = _rows_in(own, MOST_OWN)
@@ -73,10 +69,8 @@ def read_rows(
 
     Classes and categories are coded over all files together: one alone may lack some.
 
-    Raises
-    ------
-    DataError
-        If a column of the model is missing, or a file cannot be read as `load_csv` reads it.
+    Raises `DataError` if a column of the model is missing, or a file cannot be read as `load_csv`
+    reads it.
     """
     files = [read_csv(path) for path in paths]
     for file in files:

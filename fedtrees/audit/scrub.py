@@ -1,7 +1,5 @@
 """Write a model without what prediction does not need, and compare its predictions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -55,13 +53,9 @@ class Scrubbed:
 def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) -> Scrubbed:
     """Write an XGBoost model anew with its statistics set to zero, and compare the predictions.
 
-    Parameters
-    ----------
-    model : ModelFile
-    out : Path
-        A new ``.json`` file.
-    rows : float32 array, shape (n, d), optional
-        Rows to compare on, beside a point for every leaf.
+    `out`: A new ``.json`` file.
+    `rows`: float32 array, shape (n, d), optional. Rows to compare on, beside a point for every
+        leaf.
 
     Raises
     ------

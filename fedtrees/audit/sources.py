@@ -1,7 +1,5 @@
 """Which client a tree comes from, where the trees of several were joined into one model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

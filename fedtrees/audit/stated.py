@@ -1,7 +1,5 @@
 """Rows and labels per leaf of models whose files count them: LightGBM's and random forests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tables of an audit as text: for the terminal and for the report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """First trees of a model that carries leaf values alone, and what their counts rest on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

@@ -58,7 +58,7 @@ class Setting:
 class Cell:
     """Base of all cells.
 
-    `stage`: ``train``, ``exposure``, ``attack``, ``blind`` or ``reference``.
+    `stage`: ``train``, ``adversary``, ``attack``, ``blind`` or ``reference``.
     """
 
     setting: Setting
@@ -138,12 +138,12 @@ class AttackCell(Cell):
 
 
 @dataclass(frozen=True)
-class ExposureCell(Cell):
+class AdversaryCell(Cell):
     """Which attacks apply to what one adversary saw of a training run, whether they run or not."""
 
     train: TrainCell
     threat: str
-    stage = "exposure"
+    stage = "adversary"
 
     def describe(self) -> dict[str, Any]:
         """Add the threat to what identifies the training."""
@@ -155,7 +155,7 @@ class Group:
     """One training run with all attacks on it: trained once, attacked many times."""
 
     train: TrainCell
-    attacks: tuple[AttackCell | ExposureCell, ...]
+    attacks: tuple[AttackCell | AdversaryCell, ...]
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Plan:
 
 def plan(suite: Suite) -> Plan:
     """Expand a suite's grids into cells, each once."""
-    attacks: dict[TrainCell, dict[AttackCell | ExposureCell, None]] = {}
+    attacks: dict[TrainCell, dict[AttackCell | AdversaryCell, None]] = {}
     blind: dict[BlindCell, None] = {}
     references: dict[ReferenceCell, None] = {}
     for grid in suite.grids:
@@ -198,7 +198,7 @@ def plan(suite: Suite) -> Plan:
                 train = TrainCell(setting, protocol, defense)
                 cells = attacks.setdefault(train, {})
                 for threat in threats:
-                    cells[ExposureCell(setting, train, threat)] = None
+                    cells[AdversaryCell(setting, train, threat)] = None
                 for threat, attack in product(threats, grid.every_attack):
                     cells[AttackCell(setting, train, threat, attack)] = None
     groups = tuple(Group(train, tuple(cells)) for train, cells in attacks.items())

@@ -1,7 +1,5 @@
 """A finished training kept on disk until every attack on it is done."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -4,8 +4,6 @@ What the suite has comes first; where nothing there goes with what was named, wh
 fits (`fedtrees.protocols.fit`). What goes with nothing is refused, before anything runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
@@ -41,20 +39,10 @@ def chosen(
 ) -> Suite:
     """Return a suite with what is named in place of its own, and the rest so that it is tried.
 
-    Parameters
-    ----------
-    suite : Suite
-    options : mapping
-        Keys of a grid.
-    seeds : str, optional
-    data_dir : str, optional
+    `options`: Keys of a grid.
 
-    Raises
-    ------
-    Unfit
-        If something that is named goes with nothing.
-    UsageError
-        If it needs an extra that is not installed.
+    Raises `Unfit` if something that is named goes with nothing. Raises `UsageError` if it needs an
+    extra that is not installed.
     """
     given = suite.override(options, seeds)
     if not options:

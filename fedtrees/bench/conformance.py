@@ -1,7 +1,5 @@
 """Does a protocol, defense or attack keep the rules? What `fedtrees check` runs."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

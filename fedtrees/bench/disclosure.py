@@ -1,7 +1,5 @@
 """Who sees what, why, and what guards it: read off a real run's transcript."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """What a run ran on, for `environment.json` and `fedtrees doctor`."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,16 +1,14 @@
 """How long a run takes and how much memory it needs, from measured costs of its kinds of cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fedtrees.bench.cells import (
+    AdversaryCell,
     AttackCell,
     BlindCell,
     Cell,
-    ExposureCell,
     Plan,
     ReferenceCell,
     TrainCell,
@@ -66,37 +64,20 @@ SLOW_DEFENSES = {"paillier", "masking"}
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run is expected to take.
+    """What a run is expected to take."""
 
-    Attributes
-    ----------
-    cpu_seconds : float
-        Of all processes together.
-    wall_seconds : float
-        With so many processes, each on a core of its own.
-    mebibytes : float
-        Of all processes together at their peak.
-    unmeasured : tuple of str
-        Protocols and defenses that no cost was measured of: they may take longer.
-    """
-
-    cpu_seconds: float
-    wall_seconds: float
-    mebibytes: float
+    cpu_seconds: float  # of all processes together
+    wall_seconds: float  # with so many processes, each on a core of its own
+    mebibytes: float  # of all processes together at their peak
+    # protocols and defenses that no cost was measured of: they may take longer
     unmeasured: tuple[str, ...] = ()
 
 
 def estimate(plan: Plan, cells: list[Cell], workers: int, data_dir: str | None) -> Estimate:
     """Return what the cells of a plan are expected to take, to a factor of about two.
 
-    Parameters
-    ----------
-    plan : Plan
-    cells : list of Cell
-        Those that are still to be computed.
-    workers : int
-        Processes.
-    data_dir : str or None
+    `cells`: Those that are still to be computed.
+    `workers`: Processes.
     """
     sizes = {s: _size(federation_of(s, data_dir)) for s in plan.settings}
     seconds = sum(_seconds(cell, *sizes[cell.setting]) for cell in cells)
@@ -136,7 +117,7 @@ def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
         return TRAINING + TRAINING_PER_MILLION * millions * _trees(cell.protocol)
     if isinstance(cell, TrainCell):
         return TRAINING + TRAINING_PER_MILLION * millions * _trees(cell.protocol) / 2
-    if isinstance(cell, ExposureCell):
+    if isinstance(cell, AdversaryCell):
         return PER_ATTACK
     if not isinstance(cell, AttackCell):
         return 0.0

@@ -1,7 +1,5 @@
 """What each kind of cell computes: measurements, as rows without the columns they share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.bench.cells import (
+    AdversaryCell,
     AttackCell,
     BlindCell,
-    ExposureCell,
     ReferenceCell,
     Setting,
     TrainCell,
@@ -106,7 +104,7 @@ def attack_columns(cell: AttackCell) -> Row:
     }
 
 
-def exposure_columns(cell: ExposureCell) -> Row:
+def adversary_columns(cell: AdversaryCell) -> Row:
     """Return the columns that name an adversary of a training run."""
     return {**train_columns(cell.train), **threat_columns(cell.threat)}
 
@@ -190,7 +188,7 @@ def evaluate_attack(
     return Outcome(rows, {**common, "stage": "attack"})
 
 
-def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Training) -> Outcome:
+def evaluate_adversary(cell: AdversaryCell, federation: Federation, training: Training) -> Outcome:
     """Ask every attack whether there is anything in the view for it, and run none.
 
     One row per attack of `contenders`: ``applies`` is 1, or 0 with the reason.
@@ -200,8 +198,8 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
         {**_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
         for name, reason in found.items()
     ]
-    common = {**exposure_columns(cell), **training_columns(training)}
-    return Outcome(rows, {**common, "stage": "exposure"})
+    common = {**adversary_columns(cell), **training_columns(training)}
+    return Outcome(rows, {**common, "stage": "adversary"})
 
 
 def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
@@ -218,7 +216,7 @@ def seen(training: Training, case: Case) -> View:
     return view_of(training, case.principals, case.local_data, *asked, **known)
 
 
-def _case(cell: AttackCell | ExposureCell, federation: Federation, training: Training) -> Case:
+def _case(cell: AttackCell | AdversaryCell, federation: Federation, training: Training) -> Case:
     roles = dict(cell.setting.roles)
     principals = Threat.parse(cell.threat).principals(roles)
     return federation.case(roles, principals, cell.setting.seed, cell.threat, training)

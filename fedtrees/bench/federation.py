@@ -1,7 +1,5 @@
 """A federation for one seed: held-out rows, and training rows spread over clients."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping, Sequence

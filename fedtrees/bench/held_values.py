@@ -102,15 +102,9 @@ def held_values(
 ) -> list[str]:
     """Return which fields carry held values that their messages do not declare, a text each.
 
-    Parameters
-    ----------
-    transcript : Transcript
-    local_data : mapping of str to LocalData
-        Of every party; columns of few values are not searched for.
-    schema : Schema
-    kinds : tuple of Message types
-        Search in these alone, and not for parts of columns under any scale, which takes most of the
-        time; none: in all.
+    `local_data`: Of every party; columns of few values are not searched for.
+    `kinds`: Search in these alone, and not for parts of columns under any scale, which takes most
+        of the time; none: in all.
     """
     found: list[str] = []
     every = [_Searched.of(name, held, schema) for name, held in local_data.items()]

@@ -1,7 +1,5 @@
 """The audit of claims of epsilon: the same mechanism, on rows that an auditor looks for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -21,18 +19,10 @@ from fedtrees.protocols.views import view_of
 
 @dataclass(frozen=True)
 class Audited:
-    """What an audit found, and of what.
+    """What an audit found, and of what."""
 
-    Attributes
-    ----------
-    protocol : Protocol
-        With the parameters that the auditor chose.
-    claimed, spent : tuple of Guarantee
-        Of the last training.
-    found : AtLeast
-    """
-
-    protocol: Protocol
+    protocol: Protocol  # with the parameters that the auditor chose
+    # claimed, spent: of the last training
     claimed: tuple[Guarantee, ...]
     spent: tuple[Guarantee, ...]
     found: AtLeast
@@ -44,13 +34,8 @@ def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLea
     That is where no epsilon is claimed, or of cut points or labels alone, or of rows other than
     the auditor's. One client holds the canaries that take part by coin flips, another the rest.
 
-    Parameters
-    ----------
-    protocol : Protocol
-        With the parameters of the run.
-    defense : Composition
-    seed : int
-        Of canaries, coin flips and training.
+    `protocol`: With the parameters of the run.
+    `seed`: Of canaries, coin flips and training.
     """
     units = {getattr(c, "unit", "") for c in _epsilons(protocol, defense)}
     canaries: Canaries | None = protocol.canaries()
@@ -67,19 +52,11 @@ def audit(
 ) -> Audited:
     """Look for the largest epsilon that can be shown: the auditor chooses rows and parameters.
 
-    Parameters
-    ----------
-    protocol : Protocol
-    defense : Composition
-    runs : int or None
-        How many trainings; None: what a minute is more than enough for.
-    seed : int
-        Of canaries, coin flips and trainings.
+    Raises `UsageError` if no epsilon is claimed, if nobody knows how to look, or if `runs` is below
+    1.
 
-    Raises
-    ------
-    UsageError
-        If no epsilon is claimed, if nobody knows how to look, or if `runs` is below 1.
+    `runs`: How many trainings; None: what a minute is more than enough for.
+    `seed`: Of canaries, coin flips and trainings.
     """
     if runs is not None and runs < 1:
         raise UsageError(f"runs={runs}: give 1 or more")

@@ -51,10 +51,7 @@ class BenchOptions:
 
     Several values may be given as a list, one as a text.
 
-    Raises
-    ------
-    UsageError
-        Values that are no texts, or out of range, or that contradict one another.
+    Raises `UsageError`: values that are no texts, or out of range, or that contradict one another.
     """
 
     protocol: tuple[str, ...] = _option(

@@ -1,7 +1,5 @@
 """What a party leads to in memory: in one process, too, nobody holds what another one holds."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType

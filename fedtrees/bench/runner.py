@@ -19,10 +19,10 @@ from typing import Any
 
 from fedtrees.bench import checkpoint, evaluate
 from fedtrees.bench.cells import (
+    AdversaryCell,
     AttackCell,
     BlindCell,
     Cell,
-    ExposureCell,
     Group,
     Plan,
     Provenance,
@@ -169,7 +169,7 @@ class Runner:
 
     def _run_attack(
         self,
-        cell: AttackCell | ExposureCell,
+        cell: AttackCell | AdversaryCell,
         result: dict[str, Any] | None,
         trained: Callable[[Federation], Training],
     ) -> tuple[str, str]:
@@ -178,13 +178,13 @@ class Runner:
             skipped = why.status == "skipped"
             why = why if skipped else Reason("training-failed", error=str(why))
             return self._write(cell, _bare(cell, why), why)
-        if isinstance(cell, ExposureCell):
-            return self._run(cell, lambda f: evaluate.evaluate_exposure(cell, f, trained(f)))
+        if isinstance(cell, AdversaryCell):
+            return self._run(cell, lambda f: evaluate.evaluate_adversary(cell, f, trained(f)))
         blind = self.store.read(BlindCell(cell.setting, cell.threat).key(self.provenance))
         seen = blind is not None and blind["status"] == "ok"
-        asked = ExposureCell(cell.setting, cell.train, cell.threat).key(self.provenance)
-        exposure = (self.store.read(asked) or {"rows": []})["rows"]
-        mine = (_why(r) for r in exposure if r.get("attack") == cell.attack.name and not r["value"])
+        asked = AdversaryCell(cell.setting, cell.train, cell.threat).key(self.provenance)
+        told = (self.store.read(asked) or {"rows": []})["rows"]
+        mine = (_why(r) for r in told if r.get("attack") == cell.attack.name and not r["value"])
         # That tells of attacks as they are by default, and of no other.
         reason = FITS if cell.attack.params else next(mine, FITS)
 
@@ -264,8 +264,8 @@ def _bare(cell: Cell, reason: Reason) -> Outcome:
     with contextlib.suppress(FedtreesError):  # a defense that cannot even be constructed
         if isinstance(cell, AttackCell):
             columns |= evaluate.attack_columns(cell)
-        elif isinstance(cell, ExposureCell):
-            columns |= evaluate.exposure_columns(cell)
+        elif isinstance(cell, AdversaryCell):
+            columns |= evaluate.adversary_columns(cell)
         elif isinstance(cell, TrainCell):
             columns |= evaluate.train_columns(cell)
         elif isinstance(cell, ReferenceCell):

@@ -1,7 +1,5 @@
 """A bench from suite to report: check everything first, run what is missing, write it down."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

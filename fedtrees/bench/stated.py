@@ -1,7 +1,5 @@
 """What a defense or a protocol does to each field in a run, against what it states of it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """The run folder: cells that appear whole or not at all, and the tidy table made of them."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -101,7 +99,8 @@ class Store:
         typed = {"common": rows.plain(cell["common"]), "rows": list(map(rows.plain, cell["rows"]))}
         body = json.dumps({**cell, **typed}, allow_nan=False).encode()[:-1]
         content = body + _SEAL + _digest(body) + b'"}'
-        write_whole(self.cells / f"{cell['id']}.json", content, remedy=_REMEDY)
+        path, flush = self.cells / f"{cell['id']}.json", cell["status"] != "skipped"
+        write_whole(path, content, remedy=_REMEDY, flush=flush)
 
     def write_rows(self, cell_ids: Iterable[str]) -> list[str]:
         """Write ``rows.csv`` from the finished cells, in the given order; return the others."""

@@ -314,9 +314,7 @@ class Suite:
     def load(cls, name: str) -> Suite:
         """Load a bundled suite by name, or a TOML file by path.
 
-        Raises
-        ------
-        UsageError
+        Raises `UsageError`.
         """
         path = Path(name)
         if path.suffix == ".toml" or path.is_file():

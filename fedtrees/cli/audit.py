@@ -1,7 +1,5 @@
 """The `audit` command: what a model that already exists gives away, and what to do about it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -147,13 +147,13 @@ class _Log:
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.core.counts import many
-    from fedtrees.report.html import write_report
+    from fedtrees.report.html import write_page
     from fedtrees.report.study import study_of
     from fedtrees.report.summary import failures, no_attack_ran, summary
 
     study = study_of(bench.folder, None, margin)
-    report = write_report(bench.folder, margin=study.margin)
-    bad = failures(bench.folder)
+    report = write_page(study)
+    bad = failures(study.rows)
     if as_json:
         extra = {"computed": dict(counts), "report": str(report)}
         typer.echo(json.dumps({**summary(study), **extra}, indent=1))
@@ -166,7 +166,7 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
         what = f"{many(bad, 'cell')} failed"
         print(f"{what}; `fedtrees show {bench.folder}` says which", file=sys.stderr)
         raise typer.Exit(3)
-    if no_attack_ran(bench.folder):
+    if no_attack_ran(study.rows):
         print(
             "no attack ran: none applies to what these threats see, for the reasons above; "
             "`fedtrees explain PROTOCOL` says which apply to whom",

@@ -5,8 +5,6 @@ out of time, or no attack applied; 4 a check failed, or a claim is refuted; 5 da
 defense broke its own rules; 7 a run folder cannot be read or written; 130 interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The command measure: is a claim of epsilon refuted by whoever chooses rows and parameters?"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The `new` command: one file to begin with, which runs and keeps the rules as it is."""
 
-from __future__ import annotations
-
 import json
 import keyword
 import re

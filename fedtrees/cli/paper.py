@@ -1,7 +1,5 @@
 """The commands whose results go into a paper: plot and table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

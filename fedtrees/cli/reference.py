@@ -1,11 +1,8 @@
 """`python -m fedtrees.cli.reference`: write what is generated into pages of the documentation."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +17,23 @@ BEGIN, END = "<!-- made by: python -m fedtrees.cli.reference -->\n", "<!-- end -
 
 def columns() -> str:
     """Return what stands in ``rows.csv``, as Markdown: its columns, and the keys of metrics."""
-    parts = [f"- `{c.name}`: {c.meaning}" for c in COLUMNS]
+    parts = ["\\\n".join(f"`{c.name}`: {c.meaning}" for c in COLUMNS), "", "## Keys", ""]
     for name in register.names("metric"):
         metric: Any = register.get("metric", name)
-        about = (getdoc(metric) or "").partition("\n")[0]
-        parts += ["", f"## `{name}`", "", about, "", *_keys(metric.measures)]
-    return "\n".join([*parts, "", "## Models, costs, notes", "", *_keys(OTHERS), ""])
+        parts.append(f"- **{name}**: {_keys(metric.measures)}")
+    return "\n".join([*parts, f"- others: {_keys(OTHERS)}", ""])
 
 
-def _keys(measures: tuple[Measure, ...]) -> list[str]:
+def _keys(measures: tuple[Measure, ...]) -> str:
     alike: dict[str, list[str]] = {}
     for m in measures:
-        best = "" if m.best is None else f", best {m.best:g}"
-        key = f"`{m.key}`" + (f" by {m.part}" if m.part else "")
-        alike.setdefault(f"{m.unit}{best}, {m.klass}", []).append(f"{key} {m.name}")
-    return [f"- {what}: {'; '.join(keys)}" for what, keys in alike.items()]
+        best = "" if m.best in (None, 1) else f"best {m.best:g}"
+        klass = "" if m.klass == "guess" else m.klass
+        about = ", ".join(filter(None, (klass, m.unit, best)))
+        key = f"`{m.key}`" + (f" by {m.part}" if m.part not in ("", m.key) else "")
+        said = m.name.casefold().replace("-", " ") == m.key.replace("_", " ")
+        alike.setdefault(about, []).append(key if said else f"{key} {m.name}")
+    return "; ".join(f"{', '.join(keys)} ({about})" for about, keys in alike.items())
 
 
 def options() -> str:
@@ -60,7 +59,7 @@ def _told(command: Any) -> Iterator[tuple[str, str]]:
     for item in command.params:
         text = " ".join((getattr(item, "help", None) or "").split())
         if item.name != "help" and text:
-            yield _named(item), _escaped(text)
+            yield _named(item), text.replace("<", "&lt;")
 
 
 def _list(told: dict[str, str]) -> list[str]:
@@ -71,10 +70,6 @@ def _named(item: Any) -> str:
     if item.param_type_name == "argument":
         return f"`{item.metavar or item.name.upper()}`"
     return ", ".join(f"`{flag}`" for flag in item.opts)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("<", "&lt;")
 
 
 #: Pages, and what is written into each between its two marks.

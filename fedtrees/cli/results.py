@@ -1,7 +1,5 @@
 """What a run found, for a terminal."""
 
-from __future__ import annotations
-
 from fedtrees.cli.inspect import console
 from fedtrees.report.study import Study
 
@@ -17,7 +15,7 @@ def print_tables(study: Study) -> None:
         out.print(made)
         out.print(below, markup=False, style="dim")
         out.print()
-    rows = study.rows[study.rows["stage"] != "exposure"]
+    rows = study.rows[study.rows["stage"] != "adversary"]
     attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
     for gap in study.gaps.asked:
         if not attacked or gap.status != "skipped":

@@ -1,7 +1,5 @@
 """Aggregation: how replies cross closed in a run, and how their sum alone is opened."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -25,37 +23,20 @@ _LARGEST = np.float64(2.0 ** (_DIGITS * _DIGIT - _PLACES))  # more than a float3
 
 @dataclass(frozen=True)
 class Wire:
-    """What an aggregation may know and do in one run.
+    """What an aggregation may know and do in one run."""
 
-    Attributes
-    ----------
-    server : str
-        Who asked, and opens the sum.
-    rows : int or None
-        Declared rows of all parties, where each counts once; None where rows have weights.
-    exact : bool
-        Whether nobody adds noise or rounds: sums are then bounded by what rows can bring.
-    classes : int
-        Of the target; 0: it is a number.
-    parameters : mapping
-        The protocol's public parameters.
-    carry : callable
-        ``carry(sender, receivers, message, why)`` sends and writes down; a receiver who is the
-        sender opened it.
-    streams : Streams
-        Randomness of what happens to messages on their way, and no party's own.
-    least : int
-        How many replies must arrive for a sum to be opened: those whose shares of noise add up to
-        what is claimed.
-    """
-
-    server: str
+    server: str  # who asked, and opens the sum
+    # declared rows of all parties, where each counts once; None where rows have weights
     rows: int | None
-    exact: bool
-    classes: int
-    parameters: Mapping[str, Any]
+    exact: bool  # whether nobody adds noise or rounds: sums are then bounded by what rows can bring
+    classes: int  # of the target; 0: it is a number
+    parameters: Mapping[str, Any]  # the protocol's public parameters
+    # ``carry(sender, receivers, message, why)`` sends and writes down; a receiver who is the sender
+    # opened it
     carry: Callable[[str, tuple[str, ...], Message, str], None]
-    streams: Streams
+    streams: Streams  # randomness of what happens to messages on their way, and no party's own
+    # how many replies must arrive for a sum to be opened: those whose shares of noise add up to
+    # what is claimed
     least: int = 0
 
 
@@ -71,12 +52,7 @@ class Aggregation(ABC):
 
         Nothing may be opened where fewer than ``wire.least`` replies arrive.
 
-        Parameters
-        ----------
-        replies : mapping of str to Message
-            By party, all of one type; each part of the work reads its own party's alone.
-        wire : Wire
-        why : str
+        `replies`: By party, all of one type; each part of the work reads its own party's alone.
         """
 
     def costs(self) -> Mapping[str, float]:
@@ -87,10 +63,7 @@ class Aggregation(ABC):
 def agreed(messages: Iterable[Message]) -> Message:
     """Return the first message; fields that are not summed must be the same in all.
 
-    Raises
-    ------
-    ProtocolError
-        If they differ.
+    Raises `ProtocolError` if they differ.
     """
     first, *others = messages
     for item in fields(first):
@@ -114,10 +87,7 @@ def whole(array: NDArray[Any]) -> NDArray[np.int64]:
 
     Whole numbers as they are; floats as twelve digits each, which loses what is below 2^-192.
 
-    Raises
-    ------
-    DataError
-        If a float is not finite, or not below 2^192.
+    Raises `DataError` if a float is not finite, or not below 2^192.
     """
     if array.dtype.kind != "f":
         return np.ascontiguousarray(array, dtype=np.int64).reshape(-1)
@@ -171,10 +141,7 @@ def add_arrays(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 def add_messages(messages: Iterable[Message]) -> Message:
     """Add messages of one type: fields made with `summable` are added, all others must agree.
 
-    Raises
-    ------
-    ProtocolError
-        If they do not.
+    Raises `ProtocolError` if they do not.
     """
     every = list(messages)
     first = agreed(every)

@@ -1,7 +1,5 @@
 """Arrays, numbers and sealed values as bytes: an entry in a header, and raw bytes behind it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -44,13 +42,8 @@ def described(value: Any, arrays: list[Any], *, open_seals: bool = False) -> Any
 class Reader:
     """Takes values from their entries and the raw bytes, in order.
 
-    Parameters
-    ----------
-    blob : bytes
-    offset : int
-        Where the raw bytes begin.
-    align : int
-        Every array begins at a multiple of so many bytes.
+    `offset`: Where the raw bytes begin.
+    `align`: Every array begins at a multiple of so many bytes.
     """
 
     def __init__(self, blob: bytes, offset: int, align: int = 1) -> None:
@@ -59,10 +52,7 @@ class Reader:
     def value(self, entry: Any, name: str) -> Any:
         """Return the next value; arrays are read-only, and lie on the bytes if they are aligned.
 
-        Raises
-        ------
-        DataError
-            If it is cut off, or no number.
+        Raises `DataError` if it is cut off, or no number.
         """
         if not isinstance(entry, dict):
             return entry
@@ -77,10 +67,7 @@ class Reader:
     def end(self) -> None:
         """See that nothing is left.
 
-        Raises
-        ------
-        DataError
-            If something is.
+        Raises `DataError` if something is.
         """
         if self._offset != len(self._blob):
             raise DataError(f"malformed message: {len(self._blob) - self._offset} bytes too many")

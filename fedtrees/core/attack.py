@@ -1,7 +1,5 @@
 """Attacks: pure functions of a view."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import ClassVar
 

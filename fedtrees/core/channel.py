@@ -51,16 +51,10 @@ class Share(Change):
     """Each party adds a share of noise: only the sum over all parties has a law.
 
     Whoever colludes knows its own share, by what it sent.
-
-    Attributes
-    ----------
-    whole : Channel
-        Of the shares that the noise is calibrated for.
-    least : int
-        How many these are: a sum over fewer is not opened (`Wire.least`). 0: all who are asked.
     """
 
-    whole: Channel
+    whole: Channel  # of the shares that the noise is calibrated for
+    # how many these are: a sum over fewer is not opened (`Wire.least`). 0: all who are asked.
     least: int = 0
 
     def law(self, parties: int) -> Channel:
@@ -73,11 +67,8 @@ class Share(Change):
 class Mechanism(Change):
     """What is sent is drawn by a private mechanism from the rows; there is no number x behind y.
 
-    Attributes
-    ----------
-    why : str
-    rank_error : float
-        Of values drawn from a column, the standard deviation of their ranks, about, in rows.
+    `rank_error`: Of values drawn from a column, the standard deviation of their ranks, about, in
+    rows.
     """
 
     why: str
@@ -102,11 +93,7 @@ class Reshaped(Change):
 class Memory(Change):
     """The law differs by row, or follows from what was sent before.
 
-    Attributes
-    ----------
-    why : str
-    usual : Channel or None
-        That of a row of which nothing is known.
+    `usual`: That of a row of which nothing is known.
     """
 
     why: str
@@ -134,12 +121,9 @@ class Channel(Change):
     def within(self, units: ArrayLike, whole: bool = True) -> Channel:
         """Return the same law of numbers in a message's own units.
 
-        Parameters
-        ----------
-        units : float or array, shape (c,)
-            How many of them make one, of every number of a cell: ``2^bits``, or rows.
-        whole : bool
-            Whether the message's numbers are whole.
+        `units`: float or array, shape (c,). How many of them make one, of every number of a cell:
+            ``2^bits``, or rows.
+        `whole`: Whether the message's numbers are whole.
         """
 
     @abstractmethod
@@ -196,10 +180,7 @@ class Channel(Change):
 class Chain(Channel):
     """Channels one after the other.
 
-    Attributes
-    ----------
-    parts : tuple of Channel
-        As they are passed; none: nothing changes.
+    `parts`: As they are passed; none: nothing changes.
     """
 
     parts: tuple[Channel, ...]
@@ -311,10 +292,7 @@ class SumOf(Channel):
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log mass given the true sum.
 
-        Raises
-        ------
-        ProtocolError
-            If the part is not additive.
+        Raises `ProtocolError` if the part is not additive.
         """
         return self._added("log_mass").log_mass(lo, hi, x)
 
@@ -346,12 +324,8 @@ class SumOf(Channel):
 def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
     """Return the channels among some changes as one, None if there is none.
 
-    Parameters
-    ----------
-    changes : iterable of Change
-        In the order in which they happened.
-    parties : int
-        How many send what is summed; shares of noise are then there once.
+    `changes`: In the order in which they happened.
+    `parties`: How many send what is summed; shares of noise are then there once.
     """
     found = list(changes)
     parts: Sequence[Channel] = [c for c in found if isinstance(c, Channel)]

@@ -25,25 +25,14 @@ class Rounding(Channel):
 
     Whole numbers at halves go up; others to the even multiple.
 
-    Attributes
-    ----------
-    step : float or tuple of float
-        Above 0; a tuple has one for every number of a cell.
-    random : bool
-        To one of the two multiples beside it, with the odds that keep its mean, in place of the
-        nearest.
-    whole : bool
-        Whether numbers are whole.
-
-    Raises
-    ------
-    UsageError
-        If a step is not finite and above 0, or beyond 2^62 units.
+    Raises `UsageError` if a step is not finite and above 0, or beyond 2^62 units.
     """
 
-    step: float | tuple[float, ...]
+    step: float | tuple[float, ...]  # above 0; a tuple has one for every number of a cell
+    # to one of the two multiples beside it, with the odds that keep its mean, in place of the
+    # nearest
     random: bool = False
-    whole: bool = False
+    whole: bool = False  # whether numbers are whole
 
     def __post_init__(self) -> None:
         steps = np.asarray(self.step, dtype=np.float64)
@@ -123,11 +112,7 @@ class Rounding(Channel):
 class Decimals(Channel):
     """Round every float to so many decimal places, as numpy does.
 
-    Attributes
-    ----------
-    decimals : int
-    single : bool
-        Whether numbers are float32: then their last places count.
+    `single`: Whether numbers are float32: then their last places count.
     """
 
     decimals: int
@@ -168,11 +153,7 @@ class Decimals(Channel):
 class Suppression(Channel):
     """Send a cell as zeros where its last number is below a limit.
 
-    Attributes
-    ----------
-    least : float
-    whole : bool
-        Whether numbers are whole.
+    `whole`: Whether numbers are whole.
     """
 
     least: float
@@ -218,12 +199,7 @@ class Suppression(Channel):
 
 @dataclass(frozen=True)
 class Ends(Channel):
-    """Send what is beyond either end as that end.
-
-    Attributes
-    ----------
-    low, high : float
-    """
+    """Send what is beyond either end as that end."""
 
     low: float
     high: float
@@ -250,10 +226,6 @@ class LargestRemainders(Channel):
     """Round shares that add up to 1 to decimal places, so that they still do.
 
     Down, and up again where most was cut off: joint over a record's K shares.
-
-    Attributes
-    ----------
-    decimals : int
     """
 
     decimals: int

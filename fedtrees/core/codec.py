@@ -3,8 +3,6 @@
 It gives the byte counts, the saved transcripts and the wire format of a remote network.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping
@@ -39,10 +37,7 @@ def encode(message: Message) -> bytes:
 def decode(blob: bytes) -> Message:
     """Decode one message.
 
-    Raises
-    ------
-    DataError
-        If the bytes are truncated, malformed, or name an unknown message type.
+    Raises `DataError` if the bytes are truncated, malformed, or name an unknown message type.
     """
     if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
         raise DataError(f"not a fedtrees message: it starts with {blob[:4]!r}")
@@ -72,10 +67,7 @@ def header_of(message: Message, *, open_seals: bool = False) -> tuple[dict[str, 
 def message_of(header: Mapping[str, Any], reader: Reader) -> Message:
     """Return the message that a header and the arrays behind it describe.
 
-    Raises
-    ------
-    DataError
-        If its type is unknown, or an array is cut off.
+    Raises `DataError` if its type is unknown, or an array is cut off.
     """
     cls = message_type(header["type"])
     if cls is None:

@@ -1,7 +1,5 @@
 """The keys of ``rows.csv``: unit, direction, class and wording of each, declared once."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import dataclass
@@ -27,7 +25,6 @@ class Measure:
         Its name in the column ``metric``.
     name : str
         In words.
-    unit : str
     best : float or None
         Of a perfect guess or model: 1 for a share, 0 for an error, infinity where more is always
         better. None: neither more nor less is, as of a count.

@@ -1,7 +1,5 @@
 """Several defenses as one: every hook in order, and what they allow together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -26,12 +24,9 @@ from fedtrees.core.transcript import Transcript
 class Composition:
     """Defenses applied left to right as written. An empty one is `none`.
 
-    Raises
-    ------
-    Unfit
-        If one part makes hessians 1 and another counts on their bound, two parts say how cut
-        points are settled, answer for labels, or bring cryptography for sums, or one acts before
-        the noise that another's claim counts on (`fedtrees.core.sensitivity`).
+    Raises `Unfit` if one part makes hessians 1 and another counts on their bound, two parts say how
+    cut points are settled, answer for labels, or bring cryptography for sums, or one acts before
+    the noise that another's claim counts on (`fedtrees.core.sensitivity`).
     """
 
     parts: tuple[Defense, ...] = ()
@@ -161,17 +156,17 @@ class Composition:
 
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Pass the candidate mask through every part, none of which allows what another forbids."""
-        for i, part in enumerate(self.parts):
-            changed = mask & part.candidates(mask.copy(), tree, _for(part, ctx))
-            if i not in ctx.acted and not np.array_equal(changed, mask):
-                ctx.acted.add(i)
-            mask = changed
-        return mask
+        return self._masked("candidates", mask, tree, ctx)
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Pass the mask of nodes through every part, none of which shows what another hides."""
+        return self._masked("shown", mask, tree, ctx)
+
+    def _masked(
+        self, hook: str, mask: NDArray[np.bool_], tree: int, ctx: Context
+    ) -> NDArray[np.bool_]:
         for i, part in enumerate(self.parts):
-            changed = mask & part.shown(mask.copy(), tree, _for(part, ctx))
+            changed = mask & getattr(part, hook)(mask.copy(), tree, _for(part, ctx))
             if i not in ctx.acted and not np.array_equal(changed, mask):
                 ctx.acted.add(i)
             mask = changed
@@ -180,11 +175,9 @@ class Composition:
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Pass a message through every part that acts at this role.
 
-        Raises
-        ------
-        UnguardedMessageError
-            If it reveals what a part protects, or is derived from what a part guards, and that part
-            neither guards nor exempts the type itself: a message with one more field is another.
+        Raises `UnguardedMessageError` if it reveals what a part protects, or is derived from what a
+        part guards, and that part neither guards nor exempts the type itself: a message with one
+        more field is another.
         """
         for i, part in enumerate(self.parts):
             if ctx.role not in part.at:
@@ -197,7 +190,7 @@ class Composition:
                         f"{part.name!r}: outgoing returned a {type(sent).__name__}; "
                         "return the message to send"
                     )
-                if i not in ctx.acted and (exposed - sent.reveals or _differ(sent, message)):
+                if i not in ctx.acted and (exposed - sent.reveals or not equal(sent, message)):
                     ctx.acted.add(i)
                 message = sent
             elif type(message) not in part.exempts and isinstance(message, part.guards):
@@ -284,11 +277,6 @@ def _derived(part: Defense, message: Message, does: str) -> str:
         f"{type(message).__name__} is derived from {base.__name__}, which {part.name!r} {does}, "
         "and may say more; name the type itself there, or exempt it with a reason"
     )
-
-
-def _differ(a: Message, b: Message) -> bool:
-    """Tell whether two messages say different things."""
-    return not equal(a, b)
 
 
 def equal(a: Any, b: Any) -> bool:

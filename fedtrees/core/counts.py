@@ -1,7 +1,5 @@
 """The grammar of counts and lists in messages: one helper for each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

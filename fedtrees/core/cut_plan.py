@@ -1,7 +1,5 @@
 """How a defense wants cut points settled, in place of the protocol's way."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Defenses: hooks on a protocol, and the claim they make. They fail closed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +63,6 @@ class Context:
     ----------
     party, role : str
         Who is about to send, or whose data is prepared.
-    schema : Schema
     parameters : mapping
         Public parameters of the protocol (trees, max_depth, reg_lambda, ...).
     streams : Streams
@@ -96,10 +93,8 @@ class Context:
     def held(self) -> LocalData | None:
         """What the acting party holds, for its own hooks alone.
 
-        Raises
-        ------
-        LocalDataError
-            If another party acts, or none, or if the part does not say that it `reads_rows`.
+        Raises `LocalDataError` if another party acts, or none, or if the part does not say that it
+        `reads_rows`.
         """
         party = acting_party()
         if party is None or party.name != self.party:
@@ -267,9 +262,7 @@ class Defense:
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse parties by name and role, or parameters of a protocol, that do not suit.
 
-        Raises
-        ------
-        UsageError
+        Raises `UsageError`.
         """
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
@@ -288,12 +281,8 @@ class Defense:
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
         """Change what belongs to a party's single rows: labels, or gradients before it sums them.
 
-        Parameters
-        ----------
-        stage : Stage
-        values : array
-            As the stage says; the first axis of labels and the second of gradients are the rows.
-        ctx : Context
+        `values`: array. As the stage says; the first axis of labels and the second of gradients are
+        the rows.
         """
         return values
 

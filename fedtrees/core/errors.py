@@ -1,7 +1,5 @@
 """Errors that name the value, the rule and the remedy, and the exit code each one ends with."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import re
@@ -89,6 +87,19 @@ def check_share(name: str, value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (number and 0 < value < 1):
         raise UsageError(f"{name} must be a number between 0 and 1; got {value!r}")
+
+
+def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Raise UsageError unless a parameter is a whole number within bounds, both included."""
+    if type(value) is not int or value < least or (most is not None and value > most):
+        bounds = f", {least} or more" if most is None else f" from {least} to {most}"
+        raise UsageError(f"{name}={value!r}: give a whole number{bounds}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise UsageError unless a parameter is true or false."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name}={value!r}: give true or false")
 
 
 def check_margin(margin: float) -> None:

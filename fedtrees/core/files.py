@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, and checksums that tell whether they still are."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -41,11 +39,13 @@ def write_whole(
     *,
     error: type[FedtreesError] = StoreError,
     remedy: str = "make room or give permission, then do it again",
+    flush: bool = True,
 ) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it.
 
     `error`: Raised where the disk is full or the folder cannot be written; nothing partial remains.
-    `remedy`: What the error tells its reader to do.
+    `remedy`: What the error tells its reader to do. `flush`: False where a file lost to a power cut
+    is soon made again, and what is torn is noticed.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -54,8 +54,9 @@ def write_whole(
                 content(out)
             else:
                 out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
+            if flush:
+                out.flush()
+                os.fsync(out.fileno())
         os.replace(partial, path)
     except OSError as err:
         raise error(f"cannot write {path}: {err.strerror or err}; {remedy}") from err

@@ -1,7 +1,5 @@
 """What a defense guarantees, as values: claimed by it, spent by a run, measured by an audit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -118,7 +116,6 @@ class ApproximateDP(Guarantee):
     ----------
     epsilon : float
         In nats; infinite if anything private crossed unprotected.
-    delta : float
     unit, unprotected, trusted : str
         As in `PureDP`.
     updates : float
@@ -193,11 +190,7 @@ class LabelDP(Guarantee):
 class MutualInformation(Guarantee):
     """At most `xi` between the labels and what one node shows.
 
-    Attributes
-    ----------
-    xi : float
-    unit : {"nats", "share"}
-        A share is one of ``log(1 / p)``, p the share of the rarest class.
+    `unit`: A share is one of ``log(1 / p)``, p the share of the rarest class.
     """
 
     kind: ClassVar[str] = "mutual-information"
@@ -251,10 +244,7 @@ def written(kind: str, stated: Mapping[str, str]) -> str:
 def parse(text: str) -> tuple[Guarantee, ...]:
     """Read what `join` wrote; nothing for the empty text.
 
-    Raises
-    ------
-    UsageError
-        If it is not of the form ``kind[key=value,...]+...``.
+    Raises `UsageError` if it is not of the form ``kind[key=value,...]+...``.
     """
     return tuple(_one(spec) for piece in split_outside(text, "+") for spec in parse_grid(piece))
 
@@ -264,7 +254,9 @@ def _one(spec: Spec) -> Guarantee:
     read = {"float": float, "int": int, "str": str}
     try:
         made = known[spec.name]
-        types = {item.name: read[str(item.type)] for item in fields(made)}
+        types = {
+            item.name: read[str(getattr(item.type, "__name__", item.type))] for item in fields(made)
+        }
         return made(**{key: types[key](value) for key, value in spec.params.items()})
     except (KeyError, TypeError, ValueError, OverflowError):
         return Unknown(spec)

@@ -1,7 +1,5 @@
 """What an attack returns: claims about what the victims hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -84,7 +82,6 @@ class BatchRows(Claim):
     ----------
     owner : tuple of str
         Parties whose rows they are: several, where what was seen is their sum.
-    round : int
     table : Table
         m rows with labels, in no particular order.
     confidence : float64 array, shape (m, d), or None
@@ -277,7 +274,6 @@ class ColumnRanks(Claim):
 
     Attributes
     ----------
-    owner : str
     feature : int
         Position of the column in the schema.
     ids : int64 array, shape (n,)
@@ -308,7 +304,6 @@ class ColumnBins(Claim):
 
     Attributes
     ----------
-    owner : str
     feature : int
         Position of the column in the schema.
     ids : int64 array, shape (n,)
@@ -333,7 +328,6 @@ class Entries(Claim):
 
     Attributes
     ----------
-    owner : str
     ids : int64 array, shape (k,)
         Rows.
     feature : int64 array, shape (k,)
@@ -375,11 +369,7 @@ def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) ->
 class Guess:
     """Everything an attack claims to know.
 
-    Attributes
-    ----------
-    claims : tuple of Claim
-    notes : mapping of str to float
-        Diagnostics the attack can see itself (residuals, seconds per stage).
+    `notes`: Diagnostics the attack can see itself (residuals, seconds per stage).
     """
 
     claims: tuple[Claim, ...] = ()

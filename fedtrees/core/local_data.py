@@ -18,6 +18,8 @@ from fedtrees.core.schema import Schema, Table, read_only
 class LocalData:
     """A part of a table, as one party holds it.
 
+    Raises `DataError` if the shapes do not fit, or an id stands twice.
+
     Attributes
     ----------
     ids : int64 array, shape (n,)
@@ -30,11 +32,6 @@ class LocalData:
         Class codes or a numeric target; None: this party has no labels.
     weight : float32 array, shape (n,), or None
         Sample weights; None: every row counts 1.
-
-    Raises
-    ------
-    DataError
-        If the shapes do not fit, or an id stands twice.
     """
 
     ids: NDArray[np.int64]
@@ -85,10 +82,7 @@ class LocalData:
     def table(self) -> Table:
         """The rows with their labels.
 
-        Raises
-        ------
-        DataError
-            If it has no labels.
+        Raises `DataError` if it has no labels.
         """
         if self.y is None:
             raise DataError("this party holds no labels; it has columns of rows alone")
@@ -162,11 +156,8 @@ def rows_of(local_data: Mapping[str, LocalData]) -> int:
 def check_local_data(local_data: Mapping[str, LocalData], schema: Schema) -> None:
     """Refuse local data that do not make up a table.
 
-    Raises
-    ------
-    DataError
-        If a row is held twice, lacks a column or has one twice, has no label, stands in another
-        order with another party, or misses a value of a column that is declared complete.
+    Raises `DataError` if a row is held twice, lacks a column or has one twice, has no label, stands
+    in another order with another party, or misses a value of a column that is declared complete.
     """
     every = np.arange(len(schema.features))
     groups: dict[bytes, list[str]] = {}

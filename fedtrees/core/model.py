@@ -1,7 +1,5 @@
 """Models: anything that predicts, and can be told to somebody."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np

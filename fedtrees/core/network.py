@@ -1,7 +1,5 @@
 """Networks carry messages between parties and write every crossing down."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -81,11 +79,8 @@ class LocalNetwork(Network):
 
     Parameters
     ----------
-    defense : Composition
-    schema : Schema
     parameters : mapping
         The protocol's public parameters.
-    streams : Streams
     summed : tuple of Message types
         Reply types that cross under the protocol's own secure sum: the ideal one, unless a defense
         brings its cryptography.
@@ -121,10 +116,7 @@ class LocalNetwork(Network):
     def join(self, party: Party) -> None:
         """Connect a party; replies come in the order of joining.
 
-        Raises
-        ------
-        ProtocolError
-            If the name is taken.
+        Raises `ProtocolError` if the name is taken.
         """
         if party.name in self._parties:
             raise ProtocolError(f"party names must be unique; {party.name!r} joined twice")

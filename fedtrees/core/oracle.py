@@ -1,7 +1,5 @@
 """Oracles: an inference endpoint that an adversary may ask, so many rows and no more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +19,8 @@ Answer = Callable[..., NDArray[Any]]
 class Oracle:
     """Answers inference queries, and counts them.
 
+    `log`: Rows of every query so far.
+
     Parameters
     ----------
     answer : callable
@@ -35,11 +35,6 @@ class Oracle:
         columns; others look up theirs, and what stands in their columns is not read.
     width : int or None
         Columns d of a row; None: it is not checked.
-
-    Attributes
-    ----------
-    log : list of int
-        Rows of every query so far.
     """
 
     def __init__(

@@ -61,10 +61,7 @@ class Party(metaclass=_Walled):
     written only while this party acts, that is inside one of its methods that the network called.
     The wall is against mistakes in protocols, not against hostile Python.
 
-    Parameters
-    ----------
-    name : str
-        Unique in its network, such as ``client-0``.
+    `name`: Unique in its network, such as ``client-0``.
 
     Attributes
     ----------

@@ -49,11 +49,8 @@ TEMPLATES: Mapping[str, Template] = _read()
 class Reason:
     """A code and its arguments, by name: ``Reason("too-many-rows", rows=900, most=800)``.
 
-    Raises
-    ------
-    UsageError
-        If no template has the code, or its fields are others. What no code says is
-        ``Reason("other", text=...)``.
+    Raises `UsageError` if no template has the code, or its fields are others. What no code says is
+    ``Reason("other", text=...)``.
     """
 
     code: str

@@ -5,8 +5,6 @@ people's packages: groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, `
 ``.datasets``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import inspect
@@ -96,10 +94,8 @@ class Registry:
     def get(self, kind: str, name: str) -> Callable[..., Any]:
         """Return the class or loader of that name.
 
-        Raises
-        ------
-        UsageError
-            If the name is unknown (with the closest known one), or its package does not import.
+        Raises `UsageError` if the name is unknown (with the closest known one), or its package does
+        not import.
         """
         if name not in self._known[kind]:
             for entry in _entries(kind):
@@ -121,10 +117,7 @@ class Registry:
     def make(self, kind: str, spec: Spec) -> Any:
         """Construct what a spec names, with its parameters.
 
-        Raises
-        ------
-        UsageError
-            If a parameter is unknown or missing, or its value is refused.
+        Raises `UsageError` if a parameter is unknown or missing, or its value is refused.
         """
         maker = self.get(kind, spec.name)
         parameters = inspect.signature(maker).parameters
@@ -171,11 +164,8 @@ def load_plugin(path: str | Path, sha256: str = "") -> str:
 
     Where truth is held, a file of attacks does not run: see `Registry.describe`.
 
-    Raises
-    ------
-    UsageError
-        If the file does not exist, does not import, is not the one with the sha256 given, or has
-        attacks beside something else.
+    Raises `UsageError` if the file does not exist, does not import, is not the one with the sha256
+    given, or has attacks beside something else.
     """
     file = Path(path).resolve()
     if not file.is_file():

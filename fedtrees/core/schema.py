@@ -19,37 +19,24 @@ Kind = Literal["continuous", "categorical"]
 class Feature:
     """One column of the feature table.
 
-    Attributes
-    ----------
-    name : str
-        Column name, unique in its schema.
-    kind : {"continuous", "categorical"}
-        Categorical columns hold ordinal codes 0, 1, ... as floats.
-    low, high : float or None
-        Declared *public* range, never computed from private rows. None: not declared.
-    categories : tuple of str
-        Names of the codes of a categorical column, else empty. Declared knowledge: parties agree on
-        the codes beforehand, so everybody knows that each of them may occur, also one that a
-        single party's rows or held-out rows alone have.
-    cuts : tuple of float
-        Declared public cut points as XGBoost reports them: a sentinel below every value, then the
-        upper border of every bin, increasing. Empty: not declared.
-    complete : bool
-        Declared knowledge: no row lacks a value. False: some may.
-
-    Raises
-    ------
-    DataError
-        If the range is empty, or the cut points are not at least two, finite and increasing.
+    Raises `DataError` if the range is empty, or the cut points are not at least two, finite and
+    increasing.
     """
 
-    name: str
+    name: str  # column name, unique in its schema
+    # {"continuous", "categorical"}: categorical columns hold ordinal codes 0, 1, ... as floats.
     kind: Kind = "continuous"
+    # low, high: declared *public* range, never computed from private rows. None: not declared.
     low: float | None = None
     high: float | None = None
+    # names of the codes of a categorical column, else empty. Declared knowledge: parties agree on
+    # the codes beforehand, so everybody knows that each of them may occur, also one that a single
+    # party's rows or held-out rows alone have.
     categories: tuple[str, ...] = ()
+    # declared public cut points as XGBoost reports them: a sentinel below every value, then the
+    # upper border of every bin, increasing. Empty: not declared.
     cuts: tuple[float, ...] = ()
-    complete: bool = False
+    complete: bool = False  # declared knowledge: no row lacks a value. False: some may.
 
     def __post_init__(self) -> None:
         cuts = np.asarray(self.cuts, dtype=np.float32)
@@ -86,18 +73,10 @@ class Feature:
 
 @dataclass(frozen=True)
 class OneHot:
-    """Binary columns that together tell one category: one of them is 1 in a row, the rest are 0.
+    """Binary columns that together tell one category: one of them is 1 in a row, the rest are 0."""
 
-    Attributes
-    ----------
-    columns : tuple of str
-        Names, two or more.
-    empty : bool
-        Whether all of them may be 0, where the category is missing.
-    """
-
-    columns: tuple[str, ...]
-    empty: bool = False
+    columns: tuple[str, ...]  # names, two or more
+    empty: bool = False  # whether all of them may be 0, where the category is missing
 
     def to_json(self) -> dict[str, Any]:
         """Return the group as plain JSON types."""
@@ -108,26 +87,15 @@ class OneHot:
 class Schema:
     """The columns, in order, and the classes of the target.
 
-    Attributes
-    ----------
-    features : tuple of Feature
-    target : str
-    classes : tuple of str
-        Name of each class code; of two, code 1 is the positive class. Empty: a numeric target.
-        Declared knowledge, as categories are.
-    groups : tuple of OneHot
-        Columns that are one category each, declared likewise.
-
-    Raises
-    ------
-    DataError
-        If names repeat, or groups name too few, unknown or one another's columns.
+    Raises `DataError` if names repeat, or groups name too few, unknown or one another's columns.
     """
 
     features: tuple[Feature, ...]
     target: str
+    # name of each class code; of two, code 1 is the positive class. Empty: a numeric target.
+    # Declared knowledge, as categories are.
     classes: tuple[str, ...] = ("0", "1")
-    groups: tuple[OneHot, ...] = ()
+    groups: tuple[OneHot, ...] = ()  # columns that are one category each, declared likewise
 
     def __post_init__(self) -> None:
         names = Counter(f.name for f in self.features)
@@ -208,20 +176,11 @@ def read_only(array: Any, kind: type) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows with labels.
+    """Rows with labels."""
 
-    Attributes
-    ----------
-    X : float32 array, shape (n, d)
-        Features; NaN marks a missing value.
-    y : int64 or float64 array, shape (n,)
-        Class codes, or a numeric target.
-    weight : float32 array, shape (n,), or None
-        Sample weights; None: every row counts 1.
-    """
-
-    X: NDArray[np.float32]
-    y: NDArray[Any]
+    X: NDArray[np.float32]  # shape (n, d): features; NaN marks a missing value
+    y: NDArray[Any]  # int64 or float64 array, shape (n,): class codes, or a numeric target
+    # shape (n,): sample weights; None: every row counts 1
     weight: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:

@@ -26,7 +26,6 @@ class Sealed:
         Its dtype, as numpy writes it.
     nbytes : int
         Bytes that cross; of the ideal functionality as many as the open array takes.
-    payload : bytes
     """
 
     keyholders: tuple[str, ...]

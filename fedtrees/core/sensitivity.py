@@ -6,8 +6,6 @@ So a part that acts before must say that it brings no two tables farther apart
 (`Defense.nonexpansive`), or is refused, with the order that is right where there is one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from fedtrees.core.defense import Defense, Site
@@ -66,7 +64,6 @@ def misplaced_in(
 
     Parameters
     ----------
-    parts : sequence of Defense
     protocol : str
         Its name; it claims a budget.
     noised : collection of Message types

@@ -4,8 +4,6 @@
 composes two defenses left to right.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -57,11 +55,8 @@ def show(value: Value) -> str:
 def parse_value(text: str) -> Value:
     """Read ``true``, ``none``, an integer, a float, or else a plain string.
 
-    Raises
-    ------
-    UsageError
-        If it is a number to Python alone (``1_000``, digits of another script), too large, or no
-        text of one line.
+    Raises `UsageError` if it is a number to Python alone (``1_000``, digits of another script), too
+    large, or no text of one line.
     """
     text = text.strip()
     word = {"true": True, "false": False, "none": None, "null": None}
@@ -113,11 +108,8 @@ def split_outside(text: str, separator: str) -> list[str]:
 def parse_grid(text: str) -> list[Spec]:
     """Read one name with a grid of parameters and return every combination.
 
-    Raises
-    ------
-    UsageError
-        If the text is not of the form ``name`` or ``name[key=value,value,...]``, or a value is none
-        that `parse_value` reads.
+    Raises `UsageError` if the text is not of the form ``name`` or ``name[key=value,value,...]``, or
+    a value is none that `parse_value` reads.
     """
     text = text.strip()
     name, bracket, rest = text.partition("[")
@@ -176,10 +168,7 @@ class Composed:
 def parse_composed(texts: Iterable[str]) -> list[Composed]:
     """Read compositions with grids: ``a+b[x=1,2]`` gives two.
 
-    Raises
-    ------
-    UsageError
-        If a text cannot be read, or joins a part to nothing (``a+``).
+    Raises `UsageError` if a text cannot be read, or joins a part to nothing (``a+``).
     """
     result = []
     for text in texts:
@@ -211,10 +200,7 @@ def written(names: str, inline: str) -> str:
 def parse_one(text: str) -> Composed:
     """Read one composition, as `written` writes it.
 
-    Raises
-    ------
-    UsageError
-        If the text is none, or a grid of several.
+    Raises `UsageError` if the text is none, or a grid of several.
     """
     found = parse_composed([text])
     if len(found) != 1:

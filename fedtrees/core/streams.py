@@ -24,17 +24,10 @@ class Streams:
     draw tells the seed, and with it all others. What hides something is therefore drawn from
     `noise`, whose root nobody can try out; of a seed, its root is another hash of that seed.
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the experiment.
-    noise_from : {"system", "seed"}
-        Where the root of `noise` comes from.
+    Raises `UsageError` if `noise_from` is neither.
 
-    Raises
-    ------
-    UsageError
-        If `noise_from` is neither.
+    `seed`: Seed of the experiment.
+    `noise_from`: {"system", "seed"}. Where the root of `noise` comes from.
     """
 
     __slots__ = ("_key", "_noise")

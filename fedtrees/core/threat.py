@@ -28,10 +28,7 @@ class Threat:
     the labels of as many training rows, ``entries=6`` as many values that others hold of them,
     ``attributes=2`` as many attributes, a one-hot group is one, of all their rows.
 
-    Attributes
-    ----------
-    parts : tuple of Spec
-        The roles with their parameters.
+    `parts`: The roles with their parameters.
 
     Notes
     -----
@@ -46,11 +43,8 @@ class Threat:
     def parse(cls, text: str, roles: Mapping[str, str] | None = None) -> Threat:
         """Read a threat as written on the command line.
 
-        Parameters
-        ----------
-        text : str
-        roles : mapping of str to str, optional
-            Role of every party of the protocol by name: then its names and numbers are checked too.
+        `roles`: mapping of str to str, optional. Role of every party of the protocol by name: then
+        its names and numbers are checked too.
         """
         parts = []
         for piece in split_outside(text, "+"):
@@ -148,10 +142,8 @@ class Threat:
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
         """Return the names of the honest-but-curious parties, given every party's role.
 
-        Raises
-        ------
-        UsageError
-            If the protocol has no such role, or fewer such parties than the threat names.
+        Raises `UsageError` if the protocol has no such role, or fewer such parties than the threat
+        names.
         """
         found = [name for spec in self.parts for name in _pick(spec, roles)]
         return tuple(dict.fromkeys(found))

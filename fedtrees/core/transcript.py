@@ -24,100 +24,54 @@ PUBLIC = "public"
 
 @dataclass(frozen=True, eq=False)
 class Delivery:
-    """One crossing.
+    """One crossing."""
 
-    Attributes
-    ----------
-    index : int
-        Position in the transcript.
-    round : int
-        Number of requests the coordinator had made when it crossed.
-    sender : str
-    receivers : tuple of str
-        Several for a broadcast; the sender itself for a sum that it opened.
-    message : Message
-        What is `Sealed` in it is closed to all but its keyholders.
-    why : str
-        The reason the protocol gives for this disclosure.
-    nbytes : int
-        Encoded size in bytes, per receiver; 0 for what the sender worked out itself.
-    """
-
-    index: int
-    round: int
+    index: int  # position in the transcript
+    round: int  # number of requests the coordinator had made when it crossed
     sender: str
+    # several for a broadcast; the sender itself for a sum that it opened
     receivers: tuple[str, ...]
-    message: Message
-    why: str
-    nbytes: int
+    message: Message  # what is `Sealed` in it is closed to all but its keyholders
+    why: str  # the reason the protocol gives for this disclosure
+    nbytes: int  # encoded size in bytes, per receiver; 0 for what the sender worked out itself
 
 
 @dataclass(frozen=True)
 class BudgetEvent:
-    """One noisy release by one party, for an accountant to compose.
+    """One noisy release by one party, for an accountant to compose."""
 
-    Attributes
-    ----------
-    party : str
-        Whose rows it speaks of.
-    mechanism : str
-        ``laplace``, ``exponential``, ``gaussian``; on whole numbers ``geometric``,
-        ``discrete-gaussian`` and ``truncated-laplace``, which is cut off toward 0; what the
-        accountant does not know costs infinity.
-    l1 : float
-        L1 sensitivity of the release to one row, in the unit of `scale`.
-    scale : float
-        Noise scale; of Gaussian noise the standard deviation.
-    what : str
-        Message type it protected.
-    count : int
-        How many releases of that sensitivity there are, with noise of their own each.
-    l2 : float
-        L2 sensitivity, where noise is Gaussian.
-    rate : float
-        Probability with which a row takes part in a release at all, drawn anew for each; an
-        accountant that does not know of such draws charges for all.
-    trusted : str
-        Role on whom it depends, as in `PureDP`: ``clients`` where each adds a share of the noise.
-    """
-
-    party: str
+    party: str  # whose rows it speaks of
+    # ``laplace``, ``exponential``, ``gaussian``; on whole numbers ``geometric``,
+    # ``discrete-gaussian`` and ``truncated-laplace``, which is cut off toward 0; what the
+    # accountant does not know costs infinity
     mechanism: str
-    l1: float
-    scale: float
-    what: str
-    count: int = 1
-    l2: float = 0.0
+    l1: float  # L1 sensitivity of the release to one row, in the unit of `scale`
+    scale: float  # noise scale; of Gaussian noise the standard deviation
+    what: str  # message type it protected
+    count: int = 1  # how many releases of that sensitivity there are, with noise of their own each
+    l2: float = 0.0  # L2 sensitivity, where noise is Gaussian
+    # probability with which a row takes part in a release at all, drawn anew for each; an
+    # accountant that does not know of such draws charges for all
     rate: float = 1.0
+    # role on whom it depends, as in `PureDP`: ``clients`` where each adds a share of the noise
     trusted: str = ""
 
 
 @dataclass
 class Transcript:
-    """All deliveries and budget events of one run, in order.
+    """All deliveries and budget events of one run, in order."""
 
-    Attributes
-    ----------
-    roles : dict of str to str
-        Role of every party by name.
-    coordinator : str
-        Name of the party that drives.
-    acted : set of int
-        Places, in the composition, of the defenses that changed something in this run.
-    costs : dict of str to float
-        What cryptography took (`Aggregation.costs`): numbers alone.
-    inside : dict of int to Message
-        What the sender of a sealed reply put into it, by the crossing's index, where that does not
-        follow from its rows: for its own view alone, and in no file.
-    """
-
-    roles: dict[str, str] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)  # role of every party by name
     deliveries: list[Delivery] = field(default_factory=list)
     events: list[BudgetEvent] = field(default_factory=list)
     rounds: int = 0
-    coordinator: str = ""
+    coordinator: str = ""  # name of the party that drives
+    # places, in the composition, of the defenses that changed something in this run
     acted: set[int] = field(default_factory=set)
+    # what cryptography took (`Aggregation.costs`): numbers alone
     costs: dict[str, float] = field(default_factory=dict)
+    # what the sender of a sealed reply put into it, by the crossing's index, where that does not
+    # follow from its rows: for its own view alone, and in no file
     inside: dict[int, Message] = field(default_factory=dict)
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
@@ -149,10 +103,7 @@ class Transcript:
     def save(self, path: str | Path, *, compress: bool = True) -> None:
         """Write the transcript to an ``.npz`` file, atomically; a broadcast is stored once.
 
-        Raises
-        ------
-        DataError
-            If the file cannot be written.
+        Raises `DataError` if the file cannot be written.
         """
         blobs: dict[int, int] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -182,10 +133,7 @@ class Transcript:
     def load(cls, path: str | Path) -> Transcript:
         """Read a saved transcript.
 
-        Raises
-        ------
-        DataError
-            If the file is missing, truncated or not a transcript.
+        Raises `DataError` if the file is missing, truncated or not a transcript.
         """
         try:
             blob = Path(path).read_bytes()

@@ -5,8 +5,6 @@ mapping or dataclass of values. What is read is made of exactly these: nothing t
 change afterwards, compute, or name a class that the reader does not expect.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterable, Mapping
@@ -34,10 +32,7 @@ def type_name(kind: type) -> str:
 def pack(value: Any) -> list[Any]:
     """Return a value as chunks of bytes; arrays are not copied.
 
-    Raises
-    ------
-    DataError
-        If a part of it is of another kind.
+    Raises `DataError` if a part of it is of another kind.
     """
     arrays: list[Any] = []
     try:
@@ -58,16 +53,9 @@ def pack(value: Any) -> list[Any]:
 def unpack(blob: bytes, types: Iterable[type] = ()) -> Any:
     """Return the value that was packed; its arrays are read-only.
 
-    Parameters
-    ----------
-    blob : bytes
-    types : iterable of type
-        Dataclasses that may occur in it.
+    `types`: Dataclasses that may occur in it.
 
-    Raises
-    ------
-    DataError
-        If the bytes are truncated or malformed, or name another dataclass.
+    Raises `DataError` if the bytes are truncated or malformed, or name another dataclass.
     """
     if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
         raise DataError(f"not a packed value: it starts with {blob[:4]!r}")

@@ -45,8 +45,6 @@ class View:
         Role of every party by name (public).
     own : tuple of LocalData
         What each principal that holds anything holds.
-    schema : Schema
-    protocol : str
     parameters : mapping
         The protocol's public parameters.
     n_rows : int

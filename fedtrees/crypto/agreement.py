@@ -1,7 +1,5 @@
 """Secrets that two parties share: X25519 (RFC 7748) and HKDF-SHA256 (RFC 5869)."""
 
-from __future__ import annotations
-
 import hmac
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -28,10 +26,8 @@ def public_of(private: Secret[bytes]) -> bytes:
 def agree(private: Secret[bytes], public: bytes) -> Secret[bytes]:
     """Return what both parties compute from one's private and the other's public key, 32 bytes.
 
-    Raises
-    ------
-    MalformedError
-        If the public key has another length, or one that makes the same secret with every key.
+    Raises `MalformedError` if the public key has another length, or one that makes the same secret
+    with every key.
     """
     if len(public) != KEY_BYTES:
         raise MalformedError(f"a public key has {KEY_BYTES} bytes; got {len(public)}")

@@ -21,23 +21,13 @@ from fedtrees.sealing.slots import Slots
 
 @dataclass(frozen=True)
 class EncryptedArray:
-    """An int64 array under a key, many elements to a ciphertext.
-
-    Attributes
-    ----------
-    public : PublicKey
-    slots : Slots
-    shape : tuple of int
-    terms : int
-        How many arrays were added to make it.
-    ciphertexts : tuple of mpz
-        In the order of the elements, the last one not full.
-    """
+    """An int64 array under a key, many elements to a ciphertext."""
 
     public: PublicKey
     slots: Slots
     shape: tuple[int, ...]
-    terms: int
+    terms: int  # how many arrays were added to make it
+    # in the order of the elements, the last one not full
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
     @classmethod
@@ -50,10 +40,7 @@ class EncryptedArray:
     ) -> EncryptedArray:
         """Encrypt an array.
 
-        Raises
-        ------
-        PlaintextOverflowError
-            If an element is beyond the limit of the slots.
+        Raises `PlaintextOverflowError` if an element is beyond the limit of the slots.
         """
         per = slots.per_plaintext(obfuscators.public.bits)
         rows = np.zeros((-(-array.size // per), per), dtype=np.int64)
@@ -92,12 +79,8 @@ class EncryptedArray:
     def opened(self, keys: KeyPair, ledger: Ledger | None = None) -> NDArray[np.int64]:
         """Decrypt, int64, shape `shape`.
 
-        Raises
-        ------
-        WrongKeyError
-            If the key is another one.
-        PlaintextOverflowError
-            If what is inside does not fit the slots.
+        Raises `WrongKeyError` if the key is another one. Raises `PlaintextOverflowError` if what is
+        inside does not fit the slots.
         """
         if keys.public.n != self.public.n:
             raise WrongKeyError(f"an array of {self.public!r} does not open with {keys!r}")
@@ -132,24 +115,12 @@ class EncryptedArray:
     ) -> EncryptedArray:
         """Read an array that was sent.
 
-        Parameters
-        ----------
-        payload : bytes
-        public : PublicKey
-        slots : Slots
-        shape : tuple of int
-        terms : int
-            How many arrays it is the sum of.
-        place : str
-            As in `payload_of`.
+        `terms`: How many arrays it is the sum of.
+        `place`: As in `payload_of`.
 
-        Raises
-        ------
-        MalformedError
-            If the length is wrong, or a number is no ciphertext of this key.
-        WrongKeyError
-            If it was sent under another key, in another shape, other slots, as the sum of more or
-            fewer arrays, or from another place.
+        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
+        Raises `WrongKeyError` if it was sent under another key, in another shape, other slots, as
+        the sum of more or fewer arrays, or from another place.
         """
         count = sizes.array(math.prod(shape), slots, public.bits).ciphertexts
         read_as = _reading(slots, shape, terms, place)

@@ -5,8 +5,6 @@ the holder opens the sum, to which it adds its own array in the open: nobody but
 opened that.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -16,11 +14,7 @@ from numpy.typing import NDArray
 
 from fedtrees.crypto.arrays import EncryptedArray
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.obfuscators import (
-    DJNObfuscators,
-    Obfuscators,
-    PlainObfuscators,
-)
+from fedtrees.crypto.obfuscators import DJNObfuscators, Obfuscators, PlainObfuscators
 from fedtrees.sealing import sizes
 from fedtrees.sealing.errors import MalformedError, MissingPartyError, WrongKeyError
 from fedtrees.sealing.ideal import Ideal
@@ -34,9 +28,7 @@ _ADDER = "whoever adds"
 def check_all(parties: Sequence[str], sent: Collection[str]) -> None:
     """Raise unless each of the parties sent an array, and nobody else.
 
-    Raises
-    ------
-    MissingPartyError, MalformedError
+    Raises `MissingPartyError` or `MalformedError`.
     """
     missing = [name for name in parties if name not in sent]
     if missing:
@@ -84,7 +76,6 @@ class RealSums(Unprintable):
     parties : sequence of str
         Whose arrays a sum is of, all of them. The first one draws the key, opens sums and adds its
         own array to them; the others encrypt theirs.
-    bits : int
     djn : bool
         Whether the others make obfuscators by DJN's short powers, or by ``r^n``.
     ledgers : mapping of str to Ledger

@@ -1,7 +1,5 @@
 """Masks: the key stream of ChaCha20 (RFC 8439) under a seed."""
 
-from __future__ import annotations
-
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20

@@ -29,21 +29,11 @@ from fedtrees.sealing.slots import Slots
 
 @dataclass(frozen=True)
 class EncryptedRows:
-    """Statistics of rows under a key, one ciphertext to a row.
-
-    Attributes
-    ----------
-    public : PublicKey
-    slots : Slots
-        Room for one addend a row.
-    statistics : int
-        Numbers in a row: 2 for (g, h), K for class counts.
-    ciphertexts : tuple of mpz
-    """
+    """Statistics of rows under a key, one ciphertext to a row."""
 
     public: PublicKey
-    slots: Slots
-    statistics: int
+    slots: Slots  # room for one addend a row
+    statistics: int  # numbers in a row: 2 for (g, h), K for class counts
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
     @classmethod
@@ -56,10 +46,8 @@ class EncryptedRows:
     ) -> EncryptedRows:
         """Encrypt the statistics of rows, int64, shape (n, statistics).
 
-        Raises
-        ------
-        PlaintextOverflowError
-            If a number is beyond the limit of the slots, or a row has no room in a plaintext.
+        Raises `PlaintextOverflowError` if a number is beyond the limit of the slots, or a row has
+        no room in a plaintext.
         """
         if rows.shape[1] > slots.per_plaintext(obfuscators.public.bits):
             raise PlaintextOverflowError(
@@ -82,12 +70,9 @@ class EncryptedRows:
     ) -> EncryptedRows:
         """Read statistics that were sent, of a shape (n, statistics).
 
-        Raises
-        ------
-        MalformedError
-            If the length is wrong, or a number is no ciphertext of this key.
-        WrongKeyError
-            If they were sent under another key, in another shape or in other slots.
+        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
+        Raises `WrongKeyError` if they were sent under another key, in another shape or in other
+        slots.
         """
         sealed = marked.from_bytes(payload, shape[0], public, marked.reading("rows", slots, shape))
         return cls(public, slots, shape[1], tuple(sealed))
@@ -101,6 +86,9 @@ class EncryptedRows:
     ) -> EncryptedHistogram:
         """Add rows up over the bins of every feature, in one pass.
 
+        Raises `MalformedError` if the arrays do not fit the rows or the shape. Raises
+        `PlaintextOverflowError` if more rows are summed than the slots have room for.
+
         Parameters
         ----------
         bins : int array, shape (n, n_features)
@@ -109,13 +97,6 @@ class EncryptedRows:
             The node that a row is in; -1 for rows that are not summed.
         shape : pair of int
             Nodes and bins.
-
-        Raises
-        ------
-        MalformedError
-            If the arrays do not fit the rows or the shape.
-        PlaintextOverflowError
-            If more rows are summed than the slots have room for.
         """
         n, features = bins.shape
         n_nodes, n_bins = shape
@@ -155,25 +136,15 @@ class EncryptedRows:
 
 @dataclass(frozen=True, eq=False)
 class EncryptedHistogram:
-    """Sums that their owner has not read yet. They are not sent as they are: see `packed`.
-
-    Attributes
-    ----------
-    public : PublicKey
-    slots : Slots
-    shape : tuple of int
-        Nodes, features, bins, statistics.
-    sent : bool array, shape (nodes, n_features, n_bins)
-        Bins that cross; of each node and feature as many as it can have occupied.
-    cells : tuple of mpz
-        One ciphertext for all statistics of a bin.
-    """
+    """Sums that their owner has not read yet. They are not sent as they are: see `packed`."""
 
     public: PublicKey
     slots: Slots
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, int, int, int]  # nodes, features, bins, statistics
+    # shape (nodes, n_features, n_bins): bins that cross; of each node and feature as many as it can
+    # have occupied
     sent: NDArray[np.bool_]
-    cells: tuple[mpz, ...] = field(repr=False)
+    cells: tuple[mpz, ...] = field(repr=False)  # one ciphertext for all statistics of a bin
 
     def packed(self, obfuscators: Obfuscators, ledger: Ledger | None = None) -> PackedHistogram:
         """Put as many bins into one ciphertext as it has room for, by Horner's rule.
@@ -181,12 +152,8 @@ class EncryptedHistogram:
         ``E(v_m 2^(w m) + ... + v_0)`` is ``(E(v_m)^(2^w) E(v_(m-1)))^(2^w) ...``: one power for
         each bin, a seventh of what it costs to decrypt a ciphertext.
 
-        Parameters
-        ----------
-        obfuscators : Obfuscators
-            Each ciphertext gets a fresh one: the owner of the key, who made those of the rows,
-            would otherwise recognise which rows were added.
-        ledger : Ledger, optional
+        `obfuscators`: Each ciphertext gets a fresh one: the owner of the key, who made those of the
+        rows, would otherwise recognise which rows were added.
         """
         per, ledger = bins_per_plaintext(self.slots, self.shape[3], self.public), ledger or Ledger()
         square = self.public.square
@@ -208,32 +175,19 @@ class EncryptedHistogram:
 
 @dataclass(frozen=True, eq=False)
 class PackedHistogram:
-    """A histogram on its way back.
-
-    Attributes
-    ----------
-    public : PublicKey
-    slots : Slots
-    shape : tuple of int
-        Nodes, features, bins, statistics.
-    sent : bool array, shape (nodes, n_features, n_bins)
-        Bins that are in it; all others are empty.
-    ciphertexts : tuple of mpz
-    """
+    """A histogram on its way back."""
 
     public: PublicKey
     slots: Slots
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, int, int, int]  # nodes, features, bins, statistics
+    # shape (nodes, n_features, n_bins): bins that are in it; all others are empty
     sent: NDArray[np.bool_]
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
     def opened(self, keys: KeyPair, ledger: Ledger | None = None) -> NDArray[np.int64]:
         """Decrypt, int64, shape `shape`.
 
-        Raises
-        ------
-        PlaintextOverflowError
-            If what is inside does not fit the slots.
+        Raises `PlaintextOverflowError` if what is inside does not fit the slots.
         """
         statistics = self.shape[3]
         per = bins_per_plaintext(self.slots, statistics, self.public) * statistics
@@ -256,12 +210,8 @@ class PackedHistogram:
     ) -> PackedHistogram:
         """Read a histogram that was sent.
 
-        Raises
-        ------
-        MalformedError
-            If the length is wrong, or a number is no ciphertext of this key.
-        WrongKeyError
-            If it was sent under another key, in another shape or in other slots.
+        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
+        Raises `WrongKeyError` if it was sent under another key, in another shape or in other slots.
         """
         read_as = marked.reading("histogram", slots, shape)
         payload = marked.unmarked(payload, public, read_as)
@@ -299,16 +249,10 @@ def with_siblings(
 ) -> NDArray[np.int64]:
     """Return both children of every parent, by subtraction of opened sums.
 
-    Parameters
-    ----------
-    parents, smaller : int64 array, shape (nodes, ...)
-        Sums of nodes, and of one child of each.
-    left : sequence of bool
-        Whether that is the left child.
+    `parents, smaller`: int64 array, shape (nodes, ...). Sums of nodes, and of one child of each.
+    `left`: Whether that is the left child.
 
-    Returns
-    -------
-    int64 array, shape (2 nodes, ...): left and right child of each parent in turn.
+    Returns: int64 array, shape (2 nodes, ...): left and right child of each parent in turn..
     """
     other = parents - smaller
     is_left = np.asarray(left, dtype=bool).reshape(-1, *[1] * (parents.ndim - 1))

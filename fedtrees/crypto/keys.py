@@ -24,12 +24,8 @@ _COFACTOR_BITS = 24  # of (p - 1) / 2 beyond its large prime: enough to find p, 
 class PublicKey:
     """What everybody may know.
 
-    Attributes
-    ----------
-    n : int
-    djn : int or None
-        ``h^n mod n^2`` with ``h = -x^2 mod n``: the base of short obfuscators (see
-        `DJNObfuscators`); None for keys that come from elsewhere.
+    `djn`: ``h^n mod n^2`` with ``h = -x^2 mod n``: the base of short obfuscators (see
+    `DJNObfuscators`); None for keys that come from elsewhere.
     """
 
     n: int
@@ -71,10 +67,7 @@ class PublicKey:
     def from_payload(cls, payload: bytes, bits: int) -> PublicKey:
         """Read a key of so many bits that somebody told.
 
-        Raises
-        ------
-        MalformedError
-            If it has another length, or its numbers are out of range.
+        Raises `MalformedError` if it has another length, or its numbers are out of range.
         """
         middle, size = bits // 8, sizes.ciphertext_bytes(bits)
         if len(payload) not in (middle, middle + size):
@@ -93,11 +86,6 @@ class PublicKey:
 
 class Prime(Unprintable):
     """One prime factor p of n, with what its owner computes once.
-
-    Parameters
-    ----------
-    p, n : mpz
-    generator : mpz or None
 
     Attributes
     ----------
@@ -122,12 +110,7 @@ class Prime(Unprintable):
 
 
 class KeyPair(Unprintable):
-    """A public key and the secret to it. It is neither printed nor pickled.
-
-    Attributes
-    ----------
-    public : PublicKey
-    """
+    """A public key and the secret to it. It is neither printed nor pickled."""
 
     __slots__ = ("_primes", "public")
 
@@ -142,15 +125,9 @@ class KeyPair(Unprintable):
         a primitive root, hence draws obfuscators by a table without an assumption of its own
         (see `OwnerObfuscators`); and both are 3 modulo 4, as DJN asks.
 
-        Parameters
-        ----------
-        bits : {1024, 2048, 3072}
-            Length of n.
+        `bits`: Length of n.
 
-        Raises
-        ------
-        UsageError
-            For another length. A length of 1024 warns.
+        Raises `UsageError` for another length. A length of 1024 warns.
         """
         sizes.check_key_bits("bits", bits)
         if bits < WEAK_BELOW:

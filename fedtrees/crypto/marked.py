@@ -5,8 +5,6 @@ of another width they open, to wrong numbers. Whoever changes them on purpose ca
 again.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 
@@ -44,12 +42,7 @@ def to_bytes(
 def unmarked(payload: bytes, public: PublicKey, read_as: str) -> bytes:
     """Return what is behind the mark.
 
-    Raises
-    ------
-    MalformedError
-        If there is no mark.
-    WrongKeyError
-        If it is another one.
+    Raises `MalformedError` if there is no mark. Raises `WrongKeyError` if it is another one.
     """
     if len(payload) < MARK_BYTES:
         raise MalformedError(f"{len(payload)} bytes came; a mark of {MARK_BYTES} bytes is first")
@@ -67,12 +60,8 @@ def unmarked(payload: bytes, public: PublicKey, read_as: str) -> bytes:
 def from_bytes(payload: bytes, count: int, public: PublicKey, read_as: str) -> list[mpz]:
     """Read so many ciphertexts behind a mark.
 
-    Raises
-    ------
-    MalformedError
-        If the length is wrong, or a number is no ciphertext of this key.
-    WrongKeyError
-        If they are marked as something else.
+    Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key. Raises
+    `WrongKeyError` if they are marked as something else.
     """
     due = MARK_BYTES + ciphertext_bytes(public.bits) * count
     if len(payload) != due:

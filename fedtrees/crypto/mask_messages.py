@@ -1,7 +1,5 @@
 """What crosses in secure aggregation by masks, as plain data, and what all parties agree on."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -14,30 +12,17 @@ from fedtrees.sealing.errors import TooFewPartiesError
 class MaskPlan:
     """What everybody knows before the first round.
 
-    Attributes
-    ----------
-    parties : tuple of str
-        Everybody who may take part.
-    threshold : int
-        So many must stay to the end; fewer cannot open anything, not even together.
-    sums : int
-        How many sums the first two rounds prepare. Each has masks and locks of its own, so that
-        who misses one, and has its lock of that one opened, takes part in the next.
-    context : bytes
-        Where the sums belong (a run and a stage), bound into every key.
-
-    Raises
-    ------
-    UsageError
-        If fewer than two parties are named, a name twice, no sum is planned, or the threshold is
-        not above half of the parties: two groups that were told different survivors could then
-        give away both secrets of somebody between them.
+    Raises `UsageError` if fewer than two parties are named, a name twice, no sum is planned, or the
+    threshold is not above half of the parties: two groups that were told different survivors could
+    then give away both secrets of somebody between them.
     """
 
-    parties: tuple[str, ...]
-    threshold: int
+    parties: tuple[str, ...]  # everybody who may take part
+    threshold: int  # so many must stay to the end; fewer cannot open anything, not even together
+    # how many sums the first two rounds prepare. Each has masks and locks of its own, so that who
+    # misses one, and has its lock of that one opened, takes part in the next.
     sums: int = 1
-    context: bytes = b""
+    context: bytes = b""  # where the sums belong (a run and a stage), bound into every key
 
     def __post_init__(self) -> None:
         count = len(self.parties)
@@ -78,11 +63,7 @@ def usual_threshold(parties: int) -> int:
 class Advertisement:
     """Round 0: a party's public key.
 
-    Attributes
-    ----------
-    party : str
-    key : bytes
-        32 bytes. What two parties agree on by their keys is never told to anybody.
+    `key`: 32 bytes. What two parties agree on by their keys is never told to anybody.
     """
 
     party: str
@@ -91,47 +72,27 @@ class Advertisement:
 
 @dataclass(frozen=True)
 class Deal:
-    """Round 1: shares of a party's secrets, each in a box that only its receiver opens.
-
-    Attributes
-    ----------
-    party : str
-    boxes : mapping of str to bytes
-        By receiver.
-    commitments : tuple of bytes
-        SHA-256 of the seed of each self-mask, by which a wrong share is found out.
-    locks : tuple of bytes
-        For each sum the seeds of the masks that it shares with the others, locked
-        (`fedtrees.crypto.mask_seeds.lock`).
-    """
+    """Round 1: shares of a party's secrets, each in a box that only its receiver opens."""
 
     party: str
-    boxes: Mapping[str, bytes] = field(repr=False)
+    boxes: Mapping[str, bytes] = field(repr=False)  # by receiver
+    # SHA-256 of the seed of each self-mask, by which a wrong share is found out
     commitments: tuple[bytes, ...]
+    # for each sum the seeds of the masks that it shares with the others, locked
+    # (`fedtrees.crypto.mask_seeds.lock`)
     locks: tuple[bytes, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class MaskedArray:
-    """Round 2: an array under its masks.
-
-    Attributes
-    ----------
-    party : str
-    sum : int
-        Which of the planned sums.
-    shape : tuple of int
-    values : bytes
-        Numbers modulo 2^64, eight bytes each, little end first.
-    tag : bytes
-        Of all this, of the keys that went to everybody, and of among whom it was masked, 16 bytes:
-        a sum of what was changed, sent before, or masked otherwise, is never opened.
-    """
+    """Round 2: an array under its masks."""
 
     party: str
-    sum: int
+    sum: int  # which of the planned sums
     shape: tuple[int, ...]
-    values: bytes = field(repr=False)
+    values: bytes = field(repr=False)  # numbers modulo 2^64, eight bytes each, little end first
+    # of all this, of the keys that went to everybody, and of among whom it was masked, 16 bytes: a
+    # sum of what was changed, sent before, or masked otherwise, is never opened
     tag: bytes = field(repr=False)
 
     @property
@@ -143,19 +104,10 @@ class MaskedArray:
 
 @dataclass(frozen=True)
 class Unmasking:
-    """Round 3: one party's shares of the secrets that open the sum, and of no others.
-
-    Attributes
-    ----------
-    party : str
-    sum : int
-    self_masks : mapping of str to bytes
-        Of those whose arrays came, 33 bytes.
-    lock_keys : mapping of str to bytes
-        Of the keys to the locks of those whose arrays did not.
-    """
+    """Round 3: one party's shares of the secrets that open the sum, and of no others."""
 
     party: str
     sum: int
-    self_masks: Mapping[str, bytes] = field(repr=False)
+    self_masks: Mapping[str, bytes] = field(repr=False)  # of those whose arrays came, 33 bytes
+    # of the keys to the locks of those whose arrays did not
     lock_keys: Mapping[str, bytes] = field(repr=False)

@@ -4,8 +4,6 @@ Messages are of the lengths that `fedtrees.crypto.sizes` states. Who is meant by
 from the plan and the rounds before; names are not in them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -30,10 +28,6 @@ class MaskRounds(Protocol):
     """What is sent in each round, as bytes; what is received goes in likewise.
 
     Who says nothing in a round is left out of the rounds after it.
-
-    Attributes
-    ----------
-    plan : MaskPlan
     """
 
     plan: MaskPlan
@@ -65,7 +59,6 @@ class RealMasks(Unprintable):
 
     Parameters
     ----------
-    plan : MaskPlan
     server : str
         Who adds.
     ledgers : mapping of str to Ledger
@@ -138,14 +131,8 @@ class RealMasks(Unprintable):
 class IdealMasks(Unprintable):
     """The ideal functionality in the same rounds: nothing is computed, and nothing is in them.
 
-    Parameters
-    ----------
-    plan : MaskPlan
-    server : str
-    ledgers : mapping of str to Ledger
-        Work that is not done is counted, and takes no time.
-    opened : mapping of str to SurvivorSets
-        Real clients would open nothing that these refuse.
+    `ledgers`: Work that is not done is counted, and takes no time.
+    `opened`: Real clients would open nothing that these refuse.
     """
 
     def __init__(
@@ -204,10 +191,7 @@ class IdealMasks(Unprintable):
 def read_roster(text: bytes, names: Sequence[str]) -> list[Advertisement]:
     """Read the keys of these parties, one after the other.
 
-    Raises
-    ------
-    MalformedError
-        Here and below: if the length is not as planned.
+    Raises `MalformedError`, here and below, if the length is not as planned.
     """
     keys = _pieces(text, KEY_BYTES, len(names), "the keys of everybody")
     return [Advertisement(party, key) for party, key in zip(names, keys, strict=True)]

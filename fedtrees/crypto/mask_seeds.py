@@ -6,8 +6,6 @@ seeds of a sum with a key drawn for that sum alone, tells the lock to whoever ad
 of the key to the lock.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 
@@ -60,10 +58,8 @@ def close(cipher: ChaCha20Poly1305, text: bytes, keys: bytes) -> bytes:
 def opened(cipher: ChaCha20Poly1305, closed: bytes, keys: bytes) -> bytes:
     """Open it.
 
-    Raises
-    ------
-    WrongKeyError
-        If it was changed, or closed by another, or by who was told other keys of anybody.
+    Raises `WrongKeyError` if it was changed, or closed by another, or by who was told other keys of
+    anybody.
     """
     try:
         return cipher.decrypt(_NONCE, closed, keys)
@@ -92,10 +88,7 @@ def lock(secret: Secret[bytes], seeds: Sequence[Secret[bytes]], keys: bytes) -> 
 def unlock(secret: Secret[bytes], closed: bytes, keys: bytes) -> list[Secret[bytes]]:
     """Return the seeds.
 
-    Raises
-    ------
-    WrongKeyError
-        If it is not the key to this lock, or was made among other keys.
+    Raises `WrongKeyError` if it is not the key to this lock, or was made among other keys.
     """
     text = opened(_lock(secret), closed, keys)
     return [Secret(text[i : i + KEY_BYTES]) for i in range(0, len(text), KEY_BYTES)]
@@ -126,9 +119,6 @@ def tag(
         `agreed_keys`.
     among : sequence of str
         Whose masks are on the array, its owner among them, in the plan's order.
-    index : int
-    shape : tuple of int
-    values : bytes
     """
     bound = [keys, f"{index} {shape}".encode(), *(name.encode() for name in among)]
     key = expanded(seed, _joined([b"tag", *bound]))

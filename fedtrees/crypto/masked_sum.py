@@ -5,8 +5,6 @@ A machine with plain data in and out: `take_keys`, `roster`; `take_deal`, `boxes
 nothing else.
 """
 
-from __future__ import annotations
-
 import hmac
 import math
 from collections.abc import Callable, Collection
@@ -20,12 +18,7 @@ from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.mask_seeds import agreed_keys, commitment, self_seed, tag, unlock
 from fedtrees.crypto.masking_party import adds, check_index, check_roster
-from fedtrees.sealing.errors import (
-    LateError,
-    MalformedError,
-    RepeatedError,
-    WrongKeyError,
-)
+from fedtrees.sealing.errors import LateError, MalformedError, RepeatedError, WrongKeyError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Secret, Unprintable
 
@@ -33,13 +26,7 @@ Taken = TypeVar("Taken", Advertisement, Deal, MaskedArray, Unmasking)
 
 
 class MaskedSum(Unprintable):
-    """Whoever adds masked arrays and opens the sums.
-
-    Parameters
-    ----------
-    plan : MaskPlan
-    ledger : Ledger, optional
-    """
+    """Whoever adds masked arrays and opens the sums."""
 
     def __init__(self, plan: MaskPlan, ledger: Ledger | None = None) -> None:
         self.plan = plan

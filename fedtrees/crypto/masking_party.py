@@ -4,8 +4,6 @@ A machine with plain data in and out. Rounds: `advertise`, `deal`, `collect`, an
 `mask` and `unmask`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -45,15 +43,9 @@ from fedtrees.sealing.secret import Secret, Unprintable
 class MaskingParty(Unprintable):
     """One party with arrays to be added.
 
-    Parameters
-    ----------
-    plan : MaskPlan
-    name : str
-        One of the plan's parties.
-    ledger : Ledger, optional
-    randomness : Randomness
-    opened : SurvivorSets, optional
-        Of the sums it knows to be opened, those of other plans among them.
+    `name`: One of the plan's parties.
+    `opened`: SurvivorSets, optional. Of the sums it knows to be opened, those of other plans among
+        them.
     """
 
     def __init__(
@@ -157,10 +149,7 @@ class MaskingParty(Unprintable):
     def collect(self, boxes: Mapping[str, bytes]) -> None:
         """Open the boxes of those who dealt; they and this party are who masks.
 
-        Parameters
-        ----------
-        boxes : mapping of str to bytes
-            By sender.
+        `boxes`: By sender.
 
         Raises
         ------
@@ -204,12 +193,8 @@ class MaskingParty(Unprintable):
     def mask(self, index: int, array: NDArray[np.int64]) -> MaskedArray:
         """Round 2: hide an array; masks of those who share them cancel in the sum.
 
-        Parameters
-        ----------
-        index : int
-            Which of the planned sums.
-        array : int64 array
-            So small that no sum of all parties' can leave an int64.
+        `index`: Which of the planned sums.
+        `array`: int64 array. So small that no sum of all parties' can leave an int64.
 
         Raises
         ------
@@ -253,11 +238,7 @@ class MaskingParty(Unprintable):
         if it did not, never both: with both, an array could be read. Asked again for the same
         survivors it gives the same shares.
 
-        Parameters
-        ----------
-        index : int
-        survivors : sequence of str
-            Whose arrays are in the sum.
+        `survivors`: Whose arrays are in the sum.
 
         Raises
         ------

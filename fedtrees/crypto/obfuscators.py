@@ -4,8 +4,6 @@ A ciphertext is ``(1 + m n) rho mod n^2``: all its cost is rho, which does not d
 are made by whoever can make them fastest, before the values are known if there is time.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -28,11 +26,7 @@ _BATCH = 256
 class FixedBase(Unprintable):
     """Powers of a base modulo a number (Brickell et al. 1992, with a table for every digit).
 
-    Parameters
-    ----------
-    base, modulus : int
-    exponent_bits : int
-        No exponent is longer.
+    `exponent_bits`: No exponent is longer.
     """
 
     __slots__ = ("_modulus", "_rows")
@@ -68,11 +62,7 @@ class FixedBase(Unprintable):
 class Obfuscators(Unprintable, ABC):
     """A source of obfuscators of one key; none is given out twice.
 
-    Attributes
-    ----------
-    public : PublicKey
-    ledger : Ledger
-        Where they are counted when made.
+    `ledger`: Where they are counted when made.
     """
 
     __slots__ = ("ledger", "public", "randomness")
@@ -114,12 +104,6 @@ class OwnerObfuscators(Obfuscators):
     drew, the owner knows a generator: a power of it with an exponent uniform below p - 1 is
     uniform in the group, exactly as ``r^n`` is, and comes from a table. So this needs no
     assumption beyond Paillier's. For other keys, ``r^p mod p^2`` is computed as it stands.
-
-    Parameters
-    ----------
-    keys : KeyPair
-    ledger : Ledger, optional
-    randomness : Randomness
     """
 
     __slots__ = ("_inverse", "_primes", "_tables")
@@ -156,10 +140,7 @@ class DJNObfuscators(Obfuscators):
     Assumption beyond Paillier's: that such a short power of h is not told from a random element
     of the group that h generates, the elements of Jacobi symbol 1.
 
-    Raises
-    ------
-    UsageError
-        If the key has no such base.
+    Raises `UsageError` if the key has no such base.
     """
 
     __slots__ = ("_bound", "_table")

@@ -1,7 +1,5 @@
 """Encrypt, add, decrypt, send: whole numbers under a Paillier key (Paillier 1999)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from gmpy2 import invert, mpz, powmod
@@ -27,17 +25,9 @@ def encrypt(
 ) -> list[mpz]:
     """Encrypt whole numbers, negative ones as well.
 
-    Parameters
-    ----------
-    values : sequence of int
-    obfuscators : Obfuscators
-        One is used up by each value.
-    ledger : Ledger, optional
+    `obfuscators`: One is used up by each value.
 
-    Raises
-    ------
-    PlaintextOverflowError
-        If a value is beyond `greatest`.
+    Raises `PlaintextOverflowError` if a value is beyond `greatest`.
     """
     public, ledger = obfuscators.public, ledger or Ledger()
     bound = greatest(public)
@@ -54,10 +44,8 @@ def encrypt(
 def decrypt(ciphertexts: Sequence[mpz], keys: KeyPair, ledger: Ledger | None = None) -> list[int]:
     """Decrypt modulo p^2 and q^2 (Paillier 1999, 7) and return signed numbers.
 
-    Raises
-    ------
-    PlaintextOverflowError
-        If a plaintext lies where only an overflow ends: a sum was too large, or the key is wrong.
+    Raises `PlaintextOverflowError` if a plaintext lies where only an overflow ends: a sum was too
+    large, or the key is wrong.
     """
     ledger = ledger or Ledger()
     first, second = keys.primes()
@@ -111,10 +99,7 @@ def to_bytes(ciphertexts: Iterable[mpz], public: PublicKey) -> bytes:
 def from_bytes(payload: bytes, count: int, public: PublicKey) -> list[mpz]:
     """Read so many ciphertexts.
 
-    Raises
-    ------
-    MalformedError
-        If the length is wrong, or a number is no ciphertext of this key.
+    Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
     """
     size = ciphertext_bytes(public.bits)
     if len(payload) != count * size:

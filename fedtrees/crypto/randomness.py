@@ -4,8 +4,6 @@ An experiment's seed is a small number that is printed in its table: who reads i
 key drawn from it.
 """
 
-from __future__ import annotations
-
 import secrets
 
 

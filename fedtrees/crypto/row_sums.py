@@ -1,7 +1,5 @@
 """Sums over bins of rows that their owner encrypted, in bytes (`fedtrees.sealing.row_sums`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -23,12 +21,7 @@ from fedtrees.sealing.slots import Slots
 class KeyedRowSums(Unprintable):
     """The side of the holder of the key, which encrypts rows and opens sums.
 
-    Parameters
-    ----------
-    bits : int
-        Of the key, where none is given.
-    ledger : Ledger
-    keys : KeyPair, optional
+    `bits`: Of the key, where none is given.
     """
 
     def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
@@ -48,10 +41,7 @@ class KeyedRowSums(Unprintable):
     def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
         """Decrypt a party's sums, int64, shape `Sums.shape`.
 
-        Raises
-        ------
-        MalformedError
-            If the length is wrong, or a number is no ciphertext of this key.
+        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
         """
         ends = np.cumsum([0, *(t.nbytes for t in sums.traffic(self._public.bits))]).tolist()
         if len(payload) != ends[-1]:
@@ -71,11 +61,6 @@ class BlindRowSums(Unprintable):
     Every ciphertext that it sends is hidden by ``r^n``. The holder knows the obfuscators of the
     rows, and short powers of one base would leave the class of their product modulo the powers of
     that base as it is: its Jacobi symbol tells which rows may have been added.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    randomness : Randomness
     """
 
     def __init__(self, ledger: Ledger, randomness: Randomness = SYSTEM) -> None:
@@ -85,10 +70,7 @@ class BlindRowSums(Unprintable):
     def learn(self, key: bytes, bits: int) -> None:
         """Take in the public key.
 
-        Raises
-        ------
-        MalformedError
-            If it is none.
+        Raises `MalformedError` if it is none.
         """
         self._public = PublicKey.from_payload(key, bits)
         self._hiding = PlainObfuscators(self._public, self.ledger, self._randomness)

@@ -1,7 +1,5 @@
 """Secrets shared so that any `threshold` shares tell them and fewer tell nothing (Shamir 1979)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -19,10 +17,7 @@ def share(
 ) -> dict[int, bytes]:
     """Share a secret of 32 bytes over points other than 0.
 
-    Returns
-    -------
-    dict of int to bytes
-        The share of every point, 33 bytes.
+    Returns: dict of int to bytes. The share of every point, 33 bytes.
     """
     start = int.from_bytes(secret.reveal(), "big")
     coefficients = [start, *(randomness.below(PRIME) for _ in range(threshold - 1))]
@@ -53,12 +48,8 @@ def _at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
 def combine(shares: Mapping[int, bytes], threshold: int) -> Secret[bytes]:
     """Return the secret that shares tell, from the first `threshold` of them.
 
-    Raises
-    ------
-    TooFewPartiesError
-        If there are fewer.
-    MalformedError
-        If a share is no element of the field, or they tell more than 32 bytes: one is wrong.
+    Raises `TooFewPartiesError` if there are fewer. Raises `MalformedError` if a share is no element
+    of the field, or they tell more than 32 bytes: one is wrong.
     """
     if len(shares) < threshold:
         raise TooFewPartiesError(

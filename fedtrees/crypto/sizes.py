@@ -1,7 +1,5 @@
 """What crosses under masks, without making any: for ideal runs with the same traffic."""
 
-from __future__ import annotations
-
 from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.mask_messages import MaskPlan
 from fedtrees.crypto.shamir import SHARE_BYTES

@@ -7,8 +7,6 @@ Two whose survivors differ by one party tell that party's part by subtraction; t
 b and c, a and c, tell everybody's (So et al. 2023).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
@@ -20,10 +18,7 @@ _Row = Mapping[str, Fraction]
 class SurvivorSets:
     """The sets of survivors whose sums one party knows to be opened.
 
-    Parameters
-    ----------
-    exposing : bool
-        Admit every set, whatever the sums tell together.
+    `exposing`: Admit every set, whatever the sums tell together.
     """
 
     def __init__(self, *, exposing: bool = False) -> None:
@@ -34,11 +29,8 @@ class SurvivorSets:
     def admit(self, survivors: Iterable[str]) -> None:
         """Enter a set whose sum is about to be opened.
 
-        Raises
-        ------
-        ExposureError
-            If some combination of its sum and those before is the part of one party, and that was
-            not allowed. The set is not entered then.
+        Raises `ExposureError` if some combination of its sum and those before is the part of one
+        party, and that was not allowed. The set is not entered then.
         """
         names = frozenset(survivors)
         if not self._exposing and names not in self._known:

@@ -1,7 +1,5 @@
 """Whole numbers in vectors under one Paillier key, computed (`fedtrees.sealing.vectors`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -20,12 +18,7 @@ from fedtrees.sealing.vectors import Integers
 class KeyedVectors(Unprintable):
     """The side of the holder of the key, which opens what others computed.
 
-    Parameters
-    ----------
-    bits : int
-        Of the key, where none is given.
-    ledger : Ledger
-    keys : KeyPair, optional
+    `bits`: Of the key, where none is given.
     """
 
     def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
@@ -47,12 +40,7 @@ class KeyedVectors(Unprintable):
 
 
 class BlindVectors(Unprintable):
-    """The side of whoever encrypts and computes with the public key alone.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    """
+    """The side of whoever encrypts and computes with the public key alone."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -60,10 +48,7 @@ class BlindVectors(Unprintable):
     def learn(self, key: bytes, bits: int) -> None:
         """Take in the public key.
 
-        Raises
-        ------
-        MalformedError
-            If it is none.
+        Raises `MalformedError` if it is none.
         """
         self._public = PublicKey.from_payload(key, bits)
         self._short = DJNObfuscators(self._public, self.ledger)

@@ -1,7 +1,5 @@
 """Tables that come with scikit-learn: always there, no file and no network needed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The datasets fedtrees knows by name."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -187,20 +185,12 @@ def names() -> tuple[str, ...]:
 def load(name: str = DEFAULT, directory: str | os.PathLike[str] | None = None) -> Dataset:
     """Load a dataset by name.
 
-    Parameters
-    ----------
-    name : str
-        One of `names`.
-    directory : path, optional
-        Where the data files lie; default as `fedtrees.data.sources.data_directory`.
-        Bundled datasets need none.
+    `name`: One of `names`.
+    `directory`: path, optional. Where the data files lie; default as
+        `fedtrees.data.sources.data_directory`. Bundled datasets need none.
 
-    Raises
-    ------
-    UsageError
-        Unknown name.
-    DataError
-        The file is missing, has another checksum, or cannot be used.
+    Raises `UsageError`: unknown name. Raises `DataError`: the file is missing, has another
+    checksum, or cannot be used.
     """
     if name in BUNDLED:
         return BUNDLED[name]()

@@ -1,7 +1,5 @@
 """What the cells of a text table stand for: missing values, numbers, dates."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Rows that lie with clients already: a file for each, or a column that names who has the row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +28,9 @@ def load_clients(
 ) -> Dataset:
     """Make a dataset of rows that clients hold.
 
+    Raises `DataError`: files of different columns, a row of nobody, fewer than two clients; and as
+    `load_csv`. Raises `UsageError`: the column is the target; as `load_csv`.
+
     Parameters
     ----------
     paths : sequence of path
@@ -45,13 +46,6 @@ def load_clients(
     -------
     Dataset
         With `owners`, the client of every row, numbered in the order in which they appear.
-
-    Raises
-    ------
-    DataError
-        Files of different columns, a row of nobody, fewer than two clients; and as `load_csv`.
-    UsageError
-        The column is the target; as `load_csv`.
     """
     said = Declared(**declared)
     tables = [read_table(path, separator, (target,)) for path in paths]

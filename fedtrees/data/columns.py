@@ -1,7 +1,5 @@
 """How the columns of a table are spread over parties that hold the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -100,6 +98,9 @@ def spread_columns(
 ) -> Columns:
     """Return the columns of each party, ascending positions in the schema.
 
+    Raises `UsageError`: unknown partition, party or column; shares beyond 1; more parties than
+    columns or files.
+
     Parameters
     ----------
     name : str
@@ -107,17 +108,10 @@ def spread_columns(
         is spread by file where nothing else is asked for.
     given : mapping of str to value
         What stands in the brackets, by party.
-    schema : Schema
     names : sequence of str
         Of the parties, the labelled one first.
-    rng : Generator
     files : sequence of sequence of int
         Columns of each file, where there are several.
-
-    Raises
-    ------
-    UsageError
-        Unknown partition, party or column; shares beyond 1; more parties than columns or files.
     """
     unknown = [party for party in given if party not in names]
     if unknown:

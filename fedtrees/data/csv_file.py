@@ -114,25 +114,16 @@ def _stripped(cells: Sequence[str]) -> str:
 def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -> TextTable:
     """Read a text table: UTF-8, UTF-16 with a byte order mark, or Windows-1252.
 
-    Parameters
-    ----------
-    path : path
-    separator : str
-        One character; empty: commas, semicolons, tabs, bars or spaces, whichever makes equal lines.
-    named : sequence of str
-        Columns known to exist: a first line that has one of them is a header.
+    Raises `DataError`: the file is missing, unreadable, empty, not text, or ends in the middle of a
+    quoted cell; it has no rows, or more than `MOST_RAGGED` of them are of another width than the
+    header.
 
-    Returns
-    -------
-    TextTable
-        Columns without a name get one (``column3``), and so do all of them where the first line
-        holds data; of columns with one name the second becomes ``name.2``.
+    `separator`: One character; empty: commas, semicolons, tabs, bars or spaces, whichever makes
+        equal lines.
+    `named`: Columns known to exist: a first line that has one of them is a header.
 
-    Raises
-    ------
-    DataError
-        The file is missing, unreadable, empty, not text, or ends in the middle of a quoted cell; it
-        has no rows, or more than `MOST_RAGGED` of them are of another width than the header.
+    Returns: Columns without a name get one (``column3``), and so do all of them where the first
+    line holds data; of columns with one name the second becomes ``name.2``.
     """
     path, given = Path(path), separator
     encoding, notes = _encoding(path)

@@ -1,7 +1,5 @@
 """Columns of a text table as they are declared: numbers, codes of categories, targets."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -12,14 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import (
-    DataError,
-    Problem,
-    Problems,
-    UsageError,
-    closest,
-    did_you_mean,
-)
+from fedtrees.core.errors import DataError, Problem, Problems, UsageError, closest, did_you_mean
 from fedtrees.core.schema import Feature
 from fedtrees.data.cells import decimal_of, missing, numbers
 from fedtrees.data.csv_file import TextTable

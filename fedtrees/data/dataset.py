@@ -1,7 +1,5 @@
 """A table that passed every check, with its schema and a digest of its content."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -26,7 +24,6 @@ class Dataset:
 
     Attributes
     ----------
-    name : str
     schema : Schema
         ``len(schema.features) == table.X.shape[1]``. Columns are declared complete where they are.
     table : Table
@@ -127,6 +124,11 @@ def prepare(
 ) -> Dataset:
     """Check raw arrays and make a `Dataset` of them.
 
+    Raises `DataError`: empty table, text or infinite values in a feature, values beyond 1.7e38, a
+    one-hot group of which a row has another number of columns than one, missing targets, fewer or
+    more classes than the schema has, a numeric target that is constant or too large or too narrow
+    for trees in single precision, duplicate or unmatched column names.
+
     Parameters
     ----------
     X : array, shape (n, d)
@@ -135,14 +137,6 @@ def prepare(
         Class codes 0 to K-1, as many as the schema has classes; numbers where it has none.
     place : callable, optional
         Where row i came from (``"line 7"``), for messages; default ``"row i"``, from 0.
-
-    Raises
-    ------
-    DataError
-        Empty table, text or infinite values in a feature, values beyond 1.7e38, a one-hot group
-        of which a row has another number of columns than one, missing targets, fewer or more
-        classes than the schema has, a numeric target that is constant or too large or too narrow
-        for trees in single precision, duplicate or unmatched column names.
     """
     X, y = np.asarray(X), np.asarray(y)
     if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:

@@ -1,7 +1,5 @@
 """Download one known data file. The only code of the project that uses the network."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os
@@ -23,6 +21,10 @@ _CHUNK = 1 << 16
 def fetch(name: str, directory: str | Path, url: str | None = None) -> Path:
     """Download a data file, check it, and only then give it its name.
 
+    Raises `UsageError`: unknown name. Raises `DataError`: no address known, the server cannot be
+    reached or refuses, the download is cut short or too large, the checksum differs (nothing is
+    kept then), or the folder cannot be written.
+
     Parameters
     ----------
     name : str
@@ -36,14 +38,6 @@ def fetch(name: str, directory: str | Path, url: str | None = None) -> Path:
     -------
     Path
         The file in `directory`.
-
-    Raises
-    ------
-    UsageError
-        Unknown name.
-    DataError
-        No address known, the server cannot be reached or refuses, the download is cut short or
-        too large, the checksum differs (nothing is kept then), or the folder cannot be written.
     """
     if name not in SOURCES:
         raise UsageError(f"nothing to fetch for {name!r}{did_you_mean(name, SOURCES)}")

@@ -1,7 +1,5 @@
 """Split a dataset into training rows, held-out test rows and a reserve nobody holds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

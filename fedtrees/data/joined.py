@@ -1,7 +1,5 @@
 """One CSV file per party, joined by an id column: the same rows, each party's columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +27,10 @@ def load_joined(
 
     Private set intersection is taken to be done: all files name the same ids, in any order.
 
+    Raises `DataError`: an id that is missing, stands twice in a file, or is not in every file or
+    not written alike there; a column in two files; a file other than the first without columns;
+    labels elsewhere; and as `load_csv`. Raises `UsageError`: the target is the id; as `load_csv`.
+
     Parameters
     ----------
     paths : sequence of path
@@ -39,15 +41,6 @@ def load_joined(
         Name of the column, in every file, that says which row it is.
     separator, name, **declared
         As in `fedtrees.data.own_table.load_csv`, over the columns of all files.
-
-    Raises
-    ------
-    DataError
-        An id that is missing, stands twice in a file, or is not in every file or not written alike
-        there; a column in two files; a file other than the first without columns; labels
-        elsewhere; and as `load_csv`.
-    UsageError
-        The target is the id; as `load_csv`.
     """
     said = Declared(**declared)
     if target == id:

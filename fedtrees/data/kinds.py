@@ -4,8 +4,6 @@ All that is told here is told from the whole table, held-out rows included, and 
 knowledge: parties agree on it before they train, and blind adversaries know it (`Feature`).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -51,41 +49,25 @@ _LONGEST_MISSING = max(map(len, MISSING))
 
 @dataclass(frozen=True)
 class Column:
-    """What one column was found to hold.
-
-    Attributes
-    ----------
-    name : str
-    kind : str
-        ``number``, ``category``, ``yes/no``, ``date``, ``id``, ``text`` (free text) or ``empty``.
-    rows, present, distinct : int
-        Rows; cells that are not missing; different ones among those.
-    reads : str
-        How cells stand for numbers: with a decimal ``.`` or ``,``, as a ``date`` (days since
-        1970-01-01); empty: they do not.
-    order : tuple of str
-        Names of the categories in the order of their codes.
-    merged : mapping of str to str
-        Category of cells that are not written like its name.
-    out : str
-        Why the column is left out unless it is asked for; empty: it is used.
-    note : str
-        What else a reader should know.
-    merges : int
-        How many different whole numbers fall together as float32.
-    """
+    """What one column was found to hold."""
 
     name: str
+    # ``number``, ``category``, ``yes/no``, ``date``, ``id``, ``text`` (free text) or ``empty``
     kind: Kind
+    # rows, present, distinct: rows; cells that are not missing; different ones among those
     rows: int
     present: int
     distinct: int
+    # how cells stand for numbers: with a decimal ``.`` or ``,``, as a ``date`` (days since
+    # 1970-01-01); empty: they do not
     reads: str = ""
+    # names of the categories in the order of their codes
     order: tuple[str, ...] = field(default=(), repr=False)
+    # category of cells that are not written like its name
     merged: Mapping[str, str] = field(default_factory=dict, repr=False)
-    out: str = ""
-    note: str = ""
-    merges: int = 0
+    out: str = ""  # why the column is left out unless it is asked for; empty: it is used
+    note: str = ""  # what else a reader should know
+    merges: int = 0  # how many different whole numbers fall together as float32
 
     @property
     def decimal_comma(self) -> bool:

@@ -1,7 +1,5 @@
 """Layouts: how a table is laid out over the parties that hold some of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

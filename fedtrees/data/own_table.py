@@ -1,7 +1,5 @@
 """A table of one's own: a CSV file whose columns are inferred where nothing declares them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,26 +31,16 @@ _LISTED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What is said of a table's columns; the rest is inferred.
+    """What is said of a table's columns; the rest is inferred."""
 
-    Attributes
-    ----------
-    task : {"", "binary", "classes", "number"}
-        What the target is; empty: inferred.
-    positive : str or None
-        The class coded 1; every other one becomes class 0.
-    categorical, keep, drop : sequence of str
-        Columns to be coded; to be used although they look like ids, dates or free text; to be left
-        out.
-    ranges : mapping of str to (float, float)
-        Declared public ranges of columns of numbers; never computed from the file.
-    """
-
-    task: str = ""
-    positive: str | None = None
+    task: str = ""  # {"", "binary", "classes", "number"}: what the target is; empty: inferred
+    positive: str | None = None  # the class coded 1; every other one becomes class 0
+    # categorical, keep, drop: columns to be coded; to be used although they look like ids, dates or
+    # free text; to be left out
     categorical: Sequence[str] = ()
     keep: Sequence[str] = ()
     drop: Sequence[str] = ()
+    # declared public ranges of columns of numbers; never computed from the file
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,7 +69,6 @@ def load_csv(
 
     Parameters
     ----------
-    path : path
     target : str
         Name of the label column. Rows without it are left out.
     separator : str

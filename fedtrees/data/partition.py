@@ -1,7 +1,5 @@
 """How the rows of a table are spread over clients."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -134,21 +132,11 @@ OF_COLUMNS = ({*COLUMN_PARTITIONS} - {*PARTITIONS}) | {BY_FILE}
 class Partition:
     """A partition by name with its parameters, checked at construction.
 
-    Attributes
-    ----------
-    name : str
-        Key of `PARTITIONS`, or how columns are spread (`fedtrees.data.columns`).
-    params : mapping of str to value
-        Keyword parameters of that function.
-
-    Raises
-    ------
-    UsageError
-        Unknown name or parameter.
+    Raises `UsageError`: unknown name or parameter.
     """
 
-    name: str = "iid"
-    params: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "iid"  # key of `PARTITIONS`, or how columns are spread (`fedtrees.data.columns`)
+    params: Mapping[str, Any] = field(default_factory=dict)  # keyword parameters of that function
 
     def __post_init__(self) -> None:
         if self.name == BY_CLIENT and not self.params:
@@ -183,25 +171,14 @@ def split(
 ) -> list[Rows]:
     """Return the row numbers of each client: disjoint, covering, sorted, none empty.
 
-    Parameters
-    ----------
-    partition : Partition or str
-        A bare name means its default parameters.
-    clients : int
-        At least 1, at most the number of rows.
+    `partition`: A bare name means its default parameters.
+    `clients`: At least 1, at most the number of rows.
 
-    Returns
-    -------
-    list of int arrays
-        A client left empty by the draw receives one row of the largest client. Clients of one
-        row or one class are possible and allowed.
+    Raises `DataError`: more clients than rows, or fewer than one client. Raises `UsageError`:
+    unknown partition, parameter or feature; a parameter out of its range.
 
-    Raises
-    ------
-    DataError
-        More clients than rows, or fewer than one client.
-    UsageError
-        Unknown partition, parameter or feature; a parameter out of its range.
+    Returns: list of int arrays. A client left empty by the draw receives one row of the largest
+    client. Clients of one row or one class are possible and allowed.
     """
     if isinstance(partition, str):
         partition = Partition(partition)

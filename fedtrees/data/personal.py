@@ -1,7 +1,5 @@
 """Columns whose names look like a person's: said before anything runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 
@@ -27,11 +25,7 @@ LOOKED_AT = 50  # cells
 def kind_of(name: str, cells: Iterable[str] = ()) -> str:
     """Return what personal thing a column seems to hold, "" for none.
 
-    Parameters
-    ----------
-    name : str
-    cells : iterable of str
-        Some of its cells: addresses of e-mail are known by their look.
+    `cells`: Some of its cells: addresses of e-mail are known by their look.
     """
     spaced = re.sub(r"(?<=[a-zà-ÿ])(?=[A-Z])", " ", name)
     words = [w for w in re.split(r"[^0-9a-zA-ZÀ-ÿß]+", spaced.lower()) if w]

@@ -1,7 +1,5 @@
 """A named dataset with other rows: ``stroke[rows=1000]``, ``pima[copies=2]``, ``[missing=0.5]``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -14,17 +12,10 @@ from fedtrees.data.dataset import Dataset
 def sample(dataset: Dataset, rows: int) -> Dataset:
     """Return a dataset of some of the rows, drawn at random and the same at every call.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Where a recipe fixes the test rows they all stay; the rows are drawn from the others.
-    rows : int
-        How many rows are drawn.
+    Raises `DataError` if the table has fewer, or the rows drawn lack a class.
 
-    Raises
-    ------
-    DataError
-        If the table has fewer, or the rows drawn lack a class.
+    `dataset`: Where a recipe fixes the test rows they all stay; the rows are drawn from the others.
+    `rows`: How many rows are drawn.
     """
     n = len(dataset.table)
     fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
@@ -67,16 +58,9 @@ def repeated(dataset: Dataset, copies: int) -> Dataset:
 def thinned(dataset: Dataset, missing: float) -> Dataset:
     """Return a dataset with cells made missing at random, the same at every call.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    missing : float
-        Probability that a cell goes missing, above 0 and below 1; labels stay.
+    `missing`: Probability that a cell goes missing, above 0 and below 1; labels stay.
 
-    Raises
-    ------
-    DataError
-        If ``missing`` is no such number.
+    Raises `DataError` if ``missing`` is no such number.
     """
     if not isinstance(missing, float) or not 0 < missing < 1:
         raise DataError(f"{dataset.name}: missing={missing!r}; give a share above 0 and below 1")

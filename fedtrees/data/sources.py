@@ -1,7 +1,5 @@
 """The data files fedtrees knows: their names, checksums and where to find them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from dataclasses import dataclass
@@ -90,17 +88,10 @@ def sha256(path: Path) -> str:
 def locate(name: str, directory: str | Path | None = None) -> Path:
     """Return the checked path of a known data file.
 
-    Parameters
-    ----------
-    name : str
-        Key of `SOURCES`.
-    directory : path, optional
-        Default: as `data_directory`.
+    Raises `DataError`: no such file in it, or a file with another checksum.
 
-    Raises
-    ------
-    DataError
-        No such file in it, or a file with another checksum.
+    `name`: Key of `SOURCES`.
+    `directory`: path, optional. Default: as `data_directory`.
     """
     source, folder = SOURCES[name], data_directory(directory)
     remedy = (

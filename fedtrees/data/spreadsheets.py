@@ -1,7 +1,5 @@
 """Tables in other files than text: Excel workbooks and Parquet, read as the text they show."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Stroke table: the recipe of the published TimberStrike runs, and the table without SMOTE."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +45,7 @@ def stroke(path: Path) -> Dataset:
     positives, never existed: a reconstruction score on this table is partly about
     interpolations. Source: Di Gennaro et al., ``stroke_data_prepr.ipynb``.
 
-    Raises
-    ------
-    DataError
-        imbalanced-learn is not installed.
+    Raises `DataError`: imbalanced-learn is not installed.
     """
     try:
         from imblearn.over_sampling import SMOTE

@@ -1,7 +1,5 @@
 """Federated gradient boosting for scikit-learn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from os import PathLike

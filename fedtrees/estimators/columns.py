@@ -1,7 +1,5 @@
 """From what scikit-learn's users pass to float32 rows: categories, missing values, limits, cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 

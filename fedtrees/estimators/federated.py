@@ -1,7 +1,5 @@
 """What all federated estimators share: rows are spread over clients and a protocol is run."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from numbers import Integral

@@ -1,7 +1,5 @@
 """Federated random forests for scikit-learn."""
 
-from __future__ import annotations
-
 from os import PathLike
 from typing import Any, ClassVar, Self
 

@@ -1,7 +1,5 @@
 """A scorer for scikit-learn's searches: how much an attack reads beyond the blind baseline."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

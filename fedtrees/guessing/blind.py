@@ -1,7 +1,5 @@
 """What an adversary guesses who sees nothing: the line every score stands on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -55,6 +53,9 @@ def blind_guesses(
 ) -> dict[str, Table]:
     """Return the guesses of an adversary with an empty transcript, by name.
 
+    Raises `DataError`: ``n`` below 1, ``counts`` that are no numbers of rows of the schema's
+    classes, or `own` of another width.
+
     Parameters
     ----------
     own : Table or None
@@ -84,12 +85,6 @@ def blind_guesses(
         rows that most of those have. With no own rows only ``uniform`` and, where a number
         has a declared range, ``skewed`` and ``low`` (`SKEWED`), the consensus of each, and
         ``constant``, the middle of the range.
-
-    Raises
-    ------
-    DataError
-        ``n`` below 1, ``counts`` that are no numbers of rows of the schema's classes, or `own` of
-        another width.
     """
     if n < 1:
         raise DataError(f"n={n}: a guess needs at least one row")

@@ -1,7 +1,5 @@
 """Labels guessed from columns alone: clusters of rows, in several ways."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 
@@ -50,13 +48,8 @@ def clusterings(X: Floats, count: int, rng: np.random.Generator) -> dict[str, In
     Jordan and Weiss 2001), each of columns in [0, 1], and with ``-z`` of standardised ones. No one
     method is best: where classes are unbalanced K-means finds next to nothing that others find.
 
-    Parameters
-    ----------
-    X : float64 array, shape (n, c)
-        Columns in [0, 1] without missing values.
-    count : int
-        Clusters, two or more; `X` has at least as many rows.
-    rng : numpy.random.Generator
+    `X`: float64 array, shape (n, c). Columns in [0, 1] without missing values.
+    `count`: Clusters, two or more; `X` has at least as many rows.
     """
     spread = X.std(axis=0)
     found = dict[str, Ints]()

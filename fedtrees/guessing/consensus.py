@@ -1,7 +1,5 @@
 """Sharpen samples of a table by matching them row to row and voting per cell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -130,13 +128,14 @@ def matched_consensus(
     with (`best_value`), missing where most are; the label its majority. The result is the
     reference of the next round.
 
+    Raises `DataError`: more than 254 features.
+
     Parameters
     ----------
     samples : sequence of Table
         Tables of n rows each.
     width : float64 array, shape (d,) or (d + 1,)
         Accepted difference per feature; 0 means equality. A last entry for the label is ignored.
-    rounds : int
     block : int
         Most slots matched at once: a table of more is cut into equal blocks in row order, which
         rows of independent draws allow; time then grows with n, not n squared.
@@ -149,11 +148,6 @@ def matched_consensus(
     -------
     Table
         n rows.
-
-    Raises
-    ------
-    DataError
-        More than 254 features.
 
     Notes
     -----

@@ -1,7 +1,5 @@
 """Guess the rows that are there exactly, as often as they are expected."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,18 +75,11 @@ def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np
     in most samples, which then is taken in each of them (greedy maximum coverage: Nemhauser,
     Wolsey and Fisher 1978). Below `LEAST` the rows not taken make up tables of their own.
 
-    Parameters
-    ----------
-    candidates : Table
-    samples : sequence of Table
-        Tables of n rows each, of independent draws: a thousand rows are covered at once.
-    width : float64 array, shape (d,) or (d + 1,)
-        Accepted difference per feature; 0 means equality. A last entry for the label is ignored.
+    `samples`: Tables of n rows each, of independent draws: a thousand rows are covered at once.
+    `width`: float64 array, shape (d,) or (d + 1,). Accepted difference per feature; 0 means
+        equality. A last entry for the label is ignored.
 
-    Returns
-    -------
-    Table
-        n rows.
+    Returns: n rows.
     """
     n, d = samples[0].X.shape
     rows_once = np.unique(np.nan_to_num(_columns(candidates), nan=1e300), axis=0, return_index=True)

@@ -1,7 +1,5 @@
 """Draw rows like those at hand: redraw cells from rows with a similar prediction."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,13 +23,8 @@ class ChainedEquations:
     A column is predicted from all others by ridge regression on ranks and on indicators of values;
     a redrawn cell takes the value of a row with a similar prediction.
 
-    Parameters
-    ----------
-    own : Table
-        Rows that predict and give values.
-    schema : Schema
-    rng : numpy.random.Generator
-        Chooses 1,000 rows where there are more.
+    `own`: Rows that predict and give values.
+    `rng`: Chooses 1,000 rows where there are more.
 
     Notes
     -----

@@ -8,8 +8,6 @@ raises is about the largest mismatch of a pair, not n, which is what makes it qu
 of 11 columns take a quarter of a second where a general solver takes half a minute.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -54,6 +52,8 @@ def mismatch_counts(
 ) -> NDArray[np.uint8]:
     """Count, for every pair, the columns that disagree.
 
+    Raises `DataError`: more than 255 columns, differing widths, or more than `MAX_CELLS` pairs.
+
     Parameters
     ----------
     true_rows : float array, shape (n, c)
@@ -65,11 +65,6 @@ def mismatch_counts(
     Returns
     -------
     uint8 array, shape (n, m)
-
-    Raises
-    ------
-    DataError
-        More than 255 columns, differing widths, or more than `MAX_CELLS` pairs.
     """
     check_pair(true_rows.shape, guessed_rows.shape)
     A = np.ascontiguousarray(true_rows, dtype=np.float64)
@@ -365,6 +360,8 @@ def graded_costs(
 ) -> NDArray[np.uint8]:
     """Sum ``weight * min(|x - g| / scale, 1)`` over the columns, each rounded to an integer.
 
+    Raises `DataError` as `mismatch_counts`, or weights above 255 in all.
+
     Parameters
     ----------
     true_rows : float array, shape (n, c)
@@ -378,11 +375,6 @@ def graded_costs(
     Returns
     -------
     uint8 array, shape (n, m)
-
-    Raises
-    ------
-    DataError
-        As `mismatch_counts`, or weights above 255 in all.
     """
     check_pair(true_rows.shape, guessed_rows.shape)
     if int(np.sum(weight)) > 255:

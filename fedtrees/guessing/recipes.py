@@ -1,7 +1,5 @@
 """Which blind recipe suits a table, told from own rows alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,20 +30,11 @@ _HIDDEN, _MOST_HIDDEN, _HIDDEN_IN_ALL, _DRAWS = 0.25, 50, 150, 16
 
 @dataclass(frozen=True)
 class Recipe:
-    """What own rows say of guessing rows like them.
+    """What own rows say of guessing rows like them."""
 
-    Attributes
-    ----------
-    share : float
-        Of `SHARES`, the share of a row's cells to take from other own rows.
-    guess : str
-        The blind guess, by its name in `fedtrees.guessing.blind.blind_guesses`.
-    apart : str
-        Draws of rows like own ones that are not the rows of the guess; empty: those of its `kind`.
-    """
-
-    share: float
-    guess: str
+    share: float  # of `SHARES`, the share of a row's cells to take from other own rows
+    guess: str  # the blind guess, by its name in `fedtrees.guessing.blind.blind_guesses`
+    # draws of rows like own ones that are not the rows of the guess; empty: those of its `kind`
     apart: str = ""
 
     @property
@@ -61,28 +50,23 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     missing (rows of the best share; of few rows, *given-label*), where rows repeat (`COPIES`) and
     on binary tables (*frequent*); enough own rows may tell another.
 
-    Parameters
-    ----------
-    own : Table
-        Fewer than `TOLD_BY` tell nothing: the share is a tenth, or three of fewer than
-        `FEWEST_ROWS`.
-    schema : Schema
-    rng : numpy.random.Generator
+    `own`: Fewer than `TOLD_BY` tell nothing: the share is a tenth, or three of fewer than
+    `FEWEST_ROWS`.
     """
     usual = usual_guess(own)
     if len(own) < TOLD_BY:
         return Recipe(SHARES["mixed-30" if len(own) < FEWEST_ROWS else "mixed-10"], usual)
     heard = len(own) >= HEARD_FROM and usual not in ("frequent", COPIES)
     # a guess of own rows as they are looks too good in draws that repeat them
-    apart = "imputed" if heard and usual == "imputed+refined" else ""
+    apart = usual.partition("+")[0] if heard else ""
     shares = {f"{kind}+consensus": share for kind, share in SHARES.items()}
     score = _cross_validated(
         own, schema, [*shares, "imputed+refined"][: None if heard else -1], rng
     )
     best = max(shares, key=lambda name: score[name])
     if heard:
-        ahead = score[best] > score["imputed+refined"] + CLEAR_LEAD
-        usual = best if ahead else "imputed+refined"
+        first = max(score, key=lambda name: score[name])
+        usual = first if score[first] > score[usual] + CLEAR_LEAD else usual
     elif usual == "given-label+consensus":
         usual = best
     return Recipe(shares[best], usual, apart)
@@ -118,12 +102,8 @@ def _cross_validated(
 def agreement(guess: Table, rows: Table, width: NDArray[np.float64]) -> float:
     """Return the reconstruction accuracy of a guess if these were the true rows, 0 to 1.
 
-    Parameters
-    ----------
-    guess, rows : Table
-        m and n rows; of more guesses than rows the first n count.
-    width : float64 array, shape (d + 1,)
-        Accepted difference per feature and of the label.
+    `guess, rows`: m and n rows; of more guesses than rows the first n count.
+    `width`: float64 array, shape (d + 1,). Accepted difference per feature and of the label.
     """
     truth = np.column_stack([rows.X, rows.y])
     guessed = np.column_stack([guess.X, guess.y])[: len(rows)]

@@ -3,8 +3,6 @@
 Rows are then all of one class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

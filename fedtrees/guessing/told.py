@@ -1,7 +1,5 @@
 """Guesses of rows of which some columns are told."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

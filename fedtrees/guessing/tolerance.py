@@ -18,12 +18,10 @@ SIGMA_SHARE = 0.319
 class Tolerance:
     """How far a guess may be off, fixed by the true scored rows.
 
-    Attributes
-    ----------
-    width : float64 array, shape (d + 1,)
-        Largest accepted difference per feature and, last, of the label; 0 means equality.
-    range : float64 array, shape (d + 1,)
-        Largest minus smallest true value of a continuous column, 0 for the others (Gower 1971).
+    `width`: float64 array, shape (d + 1,). Largest accepted difference per feature and, last, of
+        the label; 0 means equality.
+    `range`: float64 array, shape (d + 1,). Largest minus smallest true value of a continuous
+        column, 0 for the others (Gower 1971).
     """
 
     width: NDArray[np.float64]
@@ -50,13 +48,9 @@ def estimated_width(
 ) -> NDArray[np.float64]:
     """Return the tolerances that an adversary estimates, float64, shape (d + 1,).
 
-    Parameters
-    ----------
-    own : Table or None
-        Rows it holds: they tell sigma where two values at least are present.
-    schema : Schema
-    low, high : float64 array, shape (d,)
-        Range of each column; sigma of a uniform on it stands in where own rows do not tell.
+    `own`: Rows it holds: they tell sigma where two values at least are present.
+    `low, high`: float64 array, shape (d,). Range of each column; sigma of a uniform on it stands in
+        where own rows do not tell.
     """
     sigma = np.append((high - low) / np.sqrt(12), 0.0)
     width = np.where(np.append(schema.categorical, True), 0.0, SIGMA_SHARE * sigma)

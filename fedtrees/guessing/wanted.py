@@ -1,7 +1,5 @@
 """How many rows are guessed of a large table."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedtrees.core.schema import Table

@@ -4,8 +4,6 @@ No sockets, so no network and no service of this machine; no memory, queues or k
 could find by a number; no way into another process.
 """
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import struct

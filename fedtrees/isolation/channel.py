@@ -1,7 +1,5 @@
 """A channel between two processes: values, one after the other, each led by its length."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -32,12 +30,8 @@ class Channel:
     def send(self, value: Any) -> None:
         """Write a value.
 
-        Raises
-        ------
-        DataError
-            If it cannot be packed; nothing is written then.
-        Closed
-            If nobody reads it.
+        Raises `DataError` if it cannot be packed; nothing is written then. Raises `Closed` if
+        nobody reads it.
         """
         self.send_packed(pack(value))
 
@@ -54,12 +48,8 @@ class Channel:
     def receive(self, types: Iterable[type] = (), most: int | None = None) -> Any:
         """Read a value.
 
-        Parameters
-        ----------
-        types : iterable of type
-            Dataclasses that may occur in it.
-        most : int, optional
-            Refuse more bytes than these.
+        `types`: Dataclasses that may occur in it.
+        `most`: int, optional. Refuse more bytes than these.
 
         Raises
         ------

@@ -6,8 +6,6 @@ answers one view and ends. Before a copy loads any attack that is not built in, 
 and the network.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

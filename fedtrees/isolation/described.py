@@ -1,7 +1,5 @@
 """What a plugin file registers and does when it is imported, in a process that holds no truth."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

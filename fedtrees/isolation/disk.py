@@ -5,8 +5,6 @@ that no rule names can be neither opened nor made. What is open already stays so
 exists, and how large it is, can be asked still.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

@@ -1,7 +1,5 @@
 """A guess as a value, and back: made anew of plain arrays and numbers where it is scored."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -17,17 +15,9 @@ from fedtrees.core.values import type_name
 def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
     """Return a guess as a value.
 
-    Parameters
-    ----------
-    guess : object
-    attack : str
-    scored : collection of str
-        Names of the types of claims that can be scored.
+    `scored`: Names of the types of claims that can be scored.
 
-    Raises
-    ------
-    ProtocolError
-        If it is none, or claims something else.
+    Raises `ProtocolError` if it is none, or claims something else.
     """
     if not isinstance(guess, Guess):
         raise ProtocolError(f"attack {attack!r} returned a {type(guess).__name__}; return a Guess")
@@ -43,10 +33,7 @@ def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
 def guess_of(value: Any) -> Guess:
     """Return the guess that was told.
 
-    Raises
-    ------
-    ProtocolError
-        If the value is no guess.
+    Raises `ProtocolError` if the value is no guess.
     """
     if not isinstance(value, dict) or set(value) != {"claims", "notes"}:
         raise ProtocolError("an attack answered with something else than a guess")

@@ -5,8 +5,6 @@ writes none: what is not there is compiled by the process that it was copied fro
 attack.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -85,10 +83,7 @@ def folders() -> list[Path]:
 def only_read(ask: Callable[[bytes], bool]) -> None:
     """Let numba take machine code from files and write none, from here on.
 
-    Parameters
-    ----------
-    ask : callable
-        Have a kernel compiled elsewhere (`compiled`) and tell whether it was: then it is read.
+    `ask`: Have a kernel compiled elsewhere (`compiled`) and tell whether it was: then it is read.
     """
     from numba.core import caching
 

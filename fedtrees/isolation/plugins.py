@@ -4,8 +4,6 @@ Code that runs when a file is imported can change anything in its process. So th
 is imported where attacks run, and nowhere else; from there come its names, parameters and marks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, NoReturn
@@ -22,12 +20,8 @@ from fedtrees.isolation.process import attacks
 class Elsewhere(Attack):
     """What is known of an attack whose code is not here.
 
-    Attributes
-    ----------
-    file : str
-        Where its code is.
-    did : tuple of str
-        What its import did beside registering, in words.
+    `file`: Where its code is.
+    `did`: What its import did beside registering, in words.
     """
 
     file: ClassVar[str] = ""
@@ -48,10 +42,8 @@ class Elsewhere(Attack):
 def describe(file: str, digest: str) -> bool:
     """Register what stands for the attacks of a file; tell whether it has any.
 
-    Raises
-    ------
-    UsageError
-        If it does not import, or registers something else as well, which is needed here.
+    Raises `UsageError` if it does not import, or registers something else as well, which is needed
+    here.
     """
     told = attacks().describe(file, digest)
     if not told["attacks"]:

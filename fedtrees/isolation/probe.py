@@ -1,7 +1,5 @@
 """What an attack is refused on this machine, found out by trying: `fedtrees doctor` prints it."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket
@@ -12,12 +10,8 @@ from pathlib import Path
 def probed(file: str, bench: int) -> dict[str, bool]:
     """Try what no attack should be able to do, where attacks run; tell what was refused.
 
-    Parameters
-    ----------
-    file : str
-        A file as a run folder's.
-    bench : int
-        The process that holds truth.
+    `file`: A file as a run folder's.
+    `bench`: The process that holds truth.
     """
     return {name: _refused(attempt) for name, attempt in _attempts(file, bench).items()}
 

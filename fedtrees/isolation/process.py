@@ -1,7 +1,5 @@
 """Run attacks in a process of their own: the side that holds truth."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os
@@ -54,34 +52,20 @@ class AttackError(FedtreesError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one attack.
+    """What came of one attack."""
 
-    Attributes
-    ----------
-    guess : Guess or None
-        None: it does not apply.
-    reason : Reason
-        Why it does not apply.
-    wall, cpu : float
-        Seconds its `run` took, by its own clock.
-    touched : tuple of str
-        What it opened, if it was watched.
-    """
-
-    guess: Guess | None = None
-    reason: Reason = FITS
+    guess: Guess | None = None  # None: it does not apply
+    reason: Reason = FITS  # why it does not apply
+    # wall, cpu: seconds its `run` took, by its own clock
     wall: float = 0.0
     cpu: float = 0.0
-    touched: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()  # what it opened, if it was watched
 
 
 class AttackProcess:
     """A process for attacks, started when it is first needed and kept warm.
 
-    Parameters
-    ----------
-    forks : bool
-        Let it fork for every view; otherwise a fresh interpreter is started for each.
+    `forks`: Let it fork for every view; otherwise a fresh interpreter is started for each.
     """
 
     def __init__(self, forks: bool = _FORKS) -> None:
@@ -101,22 +85,18 @@ class AttackProcess:
     ) -> Answer:
         """Run an attack on a view.
 
+        Raises `FedtreesError`: what the attack raised: as it is where it is one of fedtrees' own
+        errors, else as `AttackError`. `ProtocolError` if it returned no guess, or its process was
+        killed twice.
+
         Parameters
         ----------
-        attack : Spec
-        view : View
         randomness : tuple of int, optional
             256 bits; by default a hash of what is held (`views.randomness`).
         watch : bool
             Note which files, sockets and modules it opens.
         anyway : bool
             Run it even where it says that it does not apply.
-
-        Raises
-        ------
-        FedtreesError
-            What the attack raised: as it is where it is one of fedtrees' own errors, else as
-            `AttackError`. `ProtocolError` if it returned no guess, or its process was killed twice.
         """
         claims = tuple(map(type_name, guesses.scored()))
         more = {"randomness": randomness, "watch": watch, "anyway": anyway, "claims": claims}
@@ -133,10 +113,7 @@ class AttackProcess:
     def reasons(self, attacks: Sequence[Spec], view: View) -> list[Reason]:
         """Return, for each attack, whether it applies to a view, and why not.
 
-        Raises
-        ------
-        FedtreesError
-            As `run`.
+        Raises `FedtreesError` as `run`.
         """
         reply = self._ask(attacks, view, {})
         said = reply.get("reasons")
@@ -153,23 +130,13 @@ class AttackProcess:
     def describe(self, file: str, digest: str, *, bait: bool = False) -> dict[str, Any]:
         """Let a plugin file be imported there, and say what it registers.
 
-        Parameters
-        ----------
-        file, digest : str
-            Its path and sha256.
-        bait : bool
-            Load the bench beside it, to see what the import does to it.
+        Raises `FedtreesError` as `run`.
 
-        Returns
-        -------
-        dict
-            ``attacks``, a dict of facts each; ``others``, in words; ``did``, what its import did
-            beside registering, in words.
+        `file, digest`: Its path and sha256.
+        `bait`: Load the bench beside it, to see what the import does to it.
 
-        Raises
-        ------
-        FedtreesError
-            As `run`.
+        Returns: ``attacks``, a dict of facts each; ``others``, in words; ``did``, what its import
+        did beside registering, in words.
         """
         others = tuple(known for known in loaded_plugins() if known != (file, digest))
         order = {"attacks": (), "file": (file, digest), "bait": bait, "plugins": others}
@@ -187,10 +154,7 @@ class AttackProcess:
     def refused(self) -> dict[str, bool]:
         """Let it be tried there what no attack should be able to do; return what was refused.
 
-        Raises
-        ------
-        FedtreesError
-            As `run`.
+        Raises `FedtreesError` as `run`.
         """
         with tempfile.TemporaryDirectory(prefix="fedtrees-") as folder:
             file = os.path.join(folder, "rows")

@@ -4,8 +4,6 @@ Elsewhere, nothing is done: there an attack may read the memory of its user's pr
 system lets it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """A view as a value, and back: everything in it, and no way from it to anything else."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from collections.abc import Callable
@@ -35,10 +33,7 @@ def told(view: View) -> dict[str, Any]:
 
     A defense is told by its name and parameters, an oracle by what it answers and was asked.
 
-    Raises
-    ------
-    ProtocolError
-        If the defense could not be made anew from that.
+    Raises `ProtocolError` if the defense could not be made anew from that.
     """
     messages = {id(s.message): s.message for s in view.seen}  # a broadcast crosses once
     place = {key: i for i, key in enumerate(messages)}

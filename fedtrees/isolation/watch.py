@@ -1,7 +1,5 @@
 """Notes what an attack opens while it runs: files, sockets, and modules that hold truth."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Keys, shares and ciphertexts are `Sealed`: they say nothing of rows to whoever d
 opens them, and under ``mode=ideal`` they are bytes that are counted and not there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,11 +48,7 @@ class MaskKeys(Message):
 class MaskRoster(Message):
     """The public keys of all clients.
 
-    Attributes
-    ----------
-    parties : str
-        Their names, joined by commas, in the order of the keys.
-    keys : Sealed
+    `parties`: Their names, joined by commas, in the order of the keys.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
@@ -74,11 +68,7 @@ class MaskShares(Message):
 class MaskBoxes(Message):
     """The boxes that the other clients made for one.
 
-    Attributes
-    ----------
-    parties : str
-        Who made them, joined by commas, in order.
-    boxes : Sealed
+    `parties`: Who made them, joined by commas, in order.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING

@@ -1,7 +1,5 @@
 """What boosting from gradient sums says: starts, histograms, splits, leaf values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,11 +22,8 @@ class LabelSumsRequest(Message):
 class LabelSums(Message):
     """A client's number of rows, and its labels in sum.
 
-    Attributes
-    ----------
-    sums : float64 array, shape (m,)
-        `Objective.target_sums`: the number of rows, then the weight of each class, or the sums of
-        ``w``, ``w y`` and ``w y^2``.
+    `sums`: float64 array, shape (m,). `Objective.target_sums`: the number of rows, then the weight
+    of each class, or the sums of ``w``, ``w y`` and ``w y^2``.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY, Trait.LABELS_COUNTED})
@@ -61,7 +56,6 @@ class HistogramRequest(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     """
 
@@ -77,7 +71,6 @@ class Histogram(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     sums : int64 array, shape (k, total_bins, 2)
         Fixed-point sums of gradient and hessian.
@@ -118,7 +111,6 @@ class LeafSumsRequest(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     clients : int
         How many add a share where noise is distributed.
@@ -134,11 +126,8 @@ class LeafSumsRequest(Message):
 class LeafSums(Message):
     """One client's gradient sums in the leaves of a tree.
 
-    Attributes
-    ----------
-    tree : int
-    sums : int64 array, shape (k, 2)
-        Fixed-point sums of gradient and hessian, with a share of the noise where clients add it.
+    `sums`: int64 array, shape (k, 2). Fixed-point sums of gradient and hessian, with a share of the
+    noise where clients add it.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
@@ -191,12 +180,8 @@ class ValidationRequest(Message):
 class ValidationLoss(Message):
     """A client's loss over the rows it holds out, after some round.
 
-    Attributes
-    ----------
-    round : int
-    sums : float64 array, shape (2,)
-        The loss over these rows (nats, or squared target units, in steps of 2^-20), and their
-        number.
+    `sums`: float64 array, shape (2,). The loss over these rows (nats, or squared target units, in
+    steps of 2^-20), and their number.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
@@ -221,7 +206,6 @@ class NodeSplits(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     feature : int32 array, shape (k,)
     bin : int32 array, shape (k,)
@@ -267,7 +251,6 @@ class LeafValues(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     value : float32 array, shape (k,)
         In units of the margin, learning rate included.

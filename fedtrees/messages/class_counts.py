@@ -1,7 +1,5 @@
 """Class counts in place of gradient sums: in a tree's root, and per bin where nodes are asked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,7 +40,6 @@ class ClassCountsRequest(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     features : int32 array, shape (p,)
         Of all nodes, one after the other, in the order in which they are tried.
@@ -63,7 +60,6 @@ class ClassCounts(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     counts : int64 array, shape (bins of all asked features, K)
         Rows of each class per bin; missing values are in none.

@@ -1,7 +1,5 @@
 """How clients and server settle the cut points that everyone bins with."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +17,6 @@ class CutsRequest(Message):
     Attributes
     ----------
     method : {"sketch", "equal-width"}
-    max_bin : int
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()

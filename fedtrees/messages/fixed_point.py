@@ -3,8 +3,6 @@
 Arrays of them are of dtype object and hold Python's whole numbers; in messages they are bytes.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What random-forest protocols say of leaves and whole forests, and a released one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,7 +19,6 @@ class LeafClasses(Message):
 
     Attributes
     ----------
-    tree : int
     nodes : int32 array, shape (k,)
     probability : float64 array, shape (k, K)
     counts : int64 array, shape (k, K), or None

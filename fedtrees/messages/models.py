@@ -1,7 +1,5 @@
 """Released models as messages: what a checkpoint keeps, and what whoever is `public` gets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import singledispatch
@@ -40,7 +38,6 @@ class BoostedModel(Message):
 
     Attributes
     ----------
-    objective : str
     base_margin : float32 array, shape (K,)
     sizes : int64 array, shape (T,)
         Nodes of each tree.
@@ -76,10 +73,7 @@ class BoostedModel(Message):
     def model(self) -> Forest:
         """Return the forest.
 
-        Raises
-        ------
-        DataError
-            If the arrays do not fit the sizes.
+        Raises `DataError` if the arrays do not fit the sizes.
         """
         names = [n for n in (*_ALWAYS, *_OPTIONAL) if getattr(self, n) is not None]
         ends = np.concatenate([[0], np.cumsum(self.sizes)])
@@ -98,8 +92,6 @@ def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_row
 
     Parameters
     ----------
-    model : Model
-    schema : Schema
     parameters : mapping
         What is known of its training.
     n_rows : int
@@ -123,10 +115,7 @@ def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_row
 def as_message(model: Any) -> Message:
     """Return a model as the message that tells it; families register theirs, or it says so itself.
 
-    Raises
-    ------
-    DataError
-        If it has no ``as_message()``.
+    Raises `DataError` if it has no ``as_message()``.
     """
     load_families()
     if as_message.dispatch(type(model)) is not as_message.dispatch(object):

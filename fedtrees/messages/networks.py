@@ -26,10 +26,7 @@ class ColumnSumsRequest(Message):
 class ColumnSums(Message):
     """Sums over a client's rows of every input column, before it is standardised.
 
-    Attributes
-    ----------
-    sums : float64 array, shape (3, D)
-        Present values, their sum and the sum of their squares.
+    `sums`: float64 array, shape (3, D). Present values, their sum and the sum of their squares.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
@@ -53,38 +50,26 @@ class Standardisation(Message):
 
 @dataclass(frozen=True, eq=False)
 class NetworkWeights(Message):
-    """The network at the start of a round: train on it.
-
-    Attributes
-    ----------
-    round : int
-    weights : float32 array, shape (parameters,)
-        As `fedtrees.neural.perceptron.Layers.split` takes them.
-    chosen : str
-        Names of the clients that take part, joined by commas; empty: all.
-    """
+    """The network at the start of a round: train on it."""
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.NETWORK})
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.MODEL, Reveal.LABELS, Reveal.FEATURES}
     )
     round: int
+    # shape (parameters,): as `fedtrees.neural.perceptron.Layers.split` takes them
     weights: NDArray[np.float32]
-    chosen: str = ""
+    chosen: str = ""  # names of the clients that take part, joined by commas; empty: all
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkUpdate(Message):
     """What a client's rows say of the network in a round.
 
-    Attributes
-    ----------
-    round : int
-    update : float32 array, shape (parameters,)
-        Times `rows`: the mean gradient of a batch, or how far local training moved the weights.
-        0 from a client that takes no part.
-    rows : int64 array, shape (1,)
-        How many rows that is the mean of; where rows are drawn each by itself, on average.
+    `update`: float32 array, shape (parameters,). Times `rows`: the mean gradient of a batch, or how
+        far local training moved the weights. 0 from a client that takes no part.
+    `rows`: int64 array, shape (1,). How many rows that is the mean of; where rows are drawn each by
+        itself, on average.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.NETWORK})
@@ -107,19 +92,13 @@ class NetworkUpdate(Message):
 
 @dataclass(frozen=True, eq=False)
 class NetworkModel(Message):
-    """A trained network with how rows become its inputs.
-
-    Attributes
-    ----------
-    sizes : int64 array, shape (layers + 1,)
-    weights : float32 array, shape (parameters,)
-    feature, category, mean, std : array, shape (D,)
-        As `fedtrees.neural.encoding.Encoding` has them.
-    """
+    """A trained network with how rows become its inputs."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.MODEL})
-    sizes: NDArray[np.int64]
-    weights: NDArray[np.float32]
+    sizes: NDArray[np.int64]  # shape (layers + 1,)
+    weights: NDArray[np.float32]  # shape (parameters,)
+    # feature, category, mean, std: array, shape (D,): as `fedtrees.neural.encoding.Encoding` has
+    # them
     feature: NDArray[np.int64]
     category: NDArray[np.int64]
     mean: NDArray[np.float32]
@@ -137,10 +116,7 @@ class NetworkModel(Message):
     def model(self) -> TabularNetwork:
         """Return the network.
 
-        Raises
-        ------
-        DataError
-            If the arrays do not fit one another.
+        Raises `DataError` if the arrays do not fit one another.
         """
         layers = Layers(tuple(self.sizes.tolist()))
         layers.split(self.weights)

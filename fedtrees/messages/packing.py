@@ -1,7 +1,5 @@
 """Boosted trees as the arrays of `fedtrees.messages.shared_trees`, both ways."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -30,11 +28,7 @@ NODE_FIELDS = (
 def pack(trees: Sequence[Tree], params: TreeParams) -> dict[str, NDArray[Any]]:
     """Return trees that know their sums as the array fields of `SharedTrees`.
 
-    Parameters
-    ----------
-    trees : sequence of Tree
-    params : TreeParams
-        What they were grown with: ``base_weights`` depend on it.
+    `params`: What they were grown with: ``base_weights`` depend on it.
     """
     columns: dict[str, list[Any]] = {name: [] for name, _ in NODE_FIELDS}
     for tree in trees:
@@ -72,19 +66,12 @@ def unpack(
 ) -> list[Tree]:
     """Return the trees of a message.
 
-    Parameters
-    ----------
-    message : SharedTrees
-    learning_rate, reg_lambda, reg_alpha : float, optional
-        Given, gradient sums are recovered where the message has hessian sums and weights:
-        ``g = -w (h + lambda) - alpha sign(w)``, with the precision of a float32; where w is 0, it
-        may be anything from -alpha to alpha, and 0 is returned. They mean nothing where a defense
-        has overwritten the hessians.
+    `learning_rate, reg_lambda, reg_alpha`: float, optional. Given, gradient sums are recovered
+    where the message has hessian sums and weights: ``g = -w (h + lambda) - alpha sign(w)``, with
+    the precision of a float32; where w is 0, it may be anything from -alpha to alpha, and 0 is
+    returned. They mean nothing where a defense has overwritten the hessians.
 
-    Raises
-    ------
-    DataError
-        If the arrays do not fit the sizes.
+    Raises `DataError` if the arrays do not fit the sizes.
     """
     ends = np.concatenate([[0], np.cumsum(message.sizes)])
     if any(len(a) != ends[-1] for n, _ in NODE_FIELDS if (a := getattr(message, n)) is not None):

@@ -15,20 +15,14 @@ from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSp
 
 @dataclass(frozen=True, eq=False)
 class RandomTests(Message):
-    """The tests of all trees, drawn without data: ask a client for its class counts in the leaves.
-
-    Attributes
-    ----------
-    feature, threshold : int32 and float32 array, shape (T, 2^depth - 1)
-        As `fedtrees.trees.forest.random_decision.RandomSplits`.
-    clients : int
-        How many add a share where noise is distributed.
-    """
+    """The tests of all trees, drawn without data: ask for class counts in the leaves."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
+    # feature, threshold: int32 and float32 array, shape (T, 2^depth - 1): as
+    # `fedtrees.trees.forest.random_decision.RandomSplits`
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
-    clients: int
+    clients: int  # how many add a share where noise is distributed
 
     def splits(self) -> RandomSplits:
         """Return the tests."""
@@ -39,12 +33,9 @@ class RandomTests(Message):
 class LeafClassCounts(Message):
     """A client's class counts; every tree counts every row.
 
-    Attributes
-    ----------
-    counts : int64 array, shape (T, 2^depth, K)
-        Rows of each class in every leaf, with a share of the noise where clients add it.
-    rows : int64 array, shape (1,)
-        How many rows there are; 0 where that is not told.
+    `counts`: int64 array, shape (T, 2^depth, K). Rows of each class in every leaf, with a share of
+        the noise where clients add it.
+    `rows`: int64 array, shape (1,). How many rows there are; 0 where that is not told.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
@@ -57,23 +48,17 @@ class LeafClassCounts(Message):
 
 @dataclass(frozen=True, eq=False)
 class PrivateForest(Message):
-    """A forest of random tests with noisy counts, as it is released.
-
-    Attributes
-    ----------
-    feature, threshold : int32 and float32 array, shape (T, 2^depth - 1)
-        In heap order; right iff ``x >= threshold``.
-    counts : int64 array, shape (T, 2^depth, K)
-        From the leftmost leaf on. Where labels alone are released, 1 for the leaf's label.
-    rows : int
-        Training rows N; 0 where they are not told.
-    """
+    """A forest of random tests with noisy counts, as it is released."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.MODEL})
+    # feature, threshold: int32 and float32 array, shape (T, 2^depth - 1): in heap order; right iff
+    # ``x >= threshold``
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
+    # shape (T, 2^depth, K): from the leftmost leaf on. Where labels alone are released, 1 for the
+    # leaf's label.
     counts: NDArray[np.int64]
-    rows: int = 0
+    rows: int = 0  # training rows N; 0 where they are not told
 
     @staticmethod
     def of(forest: RandomDecisionForest) -> PrivateForest:
@@ -84,10 +69,7 @@ class PrivateForest(Message):
     def model(self) -> RandomDecisionForest:
         """Return the forest.
 
-        Raises
-        ------
-        DataError
-            If the arrays do not fit one another.
+        Raises `DataError` if the arrays do not fit one another.
         """
         return RandomDecisionForest(
             RandomSplits(self.feature, self.threshold), self.counts, self.rows

@@ -38,25 +38,15 @@ class KeyRequest(Message):
 
 @dataclass(frozen=True, eq=False)
 class ColumnScales(Message):
-    """Mean and standard deviation of a party's columns, by which they are standardised.
-
-    Attributes
-    ----------
-    party : str
-    columns : int32 array, shape (c,)
-        Positions in the schema.
-    mean, scale : float64 array, shape (c,)
-        Of the values that are there; a scale of 0: the column is constant.
-    declared : bool
-        Whether they follow from declared ranges alone.
-    """
+    """Mean and standard deviation of a party's columns, by which they are standardised."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     party: str
-    columns: NDArray[np.int32]
+    columns: NDArray[np.int32]  # shape (c,): positions in the schema
+    # mean, scale, shape (c,): of the values that are there; a scale of 0: the column is constant
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
-    declared: bool = False
+    declared: bool = False  # whether they follow from declared ranges alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,21 +78,12 @@ class EncryptedResiduals(Message):
 
 @dataclass(frozen=True, eq=False)
 class OpenedVector(Message):
-    """What an arbiter opened for one it colludes with; nothing crosses between parties.
-
-    Attributes
-    ----------
-    party : str
-        Whose scores ``z = X W``; empty: residuals.
-    round : int
-    values : uint8 array, shape (m, width)
-        Whole numbers, packed.
-    """
+    """What an arbiter opened for one it colludes with; nothing crosses between parties."""
 
     discloses: ClassVar[frozenset[Reveal]] = _ROWS
-    party: str
+    party: str  # whose scores ``z = X W``; empty: residuals
     round: int
-    values: NDArray[np.uint8]
+    values: NDArray[np.uint8]  # shape (m, width): whole numbers, packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,23 +99,13 @@ class EncryptedGradient(Message):
 
 @dataclass(frozen=True, eq=False)
 class Gradient(Message):
-    """What the arbiter opened, for the party whose gradient it is.
-
-    Attributes
-    ----------
-    party : str
-    round : int
-    values : uint8 array, shape (c, width)
-        Whole numbers, packed.
-    bits : int
-        Their binary places.
-    """
+    """What the arbiter opened, for the party whose gradient it is."""
 
     discloses: ClassVar[frozenset[Reveal]] = _ROWS
     party: str
     round: int
-    values: NDArray[np.uint8]
-    bits: int
+    values: NDArray[np.uint8]  # shape (c, width): whole numbers, packed
+    bits: int  # their binary places
 
     def unit_of(self, field: str) -> tuple[float, bool]:
         """Return that of the last binary place."""
@@ -147,25 +118,15 @@ class Gradient(Message):
 
 @dataclass(frozen=True, eq=False)
 class OwnDesign(Message):
-    """What the active party computes with, as encoded; it notes it, and nothing crosses.
-
-    Attributes
-    ----------
-    columns : int32 array, shape (c,)
-        Positions in the schema; -1: the intercept, -2: a column of randomness.
-    design : uint8 array, shape (m, c, width)
-    target : uint8 array, shape (m, width)
-        Class 0 or 1, or the standardised target.
-    bits : int
-    center, spread : float
-        Mean and standard deviation of a numeric target; 0 and 1 of a class.
-    """
+    """What the active party computes with, as encoded; it notes it, and nothing crosses."""
 
     discloses: ClassVar[frozenset[Reveal]] = _ROWS
+    # shape (c,): positions in the schema; -1: the intercept, -2: a column of randomness
     columns: NDArray[np.int32]
-    design: NDArray[np.uint8]
-    target: NDArray[np.uint8]
+    design: NDArray[np.uint8]  # shape (m, c, width)
+    target: NDArray[np.uint8]  # shape (m, width): class 0 or 1, or the standardised target
     bits: int
+    # center, spread: mean and standard deviation of a numeric target; 0 and 1 of a class
     center: float
     spread: float
 
@@ -207,10 +168,8 @@ class MomentsRequest(Message):
 class Moments(Message):
     """Sums over a client's rows, of the columns and, where it is a number, of the target.
 
-    Attributes
-    ----------
-    count, total, squares : float64 array, shape (c,)
-        Values there, their sum, and the sum of squares around what was asked.
+    `count, total, squares`: float64 array, shape (c,). Values there, their sum, and the sum of
+    squares around what was asked.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _ROWS | {Reveal.COUNTS}
@@ -362,8 +321,6 @@ def stepped(
     weights : object array, shape (c,)
     gradient : object array, shape (c,)
         With so many binary places more than the weights have, fewer if negative.
-    places : int
-    rows : int
     lr, alpha : float
         Taken as written in decimal.
     """

@@ -1,7 +1,5 @@
 """What protocols say in which clients boost trees on their own rows and share them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -92,10 +90,7 @@ class ClientTrees(SharedTrees):
 class GlobalTrees(SharedTrees):
     """What is new in the global model; other fields as in `SharedTrees`.
 
-    Attributes
-    ----------
-    first : int
-        The model's number of the first of these trees: so many were sent before.
+    `first`: The model's number of the first of these trees: so many were sent before.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})

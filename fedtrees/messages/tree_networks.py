@@ -27,11 +27,8 @@ _BLOCK = 4096
 class TreeNetworkModel(ClientModels):
     """Every client's own model, and the network over the outputs of their trees.
 
-    Attributes
-    ----------
-    objective : str
-    weights : float32 array, shape (parameters,)
-        As `fedtrees.neural.tree_outputs.RatesNetwork.split` takes them.
+    `weights`: float32 array, shape (parameters,). As
+    `fedtrees.neural.tree_outputs.RatesNetwork.split` takes them.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
@@ -42,10 +39,7 @@ class TreeNetworkModel(ClientModels):
     def model(self) -> TreeNetwork:
         """Return the model.
 
-        Raises
-        ------
-        DataError
-            If the arrays do not fit one another.
+        Raises `DataError` if the arrays do not fit one another.
         """
         return TreeNetwork(self)
 
@@ -56,10 +50,8 @@ def tree_outputs(models: ClientModels, X: NDArray[Any]) -> NDArray[np.float32]:
     Leaf values: log-odds or values with the learning rate in them, and without base scores. (In
     the authors' code every tree's output has its model's base score in it.)
 
-    Raises
-    ------
-    DataError
-        If the models have different numbers of trees, or X is narrower than the features they use.
+    Raises `DataError` if the models have different numbers of trees, or X is narrower than the
+    features they use.
     """
     return leaf_values(unpack(models), len(models.owner), Routes.of(unpack(models)), X)
 
@@ -89,10 +81,7 @@ def start_of(models: ClientModels, objective: Objective) -> np.float32:
 class TreeNetwork(Routed):
     """Trees of several clients and a network over their outputs; it predicts without torch.
 
-    Attributes
-    ----------
-    told : TreeNetworkModel
-        What it is made of.
+    `told`: What it is made of.
     """
 
     told: TreeNetworkModel

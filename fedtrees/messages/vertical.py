@@ -4,8 +4,6 @@ Rows are named by their place in the order that all parties have agreed on, from
 local data'.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -48,7 +46,6 @@ class BinCounts(Message):
 
     Attributes
     ----------
-    party : str
     columns : int32 array, shape (c,)
         Positions in the schema.
     n_bins : int32 array, shape (c,)
@@ -64,11 +61,7 @@ class BinCounts(Message):
 class RootRows(Message):
     """The rows that a tree is grown on.
 
-    Attributes
-    ----------
-    tree : int
-    rows : int32 array, shape (m,)
-        Ascending.
+    `rows`: int32 array, shape (m,). Ascending.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS})
@@ -80,11 +73,7 @@ class RootRows(Message):
 class TreeColumns(Message):
     """A party's answer to `RootRows`: which of its columns the tree may use.
 
-    Attributes
-    ----------
-    party : str
-    columns : int32 array, shape (c,)
-        Positions in the schema, ascending.
+    `columns`: int32 array, shape (c,). Positions in the schema, ascending.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
@@ -98,7 +87,6 @@ class RowStatistics(Message):
 
     Attributes
     ----------
-    tree : int
     limit, terms : int
         The greatest absolute value of a statistic, and how many are added at most
         (`fedtrees.sealing.slots.Slots`).
@@ -120,11 +108,7 @@ class OwnRowStatistics(Message):
     It is made of the labels that trees are grown on, as defenses changed them, and is 0 for rows
     that a round left out: noise and draws of the holder's own are no secret to it.
 
-    Attributes
-    ----------
-    tree : int
-    statistics : int64 array, shape (m, s)
-        In the order of the rows of the tree.
+    `statistics`: int64 array, shape (m, s). In the order of the rows of the tree.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
@@ -140,7 +124,6 @@ class NodeRows(Message):
 
     Attributes
     ----------
-    tree : int
     asked : int32 array, shape (a,)
         Nodes whose sums are wanted.
     nodes, parents : int32 array, shape (k,)
@@ -166,8 +149,6 @@ class BinSums(Message):
 
     Attributes
     ----------
-    party : str
-    tree : int
     nodes : int32 array, shape (a,)
         As asked.
     columns : int32 array, shape (c,)
@@ -206,7 +187,6 @@ class ChosenSplits(Message):
 
     Attributes
     ----------
-    tree : int
     nodes, left : int32 array, shape (k,)
         Nodes, and their left children; the right child is one more.
     columns : int32 array, shape (k,)
@@ -232,7 +212,6 @@ class RoutedRows(Message):
 
     Attributes
     ----------
-    tree : int
     nodes, left : int32 array, shape (k,)
         As chosen.
     goes_left : bool array
@@ -285,10 +264,7 @@ class KnownNodes:
     The parties that are asked keep it, and so does whoever replays what they received: what a
     party computes with and what it has seen are one thing.
 
-    Parameters
-    ----------
-    rows : int32 array, shape (m,)
-        Of the root, ascending.
+    `rows`: int32 array, shape (m,). Of the root, ascending.
     """
 
     def __init__(self, rows: NDArray[np.int32]) -> None:
@@ -322,10 +298,7 @@ class KnownNodes:
     def told(self, message: NodeRows) -> None:
         """Take in which rows are in which nodes.
 
-        Raises
-        ------
-        ProtocolError
-            If a parent is not known.
+        Raises `ProtocolError` if a parent is not known.
         """
         for j, (node, parent) in enumerate(zip(message.nodes, message.parents, strict=True)):
             if int(parent) in self._left:

@@ -1,7 +1,5 @@
 """What the active party knows of a model that nobody holds whole."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,37 +13,21 @@ from fedtrees.trees.boosted.losses import named_objective
 
 @dataclass(frozen=True, eq=False)
 class HeldModel(Message):
-    """The trees as the active party holds them, end to end; it notes them, and nothing crosses.
-
-    Attributes
-    ----------
-    objective : str
-        Of boosted trees; empty: a forest that averages.
-    base_margin : float32 array, shape (K,)
-        Of boosted trees.
-    sizes : int64 array, shape (T,)
-        Nodes of each tree.
-    feature : int32 array, shape (n_nodes,)
-        Position in the schema; -1: a leaf.
-    threshold : float32 array, shape (n_nodes,)
-        Of own splits: a row goes left iff its value is below. Of another party's: the bin, plus 1.
-    left, right : int32 array, shape (n_nodes,)
-        Numbers within the tree.
-    default_left : bool array, shape (n_nodes,)
-    value : array, shape (n_nodes,), or (n_nodes, K)
-        Margins, or class probabilities.
-    """
+    """The trees as the active party holds them, end to end; it notes them, and nothing crosses."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.MODEL, Reveal.LABELS})
-    objective: str
-    base_margin: NDArray[np.float32]
-    sizes: NDArray[np.int64]
-    feature: NDArray[np.int32]
+    objective: str  # of boosted trees; empty: a forest that averages
+    base_margin: NDArray[np.float32]  # shape (K,): of boosted trees
+    sizes: NDArray[np.int64]  # shape (T,): nodes of each tree
+    feature: NDArray[np.int32]  # shape (n_nodes,): position in the schema; -1: a leaf
+    # shape (n_nodes,): of own splits: a row goes left iff its value is below. Of another party's:
+    # the bin, plus 1.
     threshold: NDArray[np.float32]
+    # left, right, shape (n_nodes,): numbers within the tree
     left: NDArray[np.int32]
     right: NDArray[np.int32]
-    default_left: NDArray[np.bool_]
-    value: NDArray[Any]
+    default_left: NDArray[np.bool_]  # shape (n_nodes,)
+    value: NDArray[Any]  # array, shape (n_nodes,), or (n_nodes, K): margins, or class probabilities
 
     @property
     def starts(self) -> NDArray[np.int64]:

@@ -1,7 +1,5 @@
 """A score's distance from the blind baseline, as a share of what was left to learn."""
 
-from __future__ import annotations
-
 from math import inf
 
 
@@ -10,19 +8,12 @@ def advantage(
 ) -> float | None:
     """Return ``(score - blind) / (best - blind)``.
 
-    Parameters
-    ----------
-    score, blind : float or None
-        Score of the attack and the best blind score of the same metric.
-    best : float or None
-        Score of a perfect guess (`fedtrees.core.columns.Measure`). With best = 0 (an error) the
+    `score, blind`: Score of the attack and the best blind score of the same metric.
+    `best`: Score of a perfect guess (`fedtrees.core.columns.Measure`). With best = 0 (an error) the
         formula is the same: it becomes the share of the blind error that is gone.
 
-    Returns
-    -------
-    float or None
-        1 for a perfect guess, 0 for one as good as a blind one, negative for a worse one; never
-        clipped. None where a score is missing, nothing is perfect, or the blind adversary is.
+    Returns: 1 for a perfect guess, 0 for one as good as a blind one, negative for a worse one;
+    never clipped. None where a score is missing, nothing is perfect, or the blind adversary is.
     """
     if score is None or blind is None or best is None or not tolerance < abs(best - blind) < inf:
         return None

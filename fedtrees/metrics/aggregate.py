@@ -1,7 +1,5 @@
 """Means over seeds with bootstrap intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,26 +15,15 @@ _SEED = 20240817
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds.
+    """A mean over seeds."""
 
-    Attributes
-    ----------
-    mean : float or None
-        None if no value is defined.
-    low, high : float or None
-        Ends of the percentile bootstrap interval (Efron and Tibshirani 1993, Sec. 13.3). None
-        with fewer than two values.
-    n : int
-        Number of values that entered.
-    missing : int
-        Number of undefined values (None or NaN) that did not.
-    """
-
-    mean: float | None
+    mean: float | None  # None if no value is defined
+    # low, high: ends of the percentile bootstrap interval (Efron and Tibshirani 1993, Sec. 13.3).
+    # None with fewer than two values.
     low: float | None
     high: float | None
-    n: int
-    missing: int = 0
+    n: int  # number of values that entered
+    missing: int = 0  # number of undefined values (None or NaN) that did not
 
 
 def mean_interval(
@@ -44,18 +31,10 @@ def mean_interval(
 ) -> Interval:
     """Return the mean over seeds and its bootstrap interval.
 
-    Parameters
-    ----------
-    values : sequence of float or None
-        One per seed; undefined values are counted and left out.
-    level : float
-        Coverage, in (0, 1).
-    resamples : int
+    Raises `DataError`: `level` outside (0, 1).
 
-    Raises
-    ------
-    DataError
-        `level` outside (0, 1).
+    `values`: One per seed; undefined values are counted and left out.
+    `level`: Coverage, in (0, 1).
 
     Notes
     -----
@@ -83,22 +62,12 @@ def t_upper(values: Sequence[float], *, level: float = 0.95) -> float:
     With a handful of seeds it is wider than the bootstrap interval, as it should be where something
     is to be ruled out.
 
-    Parameters
-    ----------
-    values : sequence of float
-        One per seed, all defined.
-    level : float
-        Coverage of the two-sided interval, in (0, 1).
+    Raises `DataError`: `level` outside (0, 1).
 
-    Returns
-    -------
-    float
-        Infinite for fewer than two values.
+    `values`: One per seed, all defined.
+    `level`: Coverage of the two-sided interval, in (0, 1).
 
-    Raises
-    ------
-    DataError
-        `level` outside (0, 1).
+    Returns: Infinite for fewer than two values.
     """
     from scipy.special import stdtrit
 

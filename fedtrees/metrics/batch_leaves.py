@@ -1,7 +1,5 @@
 """Leaves of guessed rows of a batch against those of the rows it was made of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Guessed rows of a batch against the rows that it was made of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Batches that rounds of training were computed on, and what is guessed of them blindly."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

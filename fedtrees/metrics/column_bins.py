@@ -1,7 +1,5 @@
 """Guessed bins of rows against those that the victims' columns have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Guessed orders of rows against the victims' columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Guessed columns against the victims': which values somebody has, though not in which row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Guessed values against the victims', cell by cell: the reader knows which row is which."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

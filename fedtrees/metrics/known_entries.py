@@ -1,7 +1,5 @@
 """Which of the victims' values a threat declares known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,10 +15,7 @@ def of_every_row(
 ) -> KnownEntries:
     """Draw attributes that a threat declares known of all rows of others (Gorgé et al. 2025).
 
-    Raises
-    ------
-    UsageError
-        If no attribute is left to guess, or someone holds but some columns of rows.
+    Raises `UsageError` if no attribute is left to guess, or someone holds but some columns of rows.
     """
     attributes = schema.attributes
     if count >= len(attributes):

@@ -1,7 +1,5 @@
 """Labels of rows that somebody knows by id: guessed clusters against true classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,7 +22,6 @@ class TrueLabels:
     ----------
     ids : int64 array, shape (n,), ascending
     y : int64 array, shape (n,)
-    classes : int
     """
 
     ids: NDArray[np.int64]

@@ -1,7 +1,5 @@
 """Score guessed class counts of leaves, per tree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -52,6 +50,8 @@ def true_leaf_counts(
 ) -> LeafCounts:
     """Count the rows of each class per leaf.
 
+    Raises `DataError`: a row in a node that is not a leaf.
+
     Parameters
     ----------
     tree : int
@@ -64,11 +64,6 @@ def true_leaf_counts(
         Node numbers of all leaves of the tree (``Tree.leaves``), also of those without rows.
     classes : int
         Number of classes K.
-
-    Raises
-    ------
-    DataError
-        A row in a node that is not a leaf.
     """
     leaves = np.unique(leaves)
     at = np.searchsorted(leaves, nodes)
@@ -105,6 +100,8 @@ def score_leaf_counts(
 ) -> LeafCountScores:
     """Compare guessed with true counts, all leaves of the given true trees pooled.
 
+    Raises `DataError`: no true leaves, or two guesses for one tree.
+
     Parameters
     ----------
     guesses : sequence of LeafCounts
@@ -112,11 +109,6 @@ def score_leaf_counts(
         Trees without a truth are ignored; mentioned leaves that do not exist are, too.
     truths : sequence of LeafCounts
         From `true_leaf_counts`; the first tree alone, or every tree the threat allows.
-
-    Raises
-    ------
-    DataError
-        No true leaves, or two guesses for one tree.
     """
     if sum(len(t.leaf) for t in truths) == 0:
         raise DataError("no true leaf counts to score against")
@@ -146,10 +138,7 @@ def share_right(guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]) -> 
 
     For attacks that return only what they are certain of: 1 unless they are wrong.
 
-    Raises
-    ------
-    DataError
-        No leaf mentioned, or a tree or leaf mentioned that does not exist.
+    Raises `DataError`: no leaf mentioned, or a tree or leaf mentioned that does not exist.
     """
     by_tree = {truth.tree: truth for truth in truths}
     right: list[bool] = []

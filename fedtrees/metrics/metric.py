@@ -74,8 +74,6 @@ class Case:
         Of every party that holds data.
     roles : mapping of str to str
         Role of every party by name.
-    principals : tuple of str
-    schema : Schema
     top : tuple of str
         Features of the top score, () for none.
     reserve : Table or None
@@ -90,7 +88,6 @@ class Case:
         As written; it names the blind adversary's randomness.
     model : object or None
         None before training.
-    transcript : Transcript or None
     grown_on : function of a name and a round, or None
         Which rows of local data a round of training used, bool (n,); None: all. Without a function:
         all, in every round.
@@ -236,7 +233,6 @@ class Metric(ABC, Generic[T]):
     ----------
     name : str
         Set by ``@register.metric``.
-    of : type of Claim
     before_training : bool
         Whether truth and blind baseline need no training: then they are measured once per
         federation and threat, in a cell of their own.
@@ -327,13 +323,8 @@ class Metric(ABC, Generic[T]):
     def line(self, case: Case, truth: T, measured: Mapping[str, float]) -> dict[str, float]:
         """Return the best blind value of every score.
 
-        Parameters
-        ----------
-        case : Case
-        truth : object
-        measured : mapping of str to float
-            What the blind cell of this federation and threat measured already, of all metrics that
-            need no training.
+        `measured`: What the blind cell of this federation and threat measured already, of all
+        metrics that need no training.
         """
         scored = {
             name: self.score(claims, truth) for name, claims in self.blind(case, truth).items()
@@ -345,12 +336,7 @@ class Metric(ABC, Generic[T]):
     ) -> Sequence[Any]:
         """Return the claims to score, where leaving something out must not be a disadvantage.
 
-        Parameters
-        ----------
-        claims : sequence of Claim
-        truth : object
-        blind : callable
-            Returns the best blind claims (by the first of `main`).
+        `blind`: Returns the best blind claims (by the first of `main`).
         """
         return claims
 

@@ -1,7 +1,5 @@
 """Orders of rows by what principals hold, which blind adversaries guess others' columns by."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

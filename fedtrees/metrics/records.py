@@ -1,7 +1,5 @@
 """Score reconstructed rows against the true ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,45 +20,28 @@ _GOWER_STEPS = 16
 
 @dataclass(frozen=True, eq=False)
 class RecordScores:
-    """How much of the true rows a guess reconstructs. Shares lie in [0, 1].
+    """How much of the true rows a guess reconstructs. Shares lie in [0, 1]."""
 
-    Attributes
-    ----------
-    ra : float
-        Reconstruction accuracy: share of (row, column) cells that agree, label included.
-    ra_top : float or None
-        The same on the named columns and the label, with a matching of its own.
-    exact_rows, close_rows : float
-        Share of true rows whose pair agrees in every column, in at least 90% of the columns.
-    bit_exact_rows : float
-        Share of true rows that were guessed to the last bit of every float32, label included.
-    per_feature : mapping of str to float
-        Share of true rows whose pair agrees in that column; the label under its own name.
-    target_error : float or None
-        Mean distance of the targets of rows that are matched by their features alone, in parts of
-        the true range and at most 1, which an unmatched row counts; None where rows have classes.
-    gower : float
-        Mean Gower distance of matched rows (0 is perfect), with a matching of its own.
-    hamming : float or None
-        Share of wrong bits, label included; only for tables of zeros and ones.
-    rows, guessed : int
-        True rows n and guessed rows m.
-    errors : mapping of str to float
-        Standard errors of ``ra``, ``exact_rows``, ``close_rows`` and, as ``ra_of COLUMN``, of every
-        column, as estimates from a sample of `most` true rows; 0 where they are all.
-    """
-
-    ra: float
-    ra_top: float | None
+    ra: float  # reconstruction accuracy: share of (row, column) cells that agree, label included
+    ra_top: float | None  # the same on the named columns and the label, with a matching of its own
+    # exact_rows, close_rows: share of true rows whose pair agrees in every column, in at least 90%
+    # of the columns
     exact_rows: float
     close_rows: float
+    # share of true rows that were guessed to the last bit of every float32, label included
     bit_exact_rows: float
+    # share of true rows whose pair agrees in that column; the label under its own name
     per_feature: Mapping[str, float]
+    # mean distance of the targets of rows that are matched by their features alone, in parts of the
+    # true range and at most 1, which an unmatched row counts; None where rows have classes
     target_error: float | None
-    gower: float
-    hamming: float | None
+    gower: float  # mean Gower distance of matched rows (0 is perfect), with a matching of its own
+    hamming: float | None  # share of wrong bits, label included; only for tables of zeros and ones
+    # rows, guessed: True rows n and guessed rows m
     rows: int
     guessed: int
+    # standard errors of ``ra``, ``exact_rows``, ``close_rows`` and, as ``ra_of COLUMN``, of every
+    # column, as estimates from a sample of `most` true rows; 0 where they are all
     errors: Mapping[str, float]
 
 
@@ -74,6 +55,9 @@ def score_records(
 ) -> RecordScores:
     """Match guessed with true rows and score the pairs.
 
+    Raises `DataError`: widths differ, no true rows, an unknown top feature, or too many rows to
+    match.
+
     Parameters
     ----------
     guess : Table
@@ -82,22 +66,12 @@ def score_records(
     truth : Table
         n true rows. Where m < n the n - m unmatched rows score 0 (Gower distance 1), so that
         guessing fewer rows never pays either.
-    schema : Schema
     top : sequence of str
         Features of the top score; () for none.
     tolerance : Tolerance, optional
         Default `Tolerance.of` the true rows; given where several truths are compared.
     most : int, optional
         How many guessed rows count, default n; more where the true rows are a sample of so many.
-
-    Returns
-    -------
-    RecordScores
-
-    Raises
-    ------
-    DataError
-        Widths differ, no true rows, an unknown top feature, or too many rows to match.
 
     Notes
     -----
@@ -220,12 +194,8 @@ def gower_distance(
 ) -> float:
     """Return the mean Gower distance of the true rows to their matched guesses.
 
-    Parameters
-    ----------
-    A, B : float64 array, shapes (n, c) and (m, c)
-        True and guessed rows.
-    span : float64 array, shape (c,)
-        Range of the true column; 0 means comparison by equality.
+    `A, B`: float64 array, shapes (n, c) and (m, c). True and guessed rows.
+    `span`: float64 array, shape (c,). Range of the true column; 0 means comparison by equality.
 
     Returns
     -------

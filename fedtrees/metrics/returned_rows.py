@@ -1,7 +1,5 @@
 """Score rows that an attack returns as certain: how many are right, how many are not."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,24 +18,14 @@ TARGET_ERROR = 1e-4
 
 @dataclass(frozen=True)
 class ReturnedRows:
-    """Returned rows against true ones, matched one to one on every bin and the label.
+    """Returned rows against true ones, matched one to one on every bin and the label."""
 
-    Attributes
-    ----------
-    right : float
-        Share of the true rows that were returned, right in every bin and the label.
-    wrong : float or None
-        Share of the returned rows that match no true row (left); None where none was returned.
-    owned : float or None
-        Share of the true rows that were returned with their owner; None where no owner was named.
-    returned : int
-        Number of returned rows.
-    """
-
-    right: float
+    right: float  # share of the true rows that were returned, right in every bin and the label
+    # share of the returned rows that match no true row (left); None where none was returned
     wrong: float | None
+    # share of the true rows that were returned with their owner; None where no owner was named
     owned: float | None
-    returned: int
+    returned: int  # number of returned rows
 
 
 def score_returned_rows(
@@ -47,6 +35,8 @@ def score_returned_rows(
     owner: Sequence[str] | None = None,
 ) -> ReturnedRows:
     """Match returned rows with the victims' on (bins, label).
+
+    Raises `DataError` if there is no true row, or not one owner per row.
 
     Parameters
     ----------
@@ -58,11 +48,6 @@ def score_returned_rows(
         Bins of the training run; a missing value is a bin of its own.
     owner : sequence of str, length m, optional
         Who is said to hold each returned row.
-
-    Raises
-    ------
-    DataError
-        If there is no true row, or not one owner per row.
     """
     n = sum(map(len, truth.values()))
     if n == 0:

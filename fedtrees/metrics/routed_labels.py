@@ -1,7 +1,5 @@
 """Labels of rows to predict: guessed ones against true ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,7 +21,6 @@ class AskedRows:
     Attributes
     ----------
     y : int64 array, shape (n,)
-    classes : int
     own : mapping of str to float32 array, shape (n, c)
         What each principal holds of these rows.
     """

@@ -1,7 +1,5 @@
 """Errors of reconstructed rows one by one: mean, worst, of ordinary and of odd rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,24 +14,13 @@ from fedtrees.guessing.matching import assign, mismatch_counts
 
 @dataclass(frozen=True, eq=False)
 class RowErrors:
-    """How wrong matched rows are, as Gorgé et al. (2025) count it: labels do not matter.
+    """How wrong matched rows are, as Gorgé et al. (2025) count it: labels do not matter."""
 
-    Attributes
-    ----------
-    mean : float
-        Share of wrong cells: the matched Hamming error.
-    right : float
-        Share of rows without any.
-    worst : float
-        Share of wrong cells of the worst row.
-    inliers, outliers : float or None
-        Mean over rows that an isolation forest finds ordinary, and over the others; None where
-        there are no such rows.
-    """
-
-    mean: float
-    right: float
-    worst: float
+    mean: float  # share of wrong cells: the matched Hamming error
+    right: float  # share of rows without any
+    worst: float  # share of wrong cells of the worst row
+    # inliers, outliers: mean over rows that an isolation forest finds ordinary, and over the
+    # others; None where there are no such rows
     inliers: float | None
     outliers: float | None
 
@@ -42,6 +29,8 @@ def row_errors(
     guess: Table, truth: Table, inlier: NDArray[np.bool_], told: Sequence[int] = ()
 ) -> RowErrors:
     """Match guessed with true rows by their features alone, and tell the errors of true rows.
+
+    Raises `DataError`: no true rows, or widths differ.
 
     Parameters
     ----------
@@ -53,11 +42,6 @@ def row_errors(
         From `inliers`.
     told : sequence of int
         Columns that were known beforehand: rows are matched by them too, errors are of the others.
-
-    Raises
-    ------
-    DataError
-        No true rows, or widths differ.
     """
     if not len(truth):
         raise DataError("no true rows to score against")

@@ -1,7 +1,5 @@
 """Is a guess closer to the training rows than to other rows of the same distribution?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,29 +25,17 @@ _TRAIN_SAMPLES = 10
 
 @dataclass(frozen=True)
 class Specificity:
-    """Score of a guess against its own victims, placed among scores against fresh samples.
+    """Score of a guess against its own victims, placed among scores against fresh samples."""
 
-    Attributes
-    ----------
-    z : float or None
-        (RA on the victims - mean RA on fresh samples) / standard deviation of the latter, that
-        deviation corrected for the finite reserve. None if all fresh scores are equal.
-    tail : float or None
-        Probability of a z at least as large under a standard normal.
-    rank : float
-        (1 + number of fresh samples scoring at least as high) / (1 + number of samples).
-    victims, fresh : float
-        RA against victims' rows, and mean RA against fresh samples.
-    rows : int
-        True rows per sample.
-    """
-
+    # (RA on the victims - mean RA on fresh samples) / standard deviation of the latter, that
+    # deviation corrected for the finite reserve. None if all fresh scores are equal.
     z: float | None
-    tail: float | None
-    rank: float
+    tail: float | None  # probability of a z at least as large under a standard normal
+    rank: float  # (1 + number of fresh samples scoring at least as high) / (1 + number of samples)
+    # victims, fresh: RA against victims' rows, and mean RA against fresh samples
     victims: float
     fresh: float
-    rows: int
+    rows: int  # True rows per sample
 
 
 def specificity(
@@ -64,6 +50,8 @@ def specificity(
 ) -> Specificity:
     """Compare the RA of a guess on its victims with its RA on fresh rows.
 
+    Raises `DataError`: fewer than 2 reserve rows or samples, or no guess.
+
     Parameters
     ----------
     guess : Table
@@ -76,15 +64,6 @@ def specificity(
         Fresh samples, 100 in the source.
     rows : int
         Most true rows per sample.
-
-    Returns
-    -------
-    Specificity
-
-    Raises
-    ------
-    DataError
-        Fewer than 2 reserve rows or samples, or no guess.
 
     Notes
     -----
@@ -146,10 +125,7 @@ def nearest_row(
     the two sets is cut at random to the size of the smaller, so that chance is 0.5; both to
     `NEAR_ROWS` where they have more, and of the guess so many first rows are asked.
 
-    Raises
-    ------
-    DataError
-        No guessed, true or reserve rows.
+    Raises `DataError`: no guessed, true or reserve rows.
     """
     if min(len(guess), len(truth), len(reserve)) == 0:
         raise DataError("the nearest-row test needs guessed, true and reserve rows")

@@ -1,7 +1,5 @@
 """Guessed thresholds against those that victims split their columns at."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

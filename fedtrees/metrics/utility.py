@@ -1,7 +1,5 @@
 """How good a model is, on rows used for nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -21,25 +19,16 @@ def scores_of(task: str) -> Scores:
 def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, float | None]:
     """Score predicted probabilities on held-out rows.
 
-    Parameters
-    ----------
-    y : int array, shape (n,)
-        Class codes 0, 1, ...
-    probability : float array, shape (n,) or (n, k)
-        Probability of class 1, or of every class (rows sum to 1).
+    Raises `DataError`: no rows, shapes that do not fit, or probabilities outside [0, 1] (NaN
+    included).
 
-    Returns
-    -------
-    dict
-        ``auc`` (macro one-vs-rest over the classes for k > 2), ``f1`` (macro: mean over the
-        classes; a class neither present nor predicted is left out), ``accuracy``, ``log_loss``
-        (nats, probabilities clipped at the machine epsilon). ``auc`` is None where `y` lacks a
-        class.
+    `y`: int array, shape (n,). Class codes 0, 1, ...
+    `probability`: float array, shape (n,) or (n, k). Probability of class 1, or of every class
+        (rows sum to 1).
 
-    Raises
-    ------
-    DataError
-        No rows, shapes that do not fit, or probabilities outside [0, 1] (NaN included).
+    Returns: ``auc`` (macro one-vs-rest over the classes for k > 2), ``f1`` (macro: mean over the
+    classes; a class neither present nor predicted is left out), ``accuracy``, ``log_loss`` (nats,
+    probabilities clipped at the machine epsilon). ``auc`` is None where `y` lacks a class.
     """
     from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
@@ -73,14 +62,11 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
 def regression_scores(y: NDArray[Any], predicted: NDArray[Any]) -> dict[str, float | None]:
     """Return ``r2`` (None for a constant target) and ``rmse`` (units of the target).
 
+    Raises `DataError`: no rows, or shapes that differ.
+
     Parameters
     ----------
     y, predicted : float array, shape (n,)
-
-    Raises
-    ------
-    DataError
-        No rows, or shapes that differ.
     """
     y, predicted = np.asarray(y, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if y.shape != predicted.shape or len(y) == 0:

@@ -1,7 +1,5 @@
 """Adam, step by step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +12,7 @@ _TINY = np.float32(1e-8)
 class Adam:
     """Moments of gradients (Kingma and Ba 2015, Algorithm 1), in float32 as ``torch.optim.Adam``.
 
-    Attributes
-    ----------
-    rate : float
-    decays : pair of float
-        Of the first and of the second moment.
+    `decays`: Of the first and of the second moment.
     """
 
     rate: float

@@ -20,19 +20,12 @@ class Encoding:
     A continuous feature is one column; a categorical one has a column per category, 1 where the row
     has it. All are standardised. A missing value is 0 after that where it is a number, and 0 before
     it in all columns of a category: they dropped such rows.
-
-    Attributes
-    ----------
-    feature : intp array, shape (D,)
-        Which feature every column is of, ascending.
-    category : int64 array, shape (D,)
-        Code that the column stands for; -1: the feature is continuous.
-    mean, std : float32 array, shape (D,)
-        In units of the feature; std is not 0.
     """
 
-    feature: NDArray[np.intp]
+    feature: NDArray[np.intp]  # shape (D,): which feature every column is of, ascending
+    # shape (D,): code that the column stands for; -1: the feature is continuous
     category: NDArray[np.int64]
+    # mean, std, shape (D,): in units of the feature; std is not 0
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
 
@@ -40,10 +33,7 @@ class Encoding:
     def of(schema: Schema) -> Encoding:
         """Return the encoding of such rows, without standardisation.
 
-        Raises
-        ------
-        DataError
-            If a categorical feature declares no categories.
+        Raises `DataError` if a categorical feature declares no categories.
         """
         feature, category = list[int](), list[int]()
         for k, f in enumerate(schema.features):
@@ -97,10 +87,8 @@ class Encoding:
     def raw(self, X: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
         """Return the columns before they are standardised, float32, shape (n, D).
 
-        Raises
-        ------
-        DataError
-            If a category is not among those that the schema declares, or a number is infinite.
+        Raises `DataError` if a category is not among those that the schema declares, or a number is
+        infinite.
         """
         self._check(X)
         values = np.asarray(X, dtype=np.float32)[:, self.feature]
@@ -111,10 +99,7 @@ class Encoding:
     def encode(self, X: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
         """Return the inputs of rows, float32, shape (n, D), for features of shape (n, d).
 
-        Raises
-        ------
-        DataError
-            As `raw`.
+        Raises `DataError` as `raw`.
         """
         found = (self.raw(X) - self.mean) / self.std
         return np.asarray(np.nan_to_num(found, copy=False, nan=0.0), dtype=np.float32)
@@ -124,11 +109,8 @@ class Encoding:
     ) -> NDArray[np.float32]:
         """Return features, float32, shape (n, d).
 
-        Parameters
-        ----------
-        codes : int array, shape (n, categorical features)
-        numbers : float array, shape (n, continuous features)
-            Standardised.
+        `codes`: int array, shape (n, categorical features)
+        `numbers`: float array, shape (n, continuous features). Standardised.
         """
         X = np.empty((len(codes), len(self.coded)), dtype=np.float32)
         X[:, self.coded] = codes

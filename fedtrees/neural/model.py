@@ -1,7 +1,5 @@
 """A trained network, with how rows become its inputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +13,7 @@ from fedtrees.neural.perceptron import Layers, logits, softmax
 class TabularNetwork:
     """A perceptron on the rows of a table; it predicts without torch.
 
-    Attributes
-    ----------
-    layers : Layers
-    weights : float32 array, shape (parameters,)
-        As `Layers.split` takes them.
-    encoding : Encoding
+    `weights`: float32 array, shape (parameters,). As `Layers.split` takes them.
     """
 
     layers: Layers
@@ -30,10 +23,7 @@ class TabularNetwork:
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return probabilities of class 1, shape (n,), or of every class, (n, K).
 
-        Raises
-        ------
-        DataError
-            If a category is not among those that the schema declares.
+        Raises `DataError` if a category is not among those that the schema declares.
         """
         parts = [(w.astype(np.float64), b.astype(np.float64)) for w, b in self.split()]
         found = softmax(logits(parts, self.encoding.encode(X).astype(np.float64)))

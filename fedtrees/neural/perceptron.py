@@ -1,7 +1,5 @@
 """Perceptrons with rectified layers: their parameters as one vector, and what they predict."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,10 +15,7 @@ from fedtrees.core.errors import DataError
 class Layers:
     """Sizes of a perceptron: linear layers, each but the last followed by a ReLU.
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        Inputs, hidden units of every layer, outputs.
+    `sizes`: Inputs, hidden units of every layer, outputs.
     """
 
     sizes: tuple[int, ...]
@@ -33,16 +28,10 @@ class Layers:
     def split(self, flat: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Return weight, shape (out, in), and bias, (out,), of every layer, as views.
 
-        Parameters
-        ----------
-        flat : float array, shape (parameters,)
-            Weight and bias of the first layer, then of the next, each row after row: the order of
-            ``torch.nn.Module.parameters()``.
+        `flat`: float array, shape (parameters,). Weight and bias of the first layer, then of the
+        next, each row after row: the order of ``torch.nn.Module.parameters()``.
 
-        Raises
-        ------
-        DataError
-            If there are more or fewer.
+        Raises `DataError` if there are more or fewer.
         """
         if flat.shape != (self.parameters,):
             raise DataError(

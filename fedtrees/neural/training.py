@@ -4,8 +4,6 @@ Torch is loaded when the first gradient is asked for. It computes on one thread:
 order round otherwise. Other processors may still differ in the last bits.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -21,10 +19,7 @@ from fedtrees.neural.perceptron import Layers, join_layers
 def torch_module() -> Any:
     """Return torch.
 
-    Raises
-    ------
-    UsageError
-        If it is not installed.
+    Raises `UsageError` if it is not installed.
     """
     try:
         import torch
@@ -50,7 +45,6 @@ def mean_gradient(
 
     Parameters
     ----------
-    layers : Layers
     flat : float32 array, shape (parameters,)
     X : float32 array, shape (n, D)
     y : int64 array, shape (n,)

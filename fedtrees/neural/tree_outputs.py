@@ -14,22 +14,14 @@ Floats = NDArray[np.floating[Any]]
 
 
 class Parts(NamedTuple):
-    """Parameters, or what belongs to them, as views.
+    """Parameters, or what belongs to them, as views."""
 
-    Attributes
-    ----------
-    rates : float array, shape (C, M)
-        The convolution's weight: a learning rate per channel and tree, the same for all clients.
-    shift : float array, shape (C,)
-    weight : float array, shape (C, K)
-        Of the linear layer.
-    bias : float array, shape (1,)
-    """
-
+    # float array, shape (C, M): the convolution's weight: a learning rate per channel and tree, the
+    # same for all clients
     rates: Any
-    shift: Any
-    weight: Any
-    bias: Any
+    shift: Any  # float array, shape (C,)
+    weight: Any  # float array, shape (C, K): of the linear layer
+    bias: Any  # float array, shape (1,)
 
 
 @dataclass(frozen=True)
@@ -38,18 +30,12 @@ class RatesNetwork:
 
     Its input are the outputs of K models of M trees each, end to end. As kernel and stride are M,
     the convolution is a matrix product, and needs no torch.
-
-    Attributes
-    ----------
-    models, trees : int
-        K and M.
-    channels : int
-        C.
     """
 
+    # models, trees: K and M
     models: int
     trees: int
-    channels: int = 64
+    channels: int = 64  # c
 
     @property
     def parameters(self) -> int:
@@ -60,10 +46,7 @@ class RatesNetwork:
     def of(models: int, trees: int, parameters: int) -> RatesNetwork:
         """Return the network on such models that has so many parameters.
 
-        Raises
-        ------
-        DataError
-            If none has.
+        Raises `DataError` if none has.
         """
         network = RatesNetwork(models, trees, (parameters - 1) // (trees + 1 + models))
         if network.parameters != parameters or not network.channels:
@@ -73,10 +56,7 @@ class RatesNetwork:
     def split(self, flat: NDArray[Any]) -> Parts:
         """Return the parts of one vector, in the order of ``torch.nn.Module.parameters()``.
 
-        Raises
-        ------
-        DataError
-            If it has another shape than (parameters,).
+        Raises `DataError` if it has another shape than (parameters,).
         """
         if flat.shape != (self.parameters,):
             raise DataError(f"{self} has {self.parameters} parameters; got {flat.shape}")

@@ -4,8 +4,6 @@ Mechanisms enter what they release into a ledger (`BudgetEvent`), and nothing bu
 what that comes to. Neighbours differ in one row added or removed. The unknown costs infinity.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,16 +35,10 @@ def composed(events: Iterable[BudgetEvent], delta: float = 0.0) -> float:
     worst of them (Kairouz, Oh and Viswanath 2015); where a release draws its rows, dp-accounting
     composes.
 
-    Parameters
-    ----------
-    events : iterable of BudgetEvent
-    delta : float
-        0: of pure epsilons the sum, infinite under Gaussian noise. Else below 1.
+    `delta`: 0: of pure epsilons the sum, infinite under Gaussian noise. Else below 1.
 
-    Raises
-    ------
-    UsageError
-        If delta is no such number, or a release draws its rows and dp-accounting is missing.
+    Raises `UsageError` if delta is no such number, or a release draws its rows and dp-accounting is
+    missing.
     """
     if delta != 0:
         check_share("delta", delta)
@@ -149,11 +141,7 @@ def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: f
     A row is in one node per level and in one bin of every feature, so the number of bins and
     of nodes does not matter.
 
-    Parameters
-    ----------
-    features : int
-        Number of features histogrammed (a node total counts as one more).
-    gradient_bound, hessian_bound : float
-        Bounds on one row's absolute gradient and hessian.
+    `features`: Number of features histogrammed (a node total counts as one more).
+    `gradient_bound, hessian_bound`: Bounds on one row's absolute gradient and hessian.
     """
     return features * (gradient_bound + hessian_bound)

@@ -4,8 +4,6 @@ The algorithms of Canonne, Kamath and Steinke (2020), section 5: a fair uniform 
 they need.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from fractions import Fraction
@@ -23,10 +21,7 @@ _WIDEST = 2.0**46  # a draw reaches 40 times its scale, and thousands of them mu
 class Randomness:
     """Uniform whole numbers, and events whose chance is a power of e.
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Seeds the uniform numbers.
+    `rng`: Seeds the uniform numbers.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -59,6 +54,8 @@ def discrete_gaussian(
     Added to a vector of whole numbers of L2 sensitivity D it has Rényi divergence of at most
     ``alpha D^2 / (2 scale^2)`` (Canonne, Kamath and Steinke 2020, theorem 4).
 
+    Raises `UsageError` if `scale` is not a positive number of at most 2^46.
+
     Parameters
     ----------
     scale : float
@@ -70,11 +67,6 @@ def discrete_gaussian(
     Returns
     -------
     int64 array of the given shape
-
-    Raises
-    ------
-    UsageError
-        If `scale` is not a positive number of at most 2^46.
     """
     if not 0 < scale <= _WIDEST:
         raise UsageError(f"noise scale must be in (0, 2^46] grid steps; got {scale}")
@@ -93,17 +85,14 @@ def discrete_gaussian_share(
     log-probabilities are off by less than ``10 parties exp(-pi^2 8^2)``, less than a double can
     tell from 0 (Kairouz, Liu and Steinke 2021, theorem 9).
 
+    Raises `UsageError` if the shares are too narrow for that, or `scale` as in `discrete_gaussian`.
+
     Parameters
     ----------
     scale, shape, rng
         As in `discrete_gaussian`.
     parties : int
         How many add a share.
-
-    Raises
-    ------
-    UsageError
-        If the shares are too narrow for that, or `scale` as in `discrete_gaussian`.
     """
     each = scale / math.sqrt(parties)
     if each < _NARROWEST:
@@ -117,11 +106,7 @@ def discrete_gaussian_share(
 def one_draw(variance: Fraction, randomness: Randomness) -> int:
     """Draw one number: Canonne, Kamath and Steinke (2020), algorithm 3.
 
-    Parameters
-    ----------
-    variance : Fraction
-        The scale, squared.
-    randomness : Randomness
+    `variance`: The scale, squared.
     """
     p, q = variance.numerator, variance.denominator
     t = math.isqrt(p // q) + 1

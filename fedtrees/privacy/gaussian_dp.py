@@ -4,8 +4,6 @@ A release of L2 sensitivity D with Gaussian noise of scale s is mu-GDP for ``mu 
 releases, each chosen after the others, are together ``sqrt(sum of mu^2)``-GDP, exactly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -21,12 +19,8 @@ _CLOSE, _TINY = 1e-12, 1e-30
 def delta_of(epsilon: ArrayLike, mu: float) -> NDArray[np.float64]:
     """Return the least delta at which mu-GDP is (epsilon, delta)-DP: Balle and Wang (2018), Thm. 5.
 
-    Parameters
-    ----------
-    epsilon : float array
-        In nats; below 0, too.
-    mu : float
-        0 or more.
+    `epsilon`: float array. In nats; below 0, too.
+    `mu`: 0 or more.
     """
     e = np.asarray(epsilon, dtype=np.float64)
     if mu == 0:
@@ -39,11 +33,7 @@ def delta_of(epsilon: ArrayLike, mu: float) -> NDArray[np.float64]:
 def least_epsilon(left: Callable[[float], float], delta: float, high: float) -> float:
     """Return the least epsilon, up to high, with no more than delta left; rounded up.
 
-    Parameters
-    ----------
-    left : callable
-        From an epsilon to its delta, falling.
-    delta, high : float
+    `left`: From an epsilon to its delta, falling.
     """
     return _border(lambda epsilon: left(epsilon) <= delta * _SAFE, 0.0, high)
 
@@ -61,12 +51,8 @@ def tail(mu: float, delta: float) -> float:
 def mu_of(epsilon: float, delta: float) -> float:
     """Return the greatest mu for which mu-GDP is (epsilon, delta)-DP; rounded down.
 
-    Parameters
-    ----------
-    epsilon : float
-        In nats, above 0.
-    delta : float
-        Between 0 and 1.
+    `epsilon`: In nats, above 0.
+    `delta`: Between 0 and 1.
     """
     # In 1 / mu, for what is to be rounded up; mu / 2 beyond sqrt(epsilon) + 9 leaves no delta.
     low = 1 / (2 * math.sqrt(epsilon) + 18)

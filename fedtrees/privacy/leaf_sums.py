@@ -1,7 +1,5 @@
 """How much Gaussian noise sums of gradients and hessians get that share one budget."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -12,18 +10,10 @@ _SHARE = 0.2  # of the budget, for hessians that are not bounded by gradients
 
 @dataclass(frozen=True)
 class RowBound:
-    """What a row may bring to the sums of one round: ``|g|^2 + |h / ratio|^2 <= norm^2``.
+    """What a row may bring to the sums of one round: ``|g|^2 + |h / ratio|^2 <= norm^2``."""
 
-    Attributes
-    ----------
-    norm : float
-        In units of the gradient; infinite: no bound.
-    ratio : float
-        Scale of the noise on hessians over that on gradients.
-    """
-
-    norm: float
-    ratio: float
+    norm: float  # in units of the gradient; infinite: no bound
+    ratio: float  # scale of the noise on hessians over that on gradients
 
 
 def row_bound(
@@ -67,12 +57,7 @@ def leaf_scales(
     A row is in one leaf of each tree of a round, so that neither the leaves nor the splits count,
     if these ignore data. Gaussian noise composes exactly: rounds have equal parts of mu squared.
 
-    Parameters
-    ----------
-    bound : RowBound
-    epsilon, delta : float
-        Of all releases together; epsilon in nats, infinite for no noise.
-    rounds : int
+    `epsilon, delta`: Of all releases together; epsilon in nats, infinite for no noise.
     """
     if math.isinf(epsilon):
         return 0.0, 0.0

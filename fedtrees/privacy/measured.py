@@ -3,8 +3,6 @@
 A bound holds with the stated confidence whatever the scores are made of: bad scores lower it.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -30,17 +28,11 @@ def bound_of_guesses(
     coin are together as private of a row as its own, so that their guesses add up. Several r are
     tried, each at its share of the risk.
 
-    Parameters
-    ----------
-    scores : float array, shape (m,)
-        Above 0 where a row seems present, below where absent; the farther, the surer.
-    present : bool array, shape (m,)
-    confidence, delta : float
+    `scores`: float array, shape (m,). Above 0 where a row seems present, below where absent; the
+        farther, the surer.
+    `present`: bool array, shape (m,)
 
-    Returns
-    -------
-    float
-        In nats, 0 or more.
+    Returns: In nats, 0 or more.
     """
     check_share("confidence", confidence)
     order = np.argsort(-np.abs(scores), kind="stable")

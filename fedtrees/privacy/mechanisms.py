@@ -1,7 +1,5 @@
 """Noise mechanisms on integers."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,22 +15,18 @@ def discrete_laplace(
     sensitivity D is exactly (D / scale)-DP, without the floating-point leaks of a rounded
     Laplace variate (Mironov 2012).
 
+    Raises `UsageError` if `scale` is not a positive finite number, or beyond 2^46: a draw reaches
+    40 times its scale, and thousands of them must add up in int64.
+
     Parameters
     ----------
     scale : float
         In units of the integer grid; variance is close to 2 scale^2. At most 2^46.
     shape : int or tuple of int
-    rng : numpy.random.Generator
 
     Returns
     -------
     int64 array of the given shape
-
-    Raises
-    ------
-    UsageError
-        If `scale` is not a positive finite number, or beyond 2^46: a draw reaches
-        40 times its scale, and thousands of them must add up in int64.
     """
     _check_scale(scale)
     p = -np.expm1(-1.0 / scale)
@@ -88,16 +82,10 @@ def permute_and_flip(
     epsilon-DP for that neighbour. Drawn as the largest of counts with exponential noise of scale
     ``1 / epsilon``, which is the same distribution (Ding et al. 2021).
 
-    Parameters
-    ----------
-    counts : int64 array, shape (..., K)
-    epsilon : float
-        In nats; infinite: the first of the largest.
-    rng : numpy.random.Generator
+    `counts`: int64 array, shape (..., K)
+    `epsilon`: In nats; infinite: the first of the largest.
 
-    Returns
-    -------
-    int64 array, shape (...)
+    Returns: int64 array, shape (...).
     """
     noise = rng.exponential(1.0 / epsilon, counts.shape) if epsilon < np.inf else 0.0
     return np.asarray(np.argmax(counts + noise, axis=-1), dtype=np.int64)

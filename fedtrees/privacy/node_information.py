@@ -1,7 +1,5 @@
 """What membership in a node tells of a row's label (Takahashi et al. 2023, Corollary 1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -12,12 +10,8 @@ from scipy.special import rel_entr
 def node_information(counts: NDArray[Any], totals: NDArray[Any]) -> NDArray[np.float64]:
     """Return the bound on the information that membership in nodes gives, nats, shape (...).
 
-    Parameters
-    ----------
-    counts : int array, shape (..., K)
-        Rows of each class in the nodes.
-    totals : int array, shape (K,)
-        All training rows of each class.
+    `counts`: int array, shape (..., K). Rows of each class in the nodes.
+    `totals`: int array, shape (K,). All training rows of each class.
     """
     prior = totals / totals.sum()
     worst = np.zeros(counts.shape[:-1])

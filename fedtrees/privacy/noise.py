@@ -31,21 +31,11 @@ _FAR = 1e9
 class Noise(Channel):
     """Independent noise on every number.
 
-    Attributes
-    ----------
-    scale : float or tuple of float
-        Above 0; a tuple has one for every number of a cell.
-    whole : bool
-        Whether numbers are whole, and so is the noise.
-
-    Raises
-    ------
-    UsageError
-        If a scale is not finite and above 0.
+    Raises `UsageError` if a scale is not finite and above 0.
     """
 
-    scale: Scale
-    whole: bool = False
+    scale: Scale  # above 0; a tuple has one for every number of a cell
+    whole: bool = False  # whether numbers are whole, and so is the noise
 
     additive = True
 
@@ -99,12 +89,9 @@ class Noise(Channel):
 class Laplace(Noise):
     """Laplace noise; of whole numbers the two-sided geometric distribution (Ghosh et al. 2012).
 
-    Attributes
-    ----------
-    draws : float
-        How many such draws it is the sum of, 1 or more; between two whole numbers the law in
-        between, as it is infinitely divisible. Of more than one whole draw probabilities are those
-        of the continuous law, from half a step before to half a step after.
+    `draws`: How many such draws it is the sum of, 1 or more; between two whole numbers the law in
+    between, as it is infinitely divisible. Of more than one whole draw probabilities are those of
+    the continuous law, from half a step before to half a step after.
     """
 
     draws: float = 1
@@ -247,10 +234,7 @@ class NoisyShares(Channel):
 
     Joint over a record's K shares.
 
-    Attributes
-    ----------
-    scale : float
-        Of the noise.
+    `scale`: Of the noise.
     """
 
     scale: float
@@ -316,11 +300,7 @@ _NODES = 64
 class Response(Channel):
     """Randomised response among all classes: the true one with odds ``e^epsilon`` against each.
 
-    Attributes
-    ----------
-    epsilon : float
-        In nats, above 0.
-    classes : int
+    `epsilon`: In nats, above 0.
     """
 
     epsilon: float

@@ -1,7 +1,5 @@
 """Many quantiles of one column by the exponential mechanism."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -37,7 +35,6 @@ def private_quantiles(
         Ends, both included, of what may be chosen; public.
     epsilon : float
         In nats, of all quantiles together.
-    rng : numpy.random.Generator
 
     Returns
     -------

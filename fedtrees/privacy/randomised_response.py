@@ -1,7 +1,5 @@
 """Randomised response among the likeliest labels (Ghazi et al. 2021), in exact arithmetic."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -24,14 +22,9 @@ def odds_within(epsilon: float) -> Fraction:
     The exponential series is cut off, all of whose terms are positive, and the sum is rounded down
     to a multiple of a power of 1/2: less than 1e-11 of it is lost.
 
-    Parameters
-    ----------
-    epsilon : float
-        In nats, above 0.
+    `epsilon`: In nats, above 0.
 
-    Raises
-    ------
-    UsageError
+    Raises `UsageError`.
     """
     check_positive("epsilon", epsilon)
     bits = int(_ROOM - epsilon / math.log(2))
@@ -52,11 +45,8 @@ def ranked(prior: NDArray[np.float64], odds: Fraction) -> tuple[NDArray[np.intp]
     Among the k that make ``odds / (odds + k - 1)`` times their prior greatest: then an answer is
     likeliest to be true (Ghazi et al. 2021, Algorithm 3 and Theorem 3). Of equals the first counts.
 
-    Parameters
-    ----------
-    prior : float64 array, shape (n, K)
-        What is believed of every row's label without having looked at it.
-    odds : Fraction
+    `prior`: float64 array, shape (n, K). What is believed of every row's label without having
+    looked at it.
     """
     order = np.argsort(-prior, axis=1, kind="stable")
     within = np.cumsum(np.take_along_axis(prior, order, axis=1), axis=1)
@@ -86,7 +76,6 @@ def respond(
     prior : float64 array, shape (n, K)
     odds : Fraction
         `odds_within` an epsilon.
-    rng : numpy.random.Generator
     published : bool
         In place of a label that is none of the k put one of all K, as the code of Takahashi et al.
         (2023) does: **no epsilon bounds what that gives away**.
@@ -116,15 +105,10 @@ def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64
 
     The matrix of `respond` is inverted; what comes out negative is 0.
 
-    Parameters
-    ----------
-    said : float64 array, shape (n, K)
-    odds : Fraction
-        Above 1.
+    `said`: float64 array, shape (n, K)
+    `odds`: Above 1.
 
-    Returns
-    -------
-    float64 array, shape (n, K)
+    Returns: float64 array, shape (n, K).
     """
     r, total = float(odds), np.zeros((len(said), 1))
     found = np.maximum((said * (r + said.shape[1] - 1) - 1) / (r - 1), 0.0)
@@ -136,14 +120,7 @@ def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64
 def matrix(
     prior: Sequence[float], odds: Fraction, *, published: bool = False
 ) -> list[list[Fraction]]:
-    """Return the probabilities of `respond`: of every true label (row), of every answer (column).
-
-    Parameters
-    ----------
-    prior : sequence of float, length K
-    odds : Fraction
-    published : bool
-    """
+    """Return the probabilities of `respond`: of every true label (row) and answer (column)."""
     K = len(prior)
     order, among = ranked(np.array([prior], dtype=np.float64), odds)
     k = int(among[0])

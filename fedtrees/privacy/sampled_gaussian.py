@@ -3,8 +3,6 @@
 Privacy loss distributions (Koskela et al. 2020, Doroshenko et al. 2022), which round up.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,18 +19,10 @@ def sampled_epsilon(
 ) -> float:
     """Return the epsilon, in nats, of releases for one row added or removed, at this delta.
 
-    Parameters
-    ----------
-    noise : iterable of (float, float, int)
-        Sensitivity over scale, the chance of every row to take part, how many releases.
-    pure : mapping of float to int
-        How many releases there are of each pure epsilon.
-    delta : float
+    Raises `UsageError` if dp-accounting is not installed.
 
-    Raises
-    ------
-    UsageError
-        If dp-accounting is not installed.
+    `noise`: Sensitivity over scale, the chance of every row to take part, how many releases.
+    `pure`: How many releases there are of each pure epsilon.
     """
     losses = _library()
     total, alike = losses.identity(_GRID), Counter[tuple[float, float]]()
@@ -52,17 +42,9 @@ def sampled_epsilon(
 def multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """Return the scale of noise, over a row's bound, whose steps cost (epsilon, delta) together.
 
-    Parameters
-    ----------
-    epsilon, delta : float
-    rate : float
-        The chance of every row to take part in a step.
-    steps : int
+    `rate`: The chance of every row to take part in a step.
 
-    Raises
-    ------
-    UsageError
-        If no scale up to a million is enough, or dp-accounting is not installed.
+    Raises `UsageError` if no scale up to a million is enough, or dp-accounting is not installed.
     """
     low, high = 0.0, 1.0
     while sampled_epsilon([(1 / high, rate, steps)], {}, delta) > epsilon:

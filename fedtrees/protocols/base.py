@@ -38,10 +38,7 @@ from fedtrees.trees.forest.random_decision import undeclared
 class Coordinator(Party):
     """The party that drives; the others answer.
 
-    Attributes
-    ----------
-    model : Model
-        What `train` returned, as the defenses left it.
+    `model`: What `train` returned, as the defenses left it.
     """
 
     role = "server"
@@ -90,7 +87,7 @@ class Protocol(ABC):
         no defense may act there before. Empty: anything that it says.
     released : bool
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
-    honest-but-curious : tuple of str
+    adversaries : tuple of str
         Threats under which a suite attacks it that names none of its roles.
     usual_parties : int
         How many hold data where nobody says it.
@@ -202,17 +199,13 @@ class Protocol(ABC):
     def check(self, schema: Schema) -> None:  # noqa: B027 - most take any target
         """Refuse a target that this protocol cannot train on.
 
-        Raises
-        ------
-        UsageError
+        Raises `UsageError`.
         """
 
     def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:  # noqa: B027
         """Refuse what the parties hold, before any of them is made.
 
-        Raises
-        ------
-        DataError
+        Raises `DataError`.
         """
 
     def grown_on(
@@ -267,10 +260,7 @@ class Protocol(ABC):
     ) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T); otherwise as `predict`.
 
-        Raises
-        ------
-        ProtocolError
-            If the model has no leaves.
+        Raises `ProtocolError` if the model has no leaves.
         """
         if not self.released:
             return _still_there(net).predict(queries, "leaves")
@@ -295,10 +285,6 @@ class Training:
     ----------
     model : Model
         What the coordinator ended with; where the protocol releases it, as released.
-    transcript : Transcript
-    protocol : Protocol
-    defense : Composition
-    schema : Schema
     n_rows : int
         Training rows over all parties.
     context : Context
@@ -405,10 +391,8 @@ def train(
 
     Parameters
     ----------
-    protocol : Protocol
     local_data : mapping of str to LocalData
         What each party that holds data holds, by name (`fedtrees.core.local_data.over_clients`).
-    schema : Schema
     defense : Composition, optional
         None is no defense.
     seed : int

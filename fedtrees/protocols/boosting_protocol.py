@@ -1,7 +1,5 @@
 """What all protocols of boosted trees have in common: the engine's parameters and an objective."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedtrees.core.errors import UsageError, check_known
@@ -15,10 +13,7 @@ from fedtrees.trees.boosted.params import TreeParams
 class BoostingProtocol(TreeParams, Protocol):
     """Boosted trees: the engine's parameters, and this.
 
-    Parameters
-    ----------
-    objective : {"binary:logistic", "multi:softprob", "reg:squarederror"} or None
-        None: what the target asks for.
+    `objective`: None: what the target asks for.
     """
 
     objective: str | None = None
@@ -33,10 +28,8 @@ class BoostingProtocol(TreeParams, Protocol):
     def objective_for(self, schema: Schema) -> Objective:
         """Return what is minimised on such a target.
 
-        Raises
-        ------
-        UsageError
-            If the objective does not suit it, or the base score does not suit the objective.
+        Raises `UsageError` if the objective does not suit it, or the base score does not suit the
+        objective.
         """
         objective = objective_of(self.objective, schema.classes)
         if isinstance(objective, Logistic):

@@ -1,7 +1,5 @@
 """Rows that an audit puts into a training or leaves out, and how much a run tells of each."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -30,13 +28,8 @@ _EXACT = 1e-3  # the scale that noise is taken to have where there is none
 class Canaries(ABC):
     """Rows of a table of the auditor's own, as far apart as a protocol can tell rows.
 
-    Attributes
-    ----------
-    schema : Schema
-    most : int
-        As many as one run can hold without hiding one another.
-    runs : int
-        How many runs a thorough audit takes.
+    `most`: As many as one run can hold without hiding one another.
+    `runs`: How many runs a thorough audit takes.
     """
 
     schema: Schema
@@ -46,12 +39,8 @@ class Canaries(ABC):
     def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
         """Return what each party holds: one client the canaries that are there, another the rest.
 
-        Parameters
-        ----------
-        rows, others : Table
-            As `rows` returned them.
-        there : bool array, shape (n,)
-            Which canaries take part.
+        `rows, others`: As `rows` returned them.
+        `there`: bool array, shape (n,). Which canaries take part.
         """
         return over_clients([rows.take(there), others])
 
@@ -63,11 +52,7 @@ class Canaries(ABC):
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
         """Return how the log odds that each row took part changed, float64, shape (n,).
 
-        Parameters
-        ----------
-        training : Training
-        rows, others : Table
-            As `rows` returned them.
+        `rows, others`: As `rows` returned them.
         """
 
 
@@ -75,14 +60,8 @@ class Canaries(ABC):
 class ForestCanaries(Canaries):
     """Rows of random bits, whose leaves in a forest of random tests seldom meet.
 
-    Parameters
-    ----------
-    depth : int
-    mechanism : str
-    epsilon : float
-        Of one tree.
-    alone : bool
-        Whether to bring no more of them than mostly find a leaf for themselves.
+    `epsilon`: Of one tree.
+    `alone`: Whether to bring no more of them than mostly find a leaf for themselves.
     """
 
     depth: int
@@ -203,12 +182,7 @@ class LeafSumCanaries(Canaries):
 
 @dataclass(frozen=True)
 class HistogramCanaries(Canaries):
-    """Rows that share a bin of one number with few others, and seldom with the same ones.
-
-    Parameters
-    ----------
-    max_bin : int
-    """
+    """Rows that share a bin of one number with few others, and seldom with the same ones."""
 
     max_bin: int
 

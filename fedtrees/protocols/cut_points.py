@@ -1,7 +1,5 @@
 """How clients and server settle common cut points, whatever is grown on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,13 +29,7 @@ CUT_METHODS = ("sketch", "equal-width", "public")
 
 
 class BinningClient(Party):
-    """A client that summarises its columns and bins its rows.
-
-    Parameters
-    ----------
-    name : str
-    data : Table
-    """
+    """A client that summarises its columns and bins its rows."""
 
     role = "client"
 
@@ -87,9 +79,7 @@ def settle_cuts(
 
     Parameters
     ----------
-    net : Network
     method : {"sketch", "equal-width", "public"}
-    max_bin : int
     schema : Schema
         Its cut points and public ranges are used where the method is "public".
     categories : int32 array, shape (d,), optional
@@ -148,10 +138,7 @@ def merge_summaries(parts: list, max_bin: int) -> Cuts:  # type: ignore[type-arg
 def public_cuts(schema: Schema, max_bin: int) -> Cuts:
     """Return the declared cut points, where there are none equal-width ones of declared ranges.
 
-    Raises
-    ------
-    DataError
-        If a continuous feature declares neither.
+    Raises `DataError` if a continuous feature declares neither.
     """
     equal_width = equal_width_cuts(*public_ranges(schema), max_bin)
     values, minimum = [], equal_width.minimum.copy()
@@ -165,10 +152,7 @@ def public_cuts(schema: Schema, max_bin: int) -> Cuts:
 def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the declared ranges of all features, float32, shape (d,) each; NaN beside cuts.
 
-    Raises
-    ------
-    DataError
-        If a continuous feature declares neither a range nor cut points.
+    Raises `DataError` if a continuous feature declares neither a range nor cut points.
     """
     low, high = schema.ranges
     missing = [f.name for f, a in zip(schema.features, low, strict=True) if np.isnan(a)]

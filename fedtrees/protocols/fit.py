@@ -1,7 +1,5 @@
 """Does this fit, and if not, why? The one place that answers, with a code (`Reason`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,26 +18,14 @@ from fedtrees.isolation.process import attacks as process
 
 @dataclass(frozen=True)
 class Data:
-    """What is known of the table and of what was seen of it; what is not known excludes nothing.
-
-    Attributes
-    ----------
-    schema : Schema or None
-    rows : int
-        That are trained on.
-    roles : mapping of str to str
-        Role of every party by name.
-    scored : function of a type of Claim, or None
-        Whether anything here compares such claims of an attack (its `gives`).
-    view : View or None
-        What an attack reads.
-    """
+    """What is known of the table and of what was seen of it; what is not known excludes nothing."""
 
     schema: Schema | None = None
-    rows: int = 0
-    roles: Mapping[str, str] = field(default_factory=dict)
+    rows: int = 0  # that are trained on
+    roles: Mapping[str, str] = field(default_factory=dict)  # role of every party by name
+    # whether anything here compares such claims of an attack (its `gives`)
     scored: Callable[[Any], bool] | None = None
-    view: View | None = None
+    view: View | None = None  # what an attack reads
 
 
 def fit(
@@ -51,15 +37,8 @@ def fit(
 ) -> Reason:
     """Return whether what is given goes together, and if not, the first reason why.
 
-    Parameters
-    ----------
-    protocol : Protocol, optional
-    defense : Composition or sequence of Defense
-        Parts that may not be composed are a reason, too.
-    attack : Spec, optional
-    threat : sequence of str
-        Names of those who collude.
-    data : Data, optional
+    `defense`: Parts that may not be composed are a reason, too.
+    `threat`: Names of those who collude.
     """
     data = data or Data()
     try:

@@ -1,12 +1,10 @@
 """What the two random-forest protocols share: public parameters and checks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.errors import DataError, UsageError, check_flag
 from fedtrees.core.schema import Schema, Table
 from fedtrees.protocols.base import Protocol, Training
 from fedtrees.trees.files.forests import save_random_forest
@@ -20,10 +18,8 @@ FOREST_FILE = (".npz", "a random forest; XGBoost has no such model")
 class ForestProtocol(ForestParams, Protocol):
     """A random forest over the clients' rows: the engine's parameters, and these.
 
-    Parameters
-    ----------
-    leaf_counts : bool
-        Tell the clients every leaf's class counts beside the probabilities they predict with.
+    `leaf_counts`: Tell the clients every leaf's class counts beside the probabilities they predict
+    with.
     """
 
     leaf_counts: bool = True
@@ -32,8 +28,7 @@ class ForestProtocol(ForestParams, Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.leaf_counts, bool):
-            raise UsageError(f"leaf_counts={self.leaf_counts!r}: give true or false")
+        check_flag("leaf_counts", self.leaf_counts)
 
     def save(self, training: Training, path: Path) -> None:
         """Write the forest; where every row is counted once in each tree, so that this is known."""
@@ -49,10 +44,7 @@ class ForestProtocol(ForestParams, Protocol):
 def class_count(schema: Schema) -> int:
     """Return the number of classes K.
 
-    Raises
-    ------
-    UsageError
-        If the target has no classes.
+    Raises `UsageError` if the target has no classes.
     """
     if len(schema.classes) < 2:
         raise UsageError(
@@ -65,10 +57,7 @@ def class_count(schema: Schema) -> int:
 def checked_rows(data: Table, n_classes: int) -> Table:
     """Return a client's rows if they can be counted.
 
-    Raises
-    ------
-    DataError
-        If rows carry weights, or a label is no class code.
+    Raises `DataError` if rows carry weights, or a label is no class code.
     """
     if data.weight is not None:
         raise DataError("random forests count rows and take no sample weights; drop the weights")

@@ -1,7 +1,5 @@
 """Settling cut points on a grid: clients count, only sums are opened, quantiles are read off."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -32,19 +30,10 @@ def settle_on_a_grid(
     Nothing is asked of features whose cut points are declared, that are split by categories, or
     that have no more declared categories than bins.
 
-    Parameters
-    ----------
-    net : Network
-    plan : CutPlan
-    max_bin : int
-    schema : Schema
-    categories : int32 array, shape (d,), optional
-        Number of categories of each feature that is split by categories, else 0.
+    `categories`: int32 array, shape (d,), optional. Number of categories of each feature that is
+    split by categories, else 0.
 
-    Raises
-    ------
-    DataError
-        If a feature declares no range and the grid is laid only once.
+    Raises `DataError` if a feature declares no range and the grid is laid only once.
     """
     known = [_declared(f, max_bin) for f in schema.features]
     counted = np.array([k is None for k in known])

@@ -1,7 +1,5 @@
 """Defenses whose channel leaves nothing of any sum are refused before training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -22,9 +20,7 @@ def check_channels(
 ) -> None:
     """Refuse what sends all sums of gradients over so many rows alike.
 
-    Raises
-    ------
-    UsageError
+    Raises `UsageError`.
     """
     for part in defense.parts:
         stated = part.channels(schema, parameters)

@@ -1,7 +1,5 @@
 """One party with the labels, and others with more columns of the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fedtrees.core.errors import DataError
@@ -14,9 +12,7 @@ ACTIVE, PASSIVE = "active", "passive"
 def check_columns_held(local_data: Mapping[str, LocalData], schema: Schema) -> None:
     """Refuse labels in other hands, other rows, parties without columns, one class.
 
-    Raises
-    ------
-    DataError
+    Raises `DataError`.
     """
     (active, first), *others = local_data.items()
     if first.y is None:

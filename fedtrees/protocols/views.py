@@ -1,7 +1,5 @@
 """What a threat sees of a training: its view, with the endpoint that it may ask."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -93,9 +91,10 @@ def view_of(
 ) -> View:
     """Return what the principals know after a run.
 
+    Raises `Unfit` if together they open what a defense seals: the transcript does not have it.
+
     Parameters
     ----------
-    training : Training
     principals : sequence of str
         Names of the colluding parties.
     local_data : mapping of str to LocalData
@@ -108,11 +107,6 @@ def view_of(
         Ids and labels of rows that they know besides.
     entries : KnownEntries, optional
         Single values of others' rows that they know besides.
-
-    Raises
-    ------
-    Unfit
-        If together they open what a defense seals: the transcript does not have it.
     """
     who = tuple(principals)
     reason = fit(None, training.defense, None, who, Data(roles=training.transcript.roles))

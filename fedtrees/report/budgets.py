@@ -1,7 +1,5 @@
 """Order the defenses of a run and find the parameter each one was swept over."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

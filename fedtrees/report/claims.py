@@ -1,7 +1,5 @@
 """What kind of claim a guarantee is, and whether one is weaker than another."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Which attacks apply to a defense under a threat, and what became of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pandas as pd
@@ -57,12 +55,8 @@ class Coverage:
 def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
     """Return what became of the attacks on one defense under one threat.
 
-    Parameters
-    ----------
-    exposed : DataFrame
-        Its rows of the stage ``exposure``.
-    attacks : DataFrame
-        Its rows of the stage ``attack``.
+    `exposed`: Its rows of the stage ``adversary``.
+    `attacks`: Its rows of the stage ``attack``.
     """
     told = exposed[exposed["metric"] == APPLIES.key]
     seen = set(zip(attacks["attack"], attacks["seed"], strict=True))

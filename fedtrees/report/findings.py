@@ -1,7 +1,5 @@
 """What a run found, computed once: the terminal, the page and JSON only write it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,9 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.report.budgets import ordered
 from fedtrees.report.coverage import Coverage, coverage
+from fedtrees.report.frontier import references
 from fedtrees.report.gaps import NOT_ASKED, Gaps, called
+from fedtrees.report.intervals import finite
 from fedtrees.report.price import Price, Utility, prices, utility_of
 from fedtrees.report.recipe import Candidate, Recommendation, Trial, helps, recommend
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json
@@ -217,7 +217,7 @@ def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Finding
     seen = read_json(folder, "disclosure.json") or []
     tables = {s: _read(rows, s, margin) for s in settings}
     found = [_found(rows, s, tables, gaps, seen, margin) for s in settings]
-    found.sort(key=lambda f: (_order(f.leak), str(f.setting)))
+    found.sort(key=lambda f: (f.leak.kind != "leak", *_weight(f.leak.cell), str(f.setting)))
     version = ", ".join(sorted({v for v in rows["version"] if v}))
     return Findings(tuple(found), margin, version)
 
@@ -238,7 +238,7 @@ def _read(rows: pd.DataFrame, setting: Setting, margin: float) -> _Read:
     readers = {}
     for panel in panels(here):
         attacks = here[(here["stage"] == "attack") & (here["threat"] == panel.threat)]
-        exposed = here[(here["stage"] == "exposure") & (here["threat"] == panel.threat)]
+        exposed = here[(here["stage"] == "adversary") & (here["threat"] == panel.threat)]
         covered = {
             spec: coverage(exposed[exposed["defense_spec"] == spec],
                            attacks[attacks["defense_spec"] == spec])
@@ -267,7 +267,7 @@ def _found(
     mine = tables[setting]
     trains = mine.rows[mine.rows["stage"] == "train"]
     utility = utility_of(trains)
-    alone = _references(rows, setting, utility)
+    alone = {name: e.mean for name, e in references(rows, setting, utility.metric)}
     priced = prices(trains, utility, alone.get(_CONSTANT, math.nan))
     letters = (_letter(i) for i in range(10**6))
     defenses = tuple(
@@ -294,18 +294,6 @@ def _found(
         _untested(setting, mine, gaps),
         margin,
     )
-
-
-def _references(rows: pd.DataFrame, setting: Setting, utility: Utility) -> dict[str, float]:
-    here = rows[
-        (rows["stage"] == "reference")
-        & (rows["dataset"] == setting.dataset)
-        & (rows["partition"] == setting.partition)
-        & rows["protocol_params"].isin(["", setting.protocol])
-        & (rows["metric"] == utility.metric)
-        & (rows["status"] == "ok")
-    ]
-    return {str(k): float(v) for k, v in here.groupby("protocol")["value"].mean().items()}
 
 
 def _trials(
@@ -335,7 +323,7 @@ def _trials(
                 if threat not in theirs.readers:
                     continue
                 of = theirs.readers[threat]
-                cells = tuple(_beside(of, spec, m) for m in reader.metrics)
+                cells = tuple(of.cell(spec, m) for m in reader.metrics)
                 found.setdefault(name, []).append(
                     Trial(threat, cells, cost[spec], _why_untested(of, spec, theirs),
                           theirs.costs[spec].bytes)
@@ -350,11 +338,7 @@ def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Tria
     table by table, is what prices are counted against, under the name `UNDEFENDED`. Nor is what
     trained on no table.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        As returned by `fedtrees.report.rows.load_rows`.
-    margin : float
+    `rows`: As returned by `fedtrees.report.rows.load_rows`.
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
     tables = {s: _read(rows, s, margin) for s in sorted(set(here["setting"]))}
@@ -374,7 +358,8 @@ def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Tria
             ),
         )
         utility = utilities[best]
-        constant = _references(rows, best, utility).get(_CONSTANT, math.nan)
+        alone = {name: e.mean for name, e in references(rows, best, utility.metric)}
+        constant = alone.get(_CONSTANT, math.nan)
         for setting, read_here in mine.items():
             cost = prices(trains[setting], utility, constant, trains[best])
             for spec in read_here.defenses:
@@ -397,10 +382,6 @@ def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Tria
                         )
                     )
     return trials
-
-
-def _beside(reader: Reader, spec: str, metric: str) -> Cell:
-    return reader.cell(spec, metric)
 
 
 def _named(setting: Setting, spec: str) -> str:
@@ -535,23 +516,15 @@ def _leak(found: Found) -> Leak:
             return Leak("trace", *min(traces, key=lambda x: _gravity(x[1])))
         return Leak("none-found")
     doubtful = [(a, c) for a, c in cells if c.state in ("unsettled", "unknown")]
-    return Leak("none-clear", *max(doubtful, key=lambda x: _or(x[1].advantage.mean)))
+    return Leak("none-clear", *max(doubtful, key=lambda x: finite(x[1].advantage.mean)))
 
 
 def _gravity(cell: Cell) -> tuple[float, float, float]:
-    return *gravity(cell.metric), -_or(cell.advantage.mean)
+    return *gravity(cell.metric), -finite(cell.advantage.mean)
 
 
 def _weight(cell: Cell | None) -> tuple[float, float, float]:
     return (math.inf,) * 3 if cell is None else _gravity(cell)
-
-
-def _order(leak: Leak) -> tuple[float, ...]:
-    return (leak.kind != "leak", *_weight(leak.cell))
-
-
-def _or(value: float, otherwise: float = -math.inf) -> float:
-    return value if math.isfinite(value) else otherwise
 
 
 def _letter(at: int) -> str:

@@ -1,7 +1,5 @@
 """Findings as plain JSON types, for programs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Utility against worst-case advantage: rows in, frontier points out. No drawing here."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -125,7 +123,7 @@ def _frontier(
     noted = cut_short(attacks)
     same = ["defense_spec", "attack_spec", "seed", "status"]
     cells = _split(pd.concat([attacks[~noted].drop_duplicates(same), attacks[noted]]))
-    exposed = _split(here[(here["stage"] == "exposure") & (here["threat"] == panel.threat)])
+    exposed = _split(here[(here["stage"] == "adversary") & (here["threat"] == panel.threat)])
     specs = ordered({*trains["defense_spec"], *attacks["defense_spec"]})
     varying = budgets(specs)
     empty = rows.iloc[:0]
@@ -146,14 +144,10 @@ def _split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False) -> NDArray:
     """Mark the points that no other point beats in one coordinate without losing in the other.
 
-    Parameters
-    ----------
-    utility, advantage : float arrays, shape (n,)
-        More utility is better (less, if `lower`), less advantage is better.
+    `utility, advantage`: float arrays, shape (n,). More utility is better (less, if `lower`), less
+    advantage is better.
 
-    Returns
-    -------
-    bool array, shape (n,)
+    Returns: bool array, shape (n,).
     """
     u = np.asarray(utility, dtype=float) * (-1.0 if lower else 1.0)
     a = np.asarray(advantage, dtype=float)

@@ -1,7 +1,5 @@
 """The frontier as an interactive figure: frontier points in, a plotly figure out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

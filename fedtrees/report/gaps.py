@@ -111,7 +111,7 @@ def _defense(name: str) -> Any:
 def _each(here: pd.DataFrame, setting: Setting) -> Iterator[tuple[str, Gap]]:
     """Yield everything by itself: a name, and the gap of it and of others alike."""
     yield from _troubles(here, setting)
-    told = here[(here["stage"] == "exposure") & (here["metric"] == APPLIES.key)]
+    told = here[(here["stage"] == "adversary") & (here["metric"] == APPLIES.key)]
     ran = here[here["stage"] == "attack"]
     asked = {*zip(ran["threat"], ran["attack"], strict=True)}
     for threat, name, value, why in zip(

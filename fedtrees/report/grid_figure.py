@@ -1,7 +1,5 @@
 """Grids of advantages as interactive figures."""
 
-from __future__ import annotations
-
 import math
 
 from fedtrees.core.counts import many

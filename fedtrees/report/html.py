@@ -1,53 +1,41 @@
 """Write the report of a run: one file, readable offline."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path, PurePath
 from typing import Any
 
-from fedtrees.core.errors import check_margin
 from fedtrees.core.files import write_text
-from fedtrees.report.findings import findings
 from fedtrees.report.page import Method, page
-from fedtrees.report.rows import load_rows, read_json, read_text
+from fedtrees.report.rows import read_json, read_text
 from fedtrees.report.states import MARGIN
+from fedtrees.report.study import Study, study_of
 
 
 def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
     """Write ``report.html`` into a run folder.
 
-    Parameters
-    ----------
-    run_folder : path
-        Holds ``rows.csv``; ``suite.toml``, ``environment.json`` and ``disclosure.json`` are
-        shown if they are there.
-    margin : float
-        Advantage that a defense may leave and still be called down to blind.
+    `run_folder`: Holds ``rows.csv``; ``suite.toml``, ``environment.json`` and ``disclosure.json``
+        are shown if they are there.
+    `margin`: Advantage that a defense may leave and still be called down to blind.
 
-    Returns
-    -------
-    Path
-        The file. The same run gives the same bytes.
+    Raises `StoreError`: the rows cannot be read, or the report cannot be written. Raises
+    `UsageError`: the margin is none.
 
-    Raises
-    ------
-    StoreError
-        The rows cannot be read, or the report cannot be written.
-    UsageError
-        The margin is none.
+    Returns: The file. The same run gives the same bytes.
     """
-    folder = Path(run_folder)
-    return write_text(folder / "report.html", render(folder, margin))
+    return write_page(study_of(Path(run_folder), margin=margin))
 
 
-def render(folder: Path, margin: float = MARGIN) -> str:
+def write_page(study: Study) -> Path:
+    """Write ``report.html`` into the folder of a run that was read; raises as `write_report`."""
+    return write_text(study.folder / "report.html", render(study))
+
+
+def render(study: Study) -> str:
     """Return the report as one HTML document."""
-    check_margin(margin)
-    rows = load_rows(folder)
-    seen = read_json(folder, "disclosure.json") or ()
-    return page(findings(rows, folder, margin), rows, _method(folder), seen)
+    seen = read_json(study.folder, "disclosure.json") or ()
+    return page(study.findings, study.rows, _method(study.folder), seen)
 
 
 def _method(folder: Path) -> Method:

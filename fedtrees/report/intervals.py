@@ -1,7 +1,5 @@
 """A mean over seeds with its 95% bootstrap interval, as the figures want it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,6 +23,17 @@ class Estimate:
     def known(self) -> bool:
         """Whether at least one seed gave a number."""
         return self.n > 0
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """Return the mean of the finite values, NaN where there is none."""
+    known = [v for v in values if math.isfinite(v)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def finite(value: float, otherwise: float = -math.inf) -> float:
+    """Return a number, something else where it is none."""
+    return value if math.isfinite(value) else otherwise
 
 
 def estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:

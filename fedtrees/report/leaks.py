@@ -1,9 +1,7 @@
 """Advantage by threat and attack, and by feature: the grids behind the heatmaps."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +9,7 @@ import pandas as pd
 
 from fedtrees.core.counts import many
 from fedtrees.report.budgets import ordered
-from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.intervals import Estimate, estimate, mean_of
 from fedtrees.report.rows import Setting
 from fedtrees.report.worst import troubles, with_errors
 
@@ -82,17 +80,12 @@ def _cell(rows: pd.DataFrame | None) -> Cell:
     advantage = estimate(advantages, known)
     return Cell(
         advantage=advantage,
-        score=_mean(scores),
-        blind=_mean(blinds),
+        score=mean_of(scores),
+        blind=mean_of(blinds),
         state="ok" if advantage.known else "undefined",
         note=note,
         partial=bool({"failed", "timeout"} & bad.keys()),
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [v for v in values if math.isfinite(v)]
-    return math.fsum(known) / len(known) if known else math.nan
 
 
 def matrix(grid: Grid) -> np.ndarray:

@@ -1,7 +1,5 @@
 """A grid of texts as LaTeX and as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the names of a run are called in a paper."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from fedtrees.core.errors import UsageError, did_you_mean

@@ -1,7 +1,5 @@
 """A table for a paper: what every defense keeps and leaks, over datasets, threats and runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -298,10 +296,6 @@ def table_of(
         Datasets, threats and protocols to show.
     labels : mapping of str to str, optional
         What datasets, partitions, protocols, defenses, threats and metrics are called.
-
-    Returns
-    -------
-    PaperTable
 
     Raises
     ------

@@ -37,6 +37,10 @@ def plot(
 ) -> Path:
     """Plot a run: utility against worst-case advantage, or advantage per attack.
 
+    Raises `UsageError`: an unknown suffix, figure, metric, utility, width, or name of something to
+    show or to label, or a run without an attack. Raises `StoreError`: the rows cannot be read, or
+    the file cannot be written.
+
     Parameters
     ----------
     run_folder : path
@@ -59,14 +63,6 @@ def plot(
     -------
     Path
         The file written.
-
-    Raises
-    ------
-    UsageError
-        An unknown suffix, figure, metric, utility, width, or name of something to show or to
-        label, or a run without an attack.
-    StoreError
-        The rows cannot be read, or the file cannot be written.
     """
     out = Path(out_path)
     suffix = out.suffix[1:].lower()

@@ -1,16 +1,14 @@
 """What a defense costs: the change in utility, paired by seed, and whether it is settled."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import pandas as pd
 
 from fedtrees.core.columns import UTILITY, measure
-from fedtrees.report.intervals import Estimate, t_estimate
+from fedtrees.report.intervals import Estimate, mean_of, t_estimate
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.worst import by_seed
 
@@ -48,10 +46,7 @@ class Utility:
 def utility_of(trains: pd.DataFrame) -> Utility:
     """Return the score that every trained model of a setting has, by `ORDER`.
 
-    Parameters
-    ----------
-    trains : DataFrame
-        Training rows of one setting.
+    `trains`: Training rows of one setting.
     """
     ok = trains[trains["status"] == "ok"]
     seeds = set(ok["seed"])
@@ -131,7 +126,6 @@ def prices(
     ----------
     trains : DataFrame
         Training rows of the setting.
-    utility : Utility
     constant : float
         The utility of the constant model, NaN where it is not known.
     base : DataFrame, optional
@@ -145,8 +139,8 @@ def prices(
         mine = by_seed(ok[ok["defense_spec"] == spec], utility.metric)
         both = [s for s in mine if s in undefended]
         changes = {s: utility.sign * (mine[s] - undefended[s]) for s in sorted(both)}
-        mean = _mean([*mine.values()])
-        lost = _collapsed(utility, mean, _mean([*undefended.values()]), constant)
+        mean = mean_of(mine.values())
+        lost = _collapsed(utility, mean, mean_of(undefended.values()), constant)
         found[spec] = Price(utility, t_estimate([*changes.values()]), changes, mean, lost)
     return found
 
@@ -157,7 +151,3 @@ def _collapsed(utility: Utility, mean: float, undefended: float, constant: float
         return False
     gained, left = utility.sign * (undefended - constant), utility.sign * (mean - constant)
     return gained > 0 and left < 0.1 * gained
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan

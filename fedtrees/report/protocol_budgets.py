@@ -1,7 +1,5 @@
 """Frontiers of one protocol at several budgets of its own, joined into one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -5,15 +5,13 @@ nothing is open by any measure. Those come first; then what leaves the least, pe
 before facts about groups; then the price.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedtrees.core.columns import measure
 from fedtrees.core.specs import parse_one
-from fedtrees.report.intervals import t_estimate
+from fedtrees.report.intervals import finite, mean_of, t_estimate
 from fedtrees.report.price import TOLERANCE, Price
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.said import parted
@@ -28,26 +26,18 @@ _RELIEF = 0.1  # share of the rows read that a defense must take to be called a 
 
 @dataclass(frozen=True)
 class Trial:
-    """A recipe against one adversary on one table.
+    """A recipe against one adversary on one table."""
 
-    Attributes
-    ----------
-    place : str
-        Table and adversary, in words.
-    cells : tuple of Cell
-        One for every measure of this adversary on this table, under whatever defense.
-    untested : str
-        Why this says nothing; "" where every attack that applies ran.
-    price : Price
-    bytes : float
-        Traffic of training.
-    """
-
-    place: str
+    place: str  # table and adversary, in words
+    # one for every measure of this adversary on this table, under whatever defense
     cells: tuple[Cell, ...]
     price: Price
-    untested: str = ""
-    bytes: float = math.nan
+    untested: str = ""  # why this says nothing; "" where every attack that applies ran
+    bytes: float = math.nan  # traffic of training
+
+    def cell(self, metric: str) -> Cell | None:
+        """Return the cell of a measure, None where this adversary has none."""
+        return next((c for c in self.cells if c.metric == metric), None)
 
 
 @dataclass(frozen=True)
@@ -57,6 +47,10 @@ class Candidate:
     name: str
     trials: tuple[Trial, ...]
     missing: tuple[str, ...] = ()  # why nothing can be said of places where others were tried
+
+    def at(self, place: str) -> Trial | None:
+        """Return what was tried at a place, None where nothing was."""
+        return next((t for t in self.trials if t.place == place), None)
 
     @property
     def untested(self) -> tuple[str, ...]:
@@ -84,13 +78,12 @@ class Candidate:
     @property
     def price(self) -> Price:
         """The price where it costs most."""
-        return min((t.price for t in self.trials), key=lambda p: _or(p.change.mean, -math.inf))
+        return min((t.price for t in self.trials), key=lambda p: finite(p.change.mean))
 
     @property
     def bytes(self) -> float:
         """Mean traffic of training."""
-        known = [t.bytes for t in self.trials if math.isfinite(t.bytes)]
-        return math.fsum(known) / len(known) if known else math.nan
+        return mean_of(t.bytes for t in self.trials)
 
     @property
     def reason(self) -> str:
@@ -117,11 +110,11 @@ class Candidate:
     @property
     def rank(self) -> tuple[object, ...]:
         """The order of candidates, the best first."""
-        cost = -round(_or(self.price.change.mean, -1.0) / TOLERANCE)
+        cost = -round(finite(self.price.change.mean, -1.0) / TOLERANCE)
         parts = len(parse_one(parted(self.name)[1]).parts)
         return (
             not self.holds, bool(self.untested), self.holds and not self.shown, self.price.tier,
-            self.leaves, cost, parts, _or(self.bytes, math.inf), self.name,
+            self.leaves, cost, parts, finite(self.bytes, math.inf), self.name,
         )  # fmt: skip
 
 
@@ -148,10 +141,7 @@ class Recommendation:
 def recommend(trials: Mapping[str, Sequence[Trial]]) -> Recommendation:
     """Rank recipes; the undefended run is none.
 
-    Parameters
-    ----------
-    trials : mapping of str to sequence of Trial
-        By name of the recipe, one for every table and adversary.
+    `trials`: By name of the recipe, one for every table and adversary.
     """
     needed: dict[str, set[str]] = {}
     for tried in trials.values():
@@ -202,7 +192,3 @@ def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = 
         if fell.known and fell.low > 0 and fell.mean >= least:
             return True
     return False
-
-
-def _or(value: float, otherwise: float) -> float:
-    return value if math.isfinite(value) else otherwise

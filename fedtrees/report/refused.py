@@ -1,7 +1,5 @@
 """Rows of an older run whose composition is refused today: skips, with the reason."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 
@@ -23,14 +21,14 @@ def as_skips(rows: pd.DataFrame) -> pd.DataFrame:
 
     What is of a plugin that is not loaded stays as it is.
     """
-    ran = rows["stage"].isin(["train", "attack", "exposure"]) & rows["defense_spec"].ne("none")
+    ran = rows["stage"].isin(["train", "attack", "adversary"]) & rows["defense_spec"].ne("none")
     keys = ["protocol", "protocol_params", "defense_spec"]
     kept, skips = [rows], []
     for (name, inline, defense), group in rows[ran].groupby(keys, observed=True):
         reason = refusal(written(name, inline), defense)
         if not reason.ok:
             kept[0] = kept[0].drop(group.index)
-            cells = group[group["stage"] != "exposure"].drop_duplicates(_CELL)
+            cells = group[group["stage"] != "adversary"].drop_duplicates(_CELL)
             told = {"status": reason.status, **reason.columns(), "metric": ""}
             whys = pd.Series([reason] * len(cells), index=cells.index, dtype=object)
             skips.append(cells.assign(**told, why=whys, **dict.fromkeys(_MEASURED, math.nan)))

@@ -1,7 +1,5 @@
 """Read a run folder: the tidy rows, the names built from their columns, the files beside them."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,6 @@ from fedtrees.core.specs import parse_one, written
 from fedtrees.report.refused import as_skips
 
 UNDEFENDED = "none"
-NOT_OK = ("failed", "timeout", "skipped")
 
 
 @dataclass(frozen=True, order=True)
@@ -71,22 +68,13 @@ def label(rows: pd.DataFrame) -> pd.DataFrame:
 def load_rows(run_folder: str | Path) -> pd.DataFrame:
     """Read ``rows.csv`` of a run, one measurement per row.
 
-    Parameters
-    ----------
-    run_folder : path
-        Folder written by a finished (or still running) suite.
+    `run_folder`: Folder written by a finished (or still running) suite.
 
-    Returns
-    -------
-    DataFrame
-        The `COLUMNS`, as they read what stands in the file, plus those of `label`; of what is
-        refused today skips (`fedtrees.report.refused`).
+    Raises `StoreError`: the file is missing, empty, cut off, not what the run wrote, holds text
+    where numbers belong, or was written by a release whose rows mean something else.
 
-    Raises
-    ------
-    StoreError
-        The file is missing, empty, cut off, not what the run wrote, holds text where numbers
-        belong, or was written by a release whose rows mean something else.
+    Returns: DataFrame. The `COLUMNS`, as they read what stands in the file, plus those of `label`;
+    of what is refused today skips (`fedtrees.report.refused`).
     """
     path = Path(run_folder) / "rows.csv"
     try:
@@ -102,6 +90,7 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     frame = _records(path, text)
     for column in COLUMNS:
         frame[column.name] = _typed(path, column, frame[column.name])
+    frame["stage"] = frame["stage"].replace("exposure", "adversary")  # until the next release
     _check_versions(path, frame["version"])
     frame = label(frame)
     _check_defenses(path, frame)

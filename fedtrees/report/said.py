@@ -47,6 +47,13 @@ def value(cell: Cell, score: float) -> str:
     return percent(score) if decimals is None else number(score, decimals)
 
 
+def shown(cell: Cell) -> str:
+    """Write a cell: its score, or the word that says why there is none."""
+    if cell.scores:
+        return value(cell, cell.score)
+    return {"gone": "none", "unknown": "failed", "undefined": "–"}.get(cell.state, "–")
+
+
 def amount(cell: Cell, score: float) -> str:
     """Write a score with its whole: ``83 of 456 rows``, ``67%``, ``0.81``."""
     counted = measure(cell.metric).counted_by
@@ -103,10 +110,14 @@ def short(spec: str) -> str:
 
 def change(e: Estimate) -> str:
     """Write a change with its interval: ``+0.003 [−0.012, +0.019]``."""
-    mean = number(e.mean, 3, signed=True)
+    return f"{number(e.mean, 3, signed=True)} {interval(e)}".strip()
+
+
+def interval(e: Estimate) -> str:
+    """Write the interval of a change, "" where there is none."""
     if not math.isfinite(e.low):
-        return mean
-    return f"{mean} [{number(e.low, 3, signed=True)}, {number(e.high, 3, signed=True)}]"
+        return ""
+    return f"[{number(e.low, 3, signed=True)}, {number(e.high, 3, signed=True)}]"
 
 
 def settled(price: Price) -> str:

@@ -1,7 +1,5 @@
 """A part of a run, by the names that its rows have."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +8,7 @@ import pandas as pd
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import parse_one, written
 
-_RUN = ("train", "attack", "exposure")  # stages whose rows name the protocol that was run
+_RUN = ("train", "attack", "adversary")  # stages whose rows name the protocol that was run
 
 
 @dataclass(frozen=True)

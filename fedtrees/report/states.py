@@ -4,8 +4,6 @@ A cell is *open* where the worst attack is clearly past blind, *shut* where it i
 *gone* where no attack has such a claim to make; everything else is named, and none of it is blank.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ import pandas as pd
 
 from fedtrees.core.columns import measure
 from fedtrees.report.coverage import Coverage
-from fedtrees.report.intervals import Estimate, t_estimate
+from fedtrees.report.intervals import Estimate, mean_of, t_estimate
 from fedtrees.report.worst import attack_metrics, worst_case
 
 State = Literal["open", "shut", "gone", "undefined", "unknown", "unsettled"]
@@ -38,15 +36,12 @@ class Cell:
 
     Attributes
     ----------
-    metric : str
-    state : State
     scores, blinds, populations, advantages : tuple of float
         By seed, of the attack of the largest advantage there; the population line (whoever knows
         other rows) is NaN where the adversary has rows itself. `advantages` are over the better of
         the two lines.
     errors : tuple of float
         Standard errors of the advantages, where a sample of the rows was scored, else 0.
-    seeds : tuple of int
     attacks : tuple of str
         The attacks that were worst, the most frequent first.
     rows : float
@@ -67,14 +62,14 @@ class Cell:
     @property
     def score(self) -> float:
         """Mean over seeds."""
-        return _mean(self.scores)
+        return mean_of(self.scores)
 
     @property
     def line(self) -> float:
         """What the score is held against: blind, or the population's line where that is better."""
         pairs = zip(self.blinds, self.populations, strict=True)
         better = max if measure(self.metric).sign > 0 else min
-        return _mean([b if math.isnan(p) else better(b, p) for b, p in pairs])
+        return mean_of([b if math.isnan(p) else better(b, p) for b, p in pairs])
 
     @property
     def advantage(self) -> Estimate:
@@ -137,7 +132,8 @@ def read(
     cells = {}
     for metric in metrics:
         worst = dict(iter(worst_case(attacks, metric).groupby("defense_spec")))
-        givers = _givers(attacks, metric)
+        gave = (attacks["metric"] == metric) & (attacks["status"] == "ok")
+        givers = set(attacks.loc[gave, "attack"])
         for spec in defenses:
             found = _measured(metric, worst[spec]) if spec in worst else Cell(metric)
             mine = attacks[attacks["defense_spec"] == spec]
@@ -150,11 +146,6 @@ def _defined(attacks: pd.DataFrame) -> list[str]:
     """Return the metrics of a panel, those too of which every advantage is undefined."""
     ok = attacks[(attacks["status"] == "ok") & attacks["value"].notna() & attacks["blind"].notna()]
     return [*dict.fromkeys([*attack_metrics(attacks), *sorted(set(ok["metric"]))])]
-
-
-def _givers(attacks: pd.DataFrame, metric: str) -> set[str]:
-    """Return the attacks that gave a measure under some defense."""
-    return set(attacks.loc[(attacks["metric"] == metric) & (attacks["status"] == "ok"), "attack"])
 
 
 def _measured(metric: str, worst: pd.DataFrame) -> Cell:
@@ -227,8 +218,3 @@ def plain(cells: Sequence[Cell]) -> list[Cell]:
     """Return cells without those that another of them tells more plainly."""
     here = {c.metric for c in cells}
     return [c for c in cells if not here & {*measure(c.metric).beside}]
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [v for v in values if math.isfinite(v)]
-    return math.fsum(known) / len(known) if known else math.nan

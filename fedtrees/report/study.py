@@ -1,7 +1,5 @@
 """What figures and tables of a run show, computed once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +15,6 @@ from fedtrees.report.gaps import Gaps
 from fedtrees.report.protocol_budgets import over_budgets
 from fedtrees.report.rows import Panel, Setting, load_rows
 from fedtrees.report.states import MARGIN
-from fedtrees.report.tables import LeaderRow, leaderboard
 from fedtrees.report.worst import attack_metrics, panels
 
 
@@ -70,11 +67,6 @@ class Study:
     def over_budgets(self) -> tuple[Frontier, ...]:
         """Protocols that were run at several budgets of their own, one frontier each."""
         return over_budgets(self.frontiers)
-
-    @cached_property
-    def boards(self) -> tuple[tuple[Frontier, tuple[LeaderRow, ...]], ...]:
-        """Every frontier with its leaderboard."""
-        return tuple((f, leaderboard(self.rows, f)) for f in self.frontiers)
 
     @cached_property
     def findings(self) -> Findings:

@@ -1,7 +1,5 @@
 """Colours, marker shapes and number formats shared by the web and the paper figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

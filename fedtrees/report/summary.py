@@ -1,26 +1,22 @@
 """What a run found, for programs."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from fedtrees.core.errors import StoreError
-from fedtrees.report.rows import load_rows
 from fedtrees.report.study import Study
 
 
-def failures(run: Path) -> int:
+def failures(rows: pd.DataFrame) -> int:
     """Return how many cells of a run failed or ran out of time."""
-    rows = load_rows(run)
-    bad = rows["status"].isin(("failed", "timeout")) & (rows["stage"] != "exposure")
+    bad = rows["status"].isin(("failed", "timeout")) & (rows["stage"] != "adversary")
     return int(bad.sum())
 
 
-def no_attack_ran(run: Path) -> bool:
+def no_attack_ran(rows: pd.DataFrame) -> bool:
     """Tell whether there are attacks in a run, and every one of them was skipped."""
-    rows = load_rows(run)
     attacks = rows[rows["stage"] == "attack"]
     return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
 
@@ -47,19 +43,19 @@ def summary(study: Study) -> dict[str, Any]:
             "utility": f.utility,
             "defenses": [
                 {
-                    "defense": row.point.defense,
-                    "utility": estimate(row.point.utility),
-                    "advantage": estimate(row.point.advantage),
-                    "attacks": [name for name, _ in row.point.attacks],
-                    "coverage": asdict(row.point.coverage),
-                    "claimed": row.point.claimed,
-                    "measured": row.point.measured,
-                    "pareto_optimal": row.on_front,
+                    "defense": p.defense,
+                    "utility": estimate(p.utility),
+                    "advantage": estimate(p.advantage),
+                    "attacks": [name for name, _ in p.attacks],
+                    "coverage": asdict(p.coverage),
+                    "claimed": p.claimed,
+                    "measured": p.measured,
+                    "pareto_optimal": p.defense in f.front,
                 }
-                for row in board
+                for p in f.points
             ],
         }
-        for f, board in study.boards
+        for f in study.frontiers
     ]
     said = verdict(study.findings)
     return {

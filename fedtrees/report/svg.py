@@ -1,7 +1,5 @@
 """The frontier of one adversary as static SVG: change in utility against what is read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

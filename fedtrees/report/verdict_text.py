@@ -1,7 +1,5 @@
 """The verdict of a run in at most 120 words: a line for each thing that a reader decides on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -174,8 +172,8 @@ def _effect(found: Found, use: Candidate) -> str:
     cell, who = found.leak.cell, found.leak.adversary
     if cell is None or who is None:
         return ""
-    trial = next((t for t in use.trials if t.place == who.threat), None)
-    after = next((c for c in trial.cells if c.metric == cell.metric), None) if trial else None
+    trial = use.at(who.threat)
+    after = trial.cell(cell.metric) if trial else None
     if after is None:
         return ""
     head = said.capital(measure(cell.metric).head)
@@ -203,7 +201,7 @@ def remains(found: Found, use: Candidate) -> str:
     """Say what every adversary can still do under a recipe."""
     parts, quiet = [], []
     for adversary in found.tested:
-        trial = next((t for t in use.trials if t.place == adversary.threat), None)
+        trial = use.at(adversary.threat)
         cells = plain([c for c in (trial.cells if trial else ()) if c.state == "open"])
         cells.sort(key=lambda c: gravity(c.metric))
         if cells:

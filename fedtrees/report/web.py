@@ -1,7 +1,5 @@
 """What every web figure shares: type, axes, error bars, and text made harmless."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

@@ -1,7 +1,5 @@
 """Pages that load nothing: templates with their style and script put in."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from importlib import resources

@@ -1,15 +1,11 @@
 """The worst case over attacks, per seed, and the attacks that did not finish."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from fedtrees.metrics.metric import headlines
-from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import Panel
 
 
@@ -58,24 +54,13 @@ def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
 def troubles(rows: pd.DataFrame, *by: str) -> dict[tuple[Any, ...], dict[float, None]]:
     """Return the seeds of what is not ok, by other columns; the one way in which rows are grouped.
 
-    Parameters
-    ----------
-    rows : DataFrame
-    by : names of columns
-        Such as ``status``, ``why`` and ``attack_spec``.
+    `by`: Such as ``status``, ``why`` and ``attack_spec``.
     """
     bad = rows[rows["status"] != "ok"]
     found: dict[tuple[Any, ...], dict[float, None]] = {}
     for seed, *key in zip(*(bad[c].tolist() for c in ("seed", *by)), strict=True):
         found.setdefault(tuple(key), {})[seed] = None
     return found
-
-
-def by_part(rows: pd.DataFrame, metric: str) -> Iterator[tuple[str, Estimate]]:
-    """Yield what a measure is of, in order, with the mean over seeds of each."""
-    mine = rows[rows["metric"] == metric]
-    for part in sorted(set(mine["part"])):
-        yield part, estimate(by_seed(mine[mine["part"] == part], metric).values())
 
 
 def by_seed(rows: pd.DataFrame, metric: str) -> dict[int, float]:

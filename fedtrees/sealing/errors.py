@@ -1,7 +1,5 @@
 """Errors of the cryptography; each names the value, the rule and the remedy."""
 
-from __future__ import annotations
-
 from fedtrees.core.errors import ProtocolError
 
 

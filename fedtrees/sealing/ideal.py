@@ -1,7 +1,5 @@
 """The ideal functionality: values are kept beside the messages, and work is counted, not done."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,12 +15,8 @@ from fedtrees.sealing.secret import Unprintable
 class Ideal(Unprintable):
     """The ideal functionality of all sides: nothing is computed, and nothing is in the messages.
 
-    Parameters
-    ----------
-    bits : int
-        Of the key whose ciphertexts are counted.
-    ledger : Ledger
-        Work that is not done is counted, and takes no time.
+    `bits`: Of the key whose ciphertexts are counted.
+    `ledger`: Work that is not done is counted, and takes no time.
     """
 
     def __init__(self, bits: int, ledger: Ledger) -> None:
@@ -46,6 +40,8 @@ def sealing(
 ) -> Sealing:
     """Say what encrypts, computes and opens in one run.
 
+    Raises `UsageError` if nothing computes under that name.
+
     Parameters
     ----------
     mode : str
@@ -58,11 +54,6 @@ def sealing(
         Of the key.
     keyholder : str
         Role of whoever draws it.
-
-    Raises
-    ------
-    UsageError
-        If nothing computes under that name.
     """
     ledger = Ledger()
     costs = partial(costs_of, ledger)

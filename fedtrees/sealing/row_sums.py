@@ -4,8 +4,6 @@ One party has the key and encrypts statistics of its rows. Others, who have the 
 cannot read and send sums back, which the first one opens (SecureBoost: Cheng et al. 2021).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,22 +20,11 @@ from fedtrees.sealing.slots import Slots
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What both sides know of sums before they are made.
+    """What both sides know of sums before they are made."""
 
-    Attributes
-    ----------
-    counts : int64 array, shape (k,)
-        Rows of each node.
-    n_bins : int array, shape (c,)
-        Bins of each column.
-    statistics : int
-        Numbers in a row.
-    slots : Slots
-    """
-
-    counts: NDArray[np.int64]
-    n_bins: NDArray[np.integer[Any]]
-    statistics: int
+    counts: NDArray[np.int64]  # shape (k,): rows of each node
+    n_bins: NDArray[np.integer[Any]]  # shape (c,): bins of each column
+    statistics: int  # numbers in a row
     slots: Slots
 
     @property

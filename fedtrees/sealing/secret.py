@@ -1,7 +1,5 @@
 """Values that are never printed, pickled or copied."""
 
-from __future__ import annotations
-
 from typing import Generic, NoReturn, TypeVar
 
 from fedtrees.sealing.errors import ExposureError
@@ -26,10 +24,7 @@ class Unprintable:
 class Secret(Unprintable, Generic[Value]):
     """One secret value.
 
-    Parameters
-    ----------
-    value : object
-        Read back by `reveal` alone.
+    `value`: Read back by `reveal` alone.
     """
 
     __slots__ = ("__value",)

@@ -1,7 +1,5 @@
 """What ciphertexts take, without making any: for ideal runs with the same traffic."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -55,14 +53,8 @@ def histogram(
 ) -> Traffic:
     """Return what a `PackedHistogram` takes.
 
-    Parameters
-    ----------
-    counts : sequence of int
-        Rows of each node in it.
-    features, bins, statistics : int
-    slots : Slots
-    bits : int
-        Of the key.
+    `counts`: Rows of each node in it.
+    `bits`: Of the key.
     """
     sent = features * sum(min(count, bins) for count in counts)
     sealed = rows(-(-sent // (slots.per_plaintext(bits) // statistics)), bits)

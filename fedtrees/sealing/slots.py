@@ -1,7 +1,5 @@
 """Several signed whole numbers side by side in one plaintext, with room for their sums."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,26 +29,16 @@ class Slots:
     beyond `limit` or their range are refused when they are joined, sums of more than `terms` when
     they are made, and a plaintext that is too large for its slots when it is split.
 
-    Attributes
-    ----------
-    limit : int
-        The greatest absolute value of one addend; in fixed point ``ceil(|x| 2^places)``.
-    terms : int
-        The most addends of a sum.
-    ranges : tuple of pair of int
-        The least and the greatest sum at each place, in turn, 0 among them; not given: from
-        ``-limit * terms`` to ``limit * terms``. Less where addends share one range, as sums over
-        rows do of which each party has some: that all together keep to it is known from elsewhere,
-        for nobody can check it on one addend.
-
-    Raises
-    ------
-    UsageError
-        If sums would not fit an int64, or a range is without 0, or has nothing else.
+    Raises `UsageError` if sums would not fit an int64, or a range is without 0, or has nothing
+    else.
     """
 
-    limit: int
-    terms: int
+    limit: int  # the greatest absolute value of one addend; in fixed point ``ceil(|x| 2^places)``
+    terms: int  # the most addends of a sum
+    # the least and the greatest sum at each place, in turn, 0 among them; not given: from ``-limit
+    # * terms`` to ``limit * terms``. Less where addends share one range, as sums over rows do of
+    # which each party has some: that all together keep to it is known from elsewhere, for nobody
+    # can check it on one addend.
     ranges: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -71,10 +59,7 @@ class Slots:
     def per_plaintext(self, bits: int) -> int:
         """Return how many slots one plaintext has under a key of so many bits.
 
-        Raises
-        ------
-        UsageError
-            If there is none.
+        Raises `UsageError` if there is none.
         """
         if self.ranges:
             together = math.prod(high - low + 1 for low, high in self.ranges)
@@ -94,10 +79,7 @@ class Slots:
     def check(self, numbers: NDArray[np.int64]) -> None:
         """Raise PlaintextOverflowError if a number is beyond `limit`, or its range.
 
-        Parameters
-        ----------
-        numbers : int64 array
-            Of whole turns of the ranges.
+        `numbers`: int64 array. Of whole turns of the ranges.
         """
         turn = self.ranges or ((-self.limit, self.limit),)
         flat = numbers.reshape(-1)
@@ -121,14 +103,11 @@ class Slots:
     def join(self, numbers: NDArray[np.int64]) -> list[int]:
         """Return one plaintext for each row.
 
+        Raises `PlaintextOverflowError` if a number is beyond `limit`, or its range.
+
         Parameters
         ----------
         numbers : int64 array, shape (plaintexts, slots)
-
-        Raises
-        ------
-        PlaintextOverflowError
-            If a number is beyond `limit`, or its range.
         """
         self.check(numbers)
         found = [0] * len(numbers)
@@ -140,10 +119,8 @@ class Slots:
     def split(self, plaintexts: Sequence[int], slots: int) -> NDArray[np.int64]:
         """Return the numbers, int64, shape (plaintexts, slots).
 
-        Raises
-        ------
-        PlaintextOverflowError
-            If a plaintext is larger than so many slots can hold, or a sum beyond its bound.
+        Raises `PlaintextOverflowError` if a plaintext is larger than so many slots can hold, or a
+        sum beyond its bound.
         """
         places = self._places(slots)
         top = math.prod(radix for _, radix in places)

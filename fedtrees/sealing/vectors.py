@@ -4,8 +4,6 @@ One party has the key. Others encrypt, add to what they cannot read, and multipl
 theirs (Yang et al. 2019).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.errors import DataError, check_whole
 from fedtrees.trees.jit import kernel
 
 MOST_BINS = 65534  # of a feature: a code and the mark of a missing value fit in 16 bits
@@ -20,8 +20,7 @@ _MARGIN = np.float32(1e-5)  # XGBoost's distance from the extremes to the outerm
 
 def check_max_bin(max_bin: int) -> None:
     """Raise UsageError unless a feature may have that many bins."""
-    if not 2 <= max_bin <= MOST_BINS:
-        raise UsageError(f"max_bin={max_bin!r}: give a whole number from 2 to {MOST_BINS}")
+    check_whole("max_bin", max_bin, 2, MOST_BINS)
 
 
 def upper_sentinel(high: np.float32) -> np.float32:
@@ -41,6 +40,8 @@ class Cuts:
     A split after bin ``b`` sends a row left iff ``x < cut[b]``. Values from the last cut on belong
     to the last bin.
 
+    Raises `DataError` if the arrays do not describe increasing finite cuts.
+
     Attributes
     ----------
     values : float32 array, shape (total_bins,)
@@ -52,11 +53,6 @@ class Cuts:
     categorical : bool array, shape (d,), or None
         Features split by sets of categories: codes 0, 1, ..., one bin each, so that the cuts are
         1, 2, ... None: all are split by thresholds.
-
-    Raises
-    ------
-    DataError
-        If the arrays do not describe increasing finite cuts.
     """
 
     values: NDArray[np.float32]
@@ -138,10 +134,8 @@ class Cuts:
     def with_categories(self, sizes: ArrayLike) -> Cuts:
         """Return cuts that give every category of some features a bin of its own.
 
-        Parameters
-        ----------
-        sizes : int array, shape (d,)
-            Number of categories of every feature; 0: its cuts stay as they are.
+        `sizes`: int array, shape (d,). Number of categories of every feature; 0: its cuts stay as
+        they are.
         """
         counts = np.asarray(sizes, dtype=np.int32)
         if counts.shape != (self.n_features,) or (counts > MOST_BINS).any():
@@ -253,10 +247,7 @@ def _bin(
 def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.float32]:
     """Return X as C-contiguous float32, shape (n, d).
 
-    Raises
-    ------
-    DataError
-        If X is not a matrix of the expected width, or holds an infinite value.
+    Raises `DataError` if X is not a matrix of the expected width, or holds an infinite value.
     """
     X = np.asarray(X)
     if X.ndim != 2 or (n_features is not None and X.shape[1] != n_features):
@@ -282,16 +273,10 @@ def _check_codes(X: NDArray[np.float32], cuts: Cuts, features: NDArray[np.intp])
 def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
     """Assign every value to its bin.
 
-    Parameters
-    ----------
-    X : float array, shape (n, d)
-        Rows; NaN marks a missing value.
-    cuts : Cuts
+    `X`: float array, shape (n, d). Rows; NaN marks a missing value.
 
-    Raises
-    ------
-    DataError
-        If the width differs from the cuts', a value is infinite, or a category is no known code.
+    Raises `DataError` if the width differs from the cuts', a value is infinite, or a category is no
+    known code.
     """
     X = check_rows(X, cuts.n_features)
     if cuts.categorical is not None:

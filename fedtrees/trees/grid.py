@@ -1,7 +1,5 @@
 """Cut points from the numbers of rows in the cells of a grid, which owners can add up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,13 +32,10 @@ def of_rank(ranks: ArrayLike) -> NDArray[np.float32]:
 class Grid:
     """Cells of every feature that is counted.
 
-    Attributes
-    ----------
-    borders : tuple of float32 arrays
-        Inner borders of each feature's cells, increasing; a cell holds its lower border, and the
-        outermost ones go on without end. A feature without borders is not counted.
-    low, high : float32 array, shape (d,)
-        Where the outermost cells are taken to end.
+    `borders`: tuple of float32 arrays. Inner borders of each feature's cells, increasing; a cell
+        holds its lower border, and the outermost ones go on without end. A feature without borders
+        is not counted.
+    `low, high`: float32 array, shape (d,). Where the outermost cells are taken to end.
     """
 
     borders: tuple[NDArray[np.float32], ...]
@@ -106,14 +101,9 @@ def refined(grid: Grid, counts: NDArray[np.int64], cells: int, least: NDArray[np
     A cell that holds a share of a feature's rows is cut into that share of `cells`; cells that
     hold none are merged.
 
-    Parameters
-    ----------
-    grid : Grid
-    counts : int64 array
-        As `count_cells` returns them, over all owners.
-    cells : int
-    least : int64 array, shape (d,)
-        A cell with fewer rows counts as empty: what may be noise alone.
+    `counts`: int64 array. As `count_cells` returns them, over all owners.
+    `least`: int64 array, shape (d,). A cell with fewer rows counts as empty: what may be noise
+        alone.
     """
     borders, low, high = [], grid.low.copy(), grid.high.copy()
     for f, found in enumerate(split_counts(grid, counts)):

@@ -1,7 +1,5 @@
 """Compile kernels with numba."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 

@@ -18,30 +18,18 @@ ROOT = np.zeros(1, dtype=np.int32)  # the nodes of a tree that has not split yet
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """The nodes of a level that split, and how: all a row owner needs to move its rows.
+    """The nodes of a level that split, and how: all a row owner needs to move its rows."""
 
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-        Nodes that split.
-    feature, bin : int32 array, shape (k,)
-        Rows whose bin of ``feature`` is at most ``bin`` go left.
-    threshold : float32 array, shape (k,)
-        The same rule on raw values: ``x < threshold`` goes left.
-    default_left : bool array, shape (k,)
-        Where missing values go.
-    left : int32 array, shape (k,)
-        Left children; the right child of a node is one more.
-    categories : bool array, shape (k, width), or None
-        Where the threshold is NaN, rows go right whose bin, a category's code, is marked here.
-    """
-
-    nodes: NDArray[np.int32]
+    nodes: NDArray[np.int32]  # shape (k,): nodes that split
+    # feature, bin, shape (k,): rows whose bin of ``feature`` is at most ``bin`` go left
     feature: NDArray[np.int32]
     bin: NDArray[np.int32]
+    # shape (k,): the same rule on raw values: ``x < threshold`` goes left
     threshold: NDArray[np.float32]
-    default_left: NDArray[np.bool_]
-    left: NDArray[np.int32]
+    default_left: NDArray[np.bool_]  # shape (k,): where missing values go
+    left: NDArray[np.int32]  # shape (k,): left children; the right child of a node is one more
+    # shape (k, width): where the threshold is NaN, rows go right whose bin, a category's code, is
+    # marked here
     categories: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
@@ -127,15 +115,10 @@ class RowPartition:
 
     The order of rows within a node never changes: rows that were close in memory stay close.
 
-    Parameters
-    ----------
-    rows : int or int32 array, shape (m,)
-        How many rows, or which ones (a sample), start in node 0.
+    `rows`: int or int32 array, shape (m,). How many rows, or which ones (a sample), start in node
+    0.
 
-    Attributes
-    ----------
-    rows : int32 array, shape (m,)
-        Row numbers, every node's in one stretch.
+    `rows`: int32 array, shape (m,). Row numbers, every node's in one stretch.
     """
 
     def __init__(self, rows: int | NDArray[np.int32]) -> None:
@@ -146,10 +129,7 @@ class RowPartition:
     def ranges(self, nodes: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return begin and end of each node's stretch of `rows`, int64, shape (k, 2).
 
-        Raises
-        ------
-        DataError
-            If a node does not exist here.
+        Raises `DataError` if a node does not exist here.
         """
         unknown = [int(n) for n in nodes if int(n) not in self._ranges]
         if unknown:
@@ -194,10 +174,7 @@ class RowPartition:
     ) -> None:
         """Move rows to the children, given where each goes (as `goes_left` returns it).
 
-        Raises
-        ------
-        DataError
-            If the number of rows differs.
+        Raises `DataError` if the number of rows differs.
         """
         ranges = self.ranges(nodes)
         if len(goes_left) != (ranges[:, 1] - ranges[:, 0]).sum():

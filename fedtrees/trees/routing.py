@@ -18,23 +18,18 @@ _BLOCK = 2**14  # rows whose leaves in all trees are kept at once
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """All trees end to end; node ``i`` of tree ``t`` is ``start[t] + i``.
+    """All trees end to end; node ``i`` of tree ``t`` is ``start[t] + i``."""
 
-    Attributes
-    ----------
-    start : int64 array, shape (T,)
-    feature, threshold, left, right, default_left : arrays, shape (n_nodes of all trees,)
-        As in `fedtrees.trees.boosted.forest.Tree`; children are numbered within their tree.
-    categories : bool array, shape (n_nodes of all trees, width)
-        Where some split is by categories: those that go right. Of width 0 if none is.
-    """
-
-    start: NDArray[np.int64]
+    start: NDArray[np.int64]  # shape (T,)
+    # feature, threshold, left, right, default_left: arrays, shape (n_nodes of all trees,): as in
+    # `fedtrees.trees.boosted.forest.Tree`; children are numbered within their tree
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     default_left: NDArray[np.bool_]
+    # shape (n_nodes of all trees, width): where some split is by categories: those that go right.
+    # Of width 0 if none is.
     categories: NDArray[np.bool_]
 
     @staticmethod
@@ -58,10 +53,7 @@ class Routes:
     def rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """Return X as the kernels take it, float32, C-contiguous.
 
-        Raises
-        ------
-        DataError
-            If X is no table, or narrower than the features the trees use.
+        Raises `DataError` if X is no table, or narrower than the features the trees use.
         """
         X = np.asarray(X)
         width = 1 + int(self.feature.max(initial=-1))
@@ -87,10 +79,7 @@ class Routes:
 class Routed:
     """What ensembles of trees have in common.
 
-    Attributes
-    ----------
-    trees : tuple
-        Trees with the arrays that `Routes.of` takes.
+    `trees`: Trees with the arrays that `Routes.of` takes.
     """
 
     trees: tuple[Any, ...]
@@ -105,15 +94,9 @@ class Routed:
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T).
 
-        Parameters
-        ----------
-        X : float array, shape (n, d)
-            Rows; NaN marks a missing value.
+        `X`: float array, shape (n, d). Rows; NaN marks a missing value.
 
-        Raises
-        ------
-        DataError
-            If X is narrower than the features the trees use.
+        Raises `DataError` if X is narrower than the features the trees use.
         """
         return self._routes.apply(X)
 

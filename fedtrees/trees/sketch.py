@@ -1,7 +1,5 @@
 """Cut points from quantile summaries that owners of rows compute alone and anyone can merge."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,17 +61,10 @@ def local_sketch(X: NDArray[Any], max_bin: int = 256) -> Sketch:
     ``8 * max_bin`` groups of equal size are represented by their largest value, so that the number
     of rows up to any value, read off the summary, is short by less than one group.
 
-    Parameters
-    ----------
-    X : float array, shape (n, d)
-        Rows; NaN marks a missing value.
-    max_bin : int
-        Bins the final cuts may have per feature.
+    Raises `DataError` if a value is infinite.
 
-    Raises
-    ------
-    DataError
-        If a value is infinite.
+    `X`: float array, shape (n, d). Rows; NaN marks a missing value.
+    `max_bin`: Bins the final cuts may have per feature.
     """
     X = check_rows(X)
     parts = [_summary(X[:, f], POINTS_PER_BIN * max_bin) for f in range(X.shape[1])]
@@ -89,13 +80,8 @@ def local_sketch(X: NDArray[Any], max_bin: int = 256) -> Sketch:
 def choose_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) -> NDArray[Any]:
     """Return those points of one feature's merged summary that bins start at, the first left out.
 
-    Parameters
-    ----------
-    points : array, shape (m,)
-        Increasing: values, or numbers of cells.
-    weights : int64 array, shape (m,)
-        Rows each point stands for.
-    max_bin : int
+    `points`: array, shape (m,). Increasing: values, or numbers of cells.
+    `weights`: int64 array, shape (m,). Rows each point stands for.
     """
     if len(points) <= max_bin:
         return points[1:]
@@ -114,12 +100,8 @@ def merge_sketches(sketches: Sequence[Sketch], max_bin: int = 256) -> Cuts:
     where owner ``i`` holds ``n_i`` of them and ``w`` is the weight of the point reached: the rows
     tied at it, or the groups ending there.
 
-    Raises
-    ------
-    DataError
-        If there is no sketch, or they differ in width.
-    UsageError
-        If ``max_bin`` is below 2 or above 65534.
+    Raises `DataError` if there is no sketch, or they differ in width. Raises `UsageError` if
+    ``max_bin`` is below 2 or above 65534.
     """
     check_max_bin(max_bin)
     widths = {s.n_features for s in sketches}
@@ -150,17 +132,11 @@ def quantile_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
 def equal_width_cuts(low: ArrayLike, high: ArrayLike, max_bin: int = 256) -> Cuts:
     """Return cuts ``high - i (high - low) / max_bin``, as FedTree's horizontal mode places them.
 
-    Parameters
-    ----------
-    low, high : float arrays, shape (d,)
-        Smallest and largest value of every feature, over all owners. NaN: none is known.
-    max_bin : int
-        Bins per feature. A constant feature gets one; so does one without values.
+    Raises `DataError` if the shapes differ, or ``low > high``, or a bound is infinite.
 
-    Raises
-    ------
-    DataError
-        If the shapes differ, or ``low > high``, or a bound is infinite.
+    `low, high`: float arrays, shape (d,). Smallest and largest value of every feature, over all
+        owners. NaN: none is known.
+    `max_bin`: Bins per feature. A constant feature gets one; so does one without values.
     """
     lows, highs = np.asarray(low, dtype=np.float32), np.asarray(high, dtype=np.float32)
     if lows.shape != highs.shape or lows.ndim != 1:

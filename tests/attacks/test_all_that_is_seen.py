@@ -167,7 +167,7 @@ def test_what_reveals_rows_is_read_or_there_is_a_reason(which, who):
 
 def table() -> list[list[str]]:
     """Return who reads what under default parameters, as it stands in the docs."""
-    lines = []
+    lines: dict[tuple[str, str, str], list[str]] = {}
     for which, spec in enumerate(RUNS):
         for who, role in (("client-0", "client"), ("public", "public"), ("server", "server")):
             if spec.params != SMALL_OF.get(spec.name, SMALL):
@@ -175,8 +175,8 @@ def table() -> list[list[str]]:
             for kind, attacks in readers(which, who).items():
                 names = ", ".join(f"`{a}`" for a in sorted(attacks))
                 reason = (UNREAD | UNREAD_IN.get(spec.name, {})).get(kind, "nobody")
-                lines.append([f"`{spec.name}`", role, f"`{kind}`", names or reason])
-    return lines
+                lines.setdefault((f"`{spec.name}`", role, names or reason), []).append(f"`{kind}`")
+    return [[name, role, ", ".join(kinds), text] for (name, role, text), kinds in lines.items()]
 
 
 def test_the_docs_say_who_reads_what():

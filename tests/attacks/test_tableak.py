@@ -362,10 +362,13 @@ def test_updates_of_more_rows_than_wanted_are_left_alone(trained):
 @pytest.mark.parametrize("name", ["tableak-published", "cosine", "dlg"])
 def test_published_attacks_are_for_comparison_and_find_rows(trained, name):
     run, held = trained("none")
-    attack = register.make("attack", Spec(name, {"batches": 1, "restarts": 2, "steps": 5}))
+    view, few = view_of(run, ("server",), held), {"batches": 1, "restarts": 2, "steps": 5}
+    attack, ours = (register.make("attack", Spec(each, few)) for each in (name, "tableak"))
     assert attack.comparison
-    (claim,) = attack.run(view_of(run, ("server",), held), np.random.default_rng(0)).all(BatchRows)
+    (claim,) = attack.run(view, np.random.default_rng(0)).all(BatchRows)
+    (other,) = ours.run(view, np.random.default_rng(0)).all(BatchRows)
     assert claim.table.X.shape == (4, 5)
+    assert not np.array_equal(claim.table.X, other.table.X)  # it is another algorithm
 
 
 @pytest.fixture(scope="module")

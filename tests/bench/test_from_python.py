@@ -62,7 +62,7 @@ def test_the_rows_are_those_of_the_command(run, tmp_path):
 
 def test_the_frame_is_tidy_and_the_verdict_is_text(run):
     frame = run.frame
-    assert {"train", "attack", "blind", "reference", "exposure"} == set(frame["stage"])
+    assert {"train", "attack", "blind", "reference", "adversary"} == set(frame["stage"])
     assert set(frame.loc[frame["stage"] == "train", "defense"]) == {"none", "split-only"}
     assert frame["claimed"].map(type).eq(str).all()
     assert "split-only" in run.verdict or "wine" in run.verdict

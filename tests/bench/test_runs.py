@@ -295,7 +295,7 @@ def test_failures_and_misfits_are_rows_with_reasons(tmp_path):
     undefended = [r for r in skipped if (r["protocol"], r["defense"]) == ("dp-gbdt", "none")]
     misfits = [r for r in skipped if r["protocol"] == "nvflare-hist"]
     for found in (misfits, undefended):
-        assert {r["stage"] for r in found} == {"train", "attack", "exposure"}
+        assert {r["stage"] for r in found} == {"train", "attack", "adversary"}
     assert all("do not cross in 'nvflare-hist'" in r["reason"] for r in misfits)
     assert all("have none: declare them in the schema" in r["reason"] for r in undefended)
     cells = [(r["stage"], r["defense"]) for r in rows if r["protocol"] == "dp-gbdt"]

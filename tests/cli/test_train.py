@@ -13,7 +13,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import client_names
 from fedtrees.core.transcript import Transcript
 from fedtrees.data import Partition, load
-from fedtrees.trees.files.forests import load_random_decision_forest, load_random_forest
+from fedtrees.trees.files.forests import load_random_forest, load_released
 
 SMALL = ("-p", "fedtree-hist[trees=4,max_depth=3]")
 
@@ -78,7 +78,7 @@ def test_a_forest_of_random_tests_is_written_as_npz(capsys, tmp_path):
     made = "dp-forest[trees=3,depth=2]"
     found = facts(capsys, "-p", made, "--data", "digits", "--out", model)
     test = spread(load("digits"), Partition("iid"), client_names(3), 0).test
-    forest = load_random_decision_forest(model)
+    forest, _ = load_released(model)
     assert found["utility"]["accuracy"] == np.mean((forest.predict(test.X) > 0.5) == test.y)
     assert forest.rows == found["training_rows"]
     with pytest.raises(DataError, match="holds no complete random forest"):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.bench.cells import ExposureCell, Setting, TrainCell
+from fedtrees.bench.cells import AdversaryCell, Setting, TrainCell
 from fedtrees.bench.conformance import trainable
 from fedtrees.bench.disclosure import briefly
 from fedtrees.bench.evaluate import (
-    evaluate_exposure,
+    evaluate_adversary,
     evaluate_training,
     run_training,
 )
@@ -30,10 +30,10 @@ SHOWN = [Path(__file__).parents[2] / "fedtrees" / room for room in ("report", "c
 #: Words that are keys, and mean something else where they stand: axes, marks of a page, fields of
 #: JSON, columns of every row, what a threat tells.
 OTHER = {
-    "bytes": {"findings_json.py", "page.py", "train.py"},
+    "bytes": {"findings_json.py", "page.py", "page_tables.py", "train.py"},
     "bytes_up": {"tables.py", "train.py"},
     "bytes_down": {"tables.py", "train.py"},
-    "note": {"page.py", "table.py"},
+    "note": {"page.py", "page_tables.py", "table.py"},
     "applies": {"explain.py"},
     "entries": {"explain.py"},
     "queries": {"findings.py"},
@@ -49,7 +49,7 @@ def test_every_key_of_every_protocol_is_in_the_table(name):
     training = run_training(cell, federation)
     threat = next(iter(protocol.adversaries))
     rows = evaluate_training(cell, federation, training, 1.0, 1.0).rows
-    rows += evaluate_exposure(ExposureCell(setting, cell, threat), federation, training).rows
+    rows += evaluate_adversary(AdversaryCell(setting, cell, threat), federation, training).rows
     known = columns.measures()
     for row in rows:
         measure = known[row["metric"]]

@@ -152,9 +152,9 @@ def test_a_server_that_sends_no_sums_has_nothing_to_suppress():
     [
         ("hist-rounding", {"step": 0}, "step must be"),
         ("hist-rounding", {"step": float("nan")}, "step must be"),
-        ("min-bin", {"k": 1}, "k must be"),
-        ("min-bin", {"k": 2.5}, "k must be"),
-        ("min-bin", {"by": "anyone"}, "by must be"),
+        ("min-bin", {"k": 1}, "give a whole number, 2 or more"),
+        ("min-bin", {"k": 2.5}, "give a whole number, 2 or more"),
+        ("min-bin", {"by": "anyone"}, "unknown place 'anyone'"),
     ],
 )
 def test_parameters_are_checked(name, params, said):

@@ -257,5 +257,5 @@ def test_where_they_have_no_place_they_say_why(defense, where, needs):
 
 @pytest.mark.parametrize("k", [1, 0, -2, 2.5, True])
 def test_a_limit_below_2_rows_is_none(k):
-    with pytest.raises(UsageError, match="k must be a whole number of 2 or more"):
+    with pytest.raises(UsageError, match="give a whole number, 2 or more"):
         make("min-leaf", k=k)

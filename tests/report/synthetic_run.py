@@ -120,7 +120,7 @@ def _exposure(cell, defense, attacks):
     for attack in attacks:
         applies = not (attack == "midpoint" and "split-only" in defense[0])
         reason = "" if applies else "needs node statistics, which split-only withholds"
-        yield _row(cell, "exposure", "applies", float(applies), attack=attack, reason=reason)
+        yield _row(cell, "adversary", "applies", float(applies), attack=attack, reason=reason)
 
 
 def _attack(cell, attack, defense, leak):
@@ -210,7 +210,7 @@ class Table:
 
     def applies(self, defense, seed, *attacks):
         for attack in attacks:
-            self.add("exposure", defense, seed, "applies", 1.0, attack=attack, threat="t")
+            self.add("adversary", defense, seed, "applies", 1.0, attack=attack, threat="t")
 
     def trouble(self, defense, seed, attack, status, reason="r"):
         self.add("attack", defense, seed, attack=attack, status=status, reason=reason, threat="t")

@@ -35,7 +35,7 @@ def tried(
             table.train(defense, seed, auc + 0.01 * seed, claimed=claimed, **at)
             for threat in threats:
                 for attack in to.get("applies", TESTED):
-                    table.add("exposure", defense, seed, "applies", 1.0, attack=attack,
+                    table.add("adversary", defense, seed, "applies", 1.0, attack=attack,
                               threat=threat, **at)  # fmt: skip
                 for attack, metric, value in (("a", "ra", mine), ("b", "leaf_mass_exact", other)):
                     table.add("attack", defense, seed, metric, 0.5, attack=attack, blind=0.4,
@@ -139,7 +139,7 @@ def test_where_no_attack_applies_a_recipe_is_untested(table):
     for seed in range(3):
         for attack in TESTED:
             where = {"attack": attack, "threat": "u", "protocol": "blank"}
-            table.add("exposure", "none", seed, "applies", 0.0, reason="sealed", **where)
+            table.add("adversary", "none", seed, "applies", 0.0, reason="sealed", **where)
             table.add("attack", "none", seed, status="skipped", reason="sealed", **where)
     assert reasons(table)["blank"] == "untested: d · u: 0 of 0 applicable attacks ran"
 
@@ -151,7 +151,7 @@ def test_counts_that_nobody_scored_are_untested(table):
         table.train("none", seed, 0.89, claimed="structural", **at)
         for threat in ("t", "u"):
             where = {"attack": "a", "threat": threat, **at}
-            table.add("exposure", "none", seed, "applies", 1.0, **where)
+            table.add("adversary", "none", seed, "applies", 1.0, **where)
             table.add("attack", "none", seed, "ra", 0.5, blind=0.5, advantage=0.0, **where)
     assert "no leaf_mass_exact was measured" in reasons(table)["rows-only"]
 

@@ -9,45 +9,11 @@ from fedtrees.core.guarantee import parse
 from fedtrees.report import claims, leaks, style
 from fedtrees.report.frontier import frontiers
 from fedtrees.report.gaps import Gaps
-from fedtrees.report.intervals import Estimate, estimate, t_estimate
+from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import Panel, Setting
-from fedtrees.report.tables import cost_table, guarantee_table, leaderboard, paired
+from fedtrees.report.tables import cost_table, guarantee_table
 
 STROKE = Setting("stroke", "iid[clients=5]", "fedtree[trees=20,depth=6]")
-
-
-@pytest.fixture(scope="module")
-def boards(rows):
-    return [(f, leaderboard(rows, f)) for f in frontiers(rows)]
-
-
-@pytest.fixture(scope="module")
-def stroke(boards):
-    return next((f, b) for f, b in boards if f.panel == Panel(STROKE, "client"))
-
-
-def row_of(board, defense):
-    return next(r for r in board if r.point.defense == defense)
-
-
-def test_changes_are_paired_by_seed(rows, stroke):
-    _, board = stroke
-    here = rows[
-        (rows["setting"] == STROKE) & (rows["metric"] == "auc") & (rows["stage"] == "train")
-    ]
-    value = here.set_index(["defense_spec", "seed"])["value"]
-    for row in board:
-        name = row.point.defense
-        gaps = [value[name, s] - value["none", s] for s in (0, 1, 2)]
-        assert row.change == t_estimate(gaps)
-
-
-def test_pairing_uses_only_the_seeds_both_have(stroke):
-    frontier, _ = stroke
-    base, other = frontier.point("none"), frontier.point("split-only")
-    fewer = type(other)(**{**other.__dict__, "seeds": other.seeds[:2]})
-    assert paired(fewer, base, "utility").n == 2
-    assert paired(other, None, "utility").n == 0
 
 
 def test_paired_noise_cancels():
@@ -61,12 +27,12 @@ def test_an_interval_does_not_depend_on_the_order_of_seeds():
     assert estimate([1.0, math.nan, 3.0]).n == 2
 
 
-def test_the_leaderboard_names_the_attack_that_reached_the_worst_case(stroke):
-    _, board = stroke
-    row = row_of(board, "none")
-    assert row.point.attacks == (("timberstrike", 3),)
-    score, blind = row.point.score.mean, row.point.blind.mean
-    assert row.point.advantage.mean == pytest.approx((score - blind) / (1 - blind))
+def test_a_point_names_the_attack_that_reached_the_worst_case(rows):
+    data = next(f for f in frontiers(rows) if f.panel == Panel(STROKE, "client"))
+    point = data.point("none")
+    assert point.attacks == (("timberstrike", 3),)
+    score, blind = point.score.mean, point.blind.mean
+    assert point.advantage.mean == pytest.approx((score - blind) / (1 - blind))
 
 
 @pytest.mark.parametrize(
@@ -172,15 +138,11 @@ def test_every_defense_has_its_guarantees(rows):
     assert found["none"].verdict == ""
 
 
-def test_cost_is_counted_once_per_seed_and_split_by_message(rows):
+def test_cost_is_counted_once_per_seed(rows):
     found = {c.defense: c for c in cost_table(rows, STROKE)}
     none, paillier = found["none"], found["paillier[bits=2048]"]
     assert none.up.mean == pytest.approx(1_400_000)
     assert paillier.bytes / none.bytes == pytest.approx(64)
-    by_type = {(d, t): e.mean for d, t, e in none.by_type}
-    up = sum(v for (d, _), v in by_type.items() if d == "up")
-    assert up == pytest.approx(none.up.mean, rel=1e-5)
-    assert set(by_type) == {("up", "Histogram"), ("up", "Range"), ("down", "NodeDecision")}
 
 
 def test_gaps_gather_seeds_and_put_failures_first(rows):
@@ -248,8 +210,8 @@ def test_numbers_have_true_minus_signs_and_no_negative_zero():
     assert style.bytes_text(999_600) == "1 MB"
 
 
-def test_undefended_is_black_and_families_get_their_own_colours(boards):
-    found = style.palette(p.family for f, _ in boards for p in f.points)
+def test_undefended_is_black_and_families_get_their_own_colours(rows):
+    found = style.palette(p.family for f in frontiers(rows) for p in f.points)
     assert found["none"][0] == style.INK
     assert len({c for c, _ in found.values()}) == len(found)
 

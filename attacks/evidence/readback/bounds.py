@@ -104,13 +104,14 @@ class SentBounds:
 
         Float64, shape (size, size, 2) each, in units: of n0 and n1 rows that fall to each of
         so many ``clients`` by an equal draw. Clients whose true part is ``known``, but not what
-        they sent, err as any. Errors of clients are taken as independent.
+        they sent, err as any. Errors of clients are taken as independent. The last are those of
+        all larger counts, and ``size`` is 1 where the errors of all are alike.
         """
-        n = np.arange(size)
+        n = np.arange(1 if self.law is None or self.law.additive else size)
         pairs = np.stack(np.broadcast_arrays(n[:, None], n), axis=-1)
         x = pairs @ np.array([[self.row.g0, self.row.h], [self.row.g1, self.row.h]])
         mean, square = self._off(x)
-        share = binom.pmf(n, n[:, None], 1 / clients) if clients else np.eye(size)
+        share = binom.pmf(n, n[:, None], 1 / clients) if clients else np.eye(len(n))
         mean, square = (
             np.einsum("ia,abk,jb->ijk", share, e, share, optimize=True) for e in (mean, square)
         )

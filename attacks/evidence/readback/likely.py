@@ -21,6 +21,7 @@ LEAST = 0.02  # expected rows of a class in a cell
 PASSES = 3
 NEVER = 1e12  # variance of what nothing was told of
 FEW = 48  # counts of a cell that are all weighed
+NOTHING = 1e-18  # a weight beside the largest
 SURE = 1e-6  # variance (rows^2) of a total whose bins are all certain
 
 
@@ -53,6 +54,40 @@ def _around(lo: int, hi: int, centre: float, var: float) -> tuple[int, int]:
 
 
 @kernel
+def _line(
+    low: int, high: int, n: int, unit: Floats, sent: Floats, variance: Floats, decay: Floats,
+    out: Floats,
+) -> float:  # fmt: skip
+    """Return the log weight at the likeliest n1 of a range where the error is a bin's of many rows.
+
+    Writes the sums of weights, relative to it, times 1, G and G^2. Weights of a Gaussian law at
+    whole counts follow from one another by two products.
+    """
+    v, tilt = variance[0], decay[0] - decay[1]
+    middle = min(max(np.int64(np.rint(n * unit[0] - sent[0] + tilt * v)), low), high)
+    off, most = sent[0] - n * unit[0] + middle, n * unit[0] - middle
+    shrink = np.exp(-1 / v)
+    total, first, second = 1.0, 0.0, 0.0
+    for way in (-1, 1):
+        end = high if way == 1 else low
+        weight, ratio = 1.0, np.exp(way * tilt - (2 * way * off + 1) / (2 * v))
+        for j in range(1, way * (end - middle) + 1):
+            weight *= ratio
+            ratio *= shrink
+            if weight < NOTHING:
+                break
+            total += weight
+            first -= weight * way * j
+            second += weight * j * j
+    out[0], out[1] = total, most * total + first
+    out[2] = most * most * total + 2 * most * first + second
+    here = -(n - middle) * decay[0] - middle * decay[1]
+    for k, value in ((0, off), (1, sent[1] - n * unit[2])):
+        here -= 0.5 * (value * value / variance[k] + np.log(variance[k]))
+    return here
+
+
+@kernel
 def _weigh(
     lo: Longs, hi: Longs, unit: Floats, sent: Floats, error: Floats, variance: Floats,
     step: Floats, prior: tuple[float, float], out: Floats,
@@ -62,34 +97,42 @@ def _weigh(
     ``prior`` are the expected n0 and n1 of a geometric law, as wide as such a law can be.
     """
     last = error.shape[0] - 1
-    top, total = -np.inf, 0.0
-    mean, square = np.zeros(2), np.zeros(2)
+    decay = np.array([np.log1p(1 / prior[0]), np.log1p(1 / prior[1])])
+    many = variance[-1, -1] + step**2 / 12
+    top, sums, part = -np.inf, np.zeros(5), np.zeros(3)  # of 1, N, G, N^2, G^2
     least, most = _around(lo[2], hi[2], sent[1] / unit[2], variance[-1, -1, 1] / unit[2] ** 2)
     for n in range(least, most + 1):
         low, high = max(lo[1], n - hi[0]), min(hi[1], n - lo[0])
         low, high = _around(low, high, n * unit[0] - sent[0], variance[-1, -1, 0])
-        for n1 in range(low, high + 1):
-            x = (n * unit[0] - n1, n * unit[2])
-            weight = -(n - n1) * np.log1p(1 / prior[0]) - n1 * np.log1p(1 / prior[1])
-            for k in range(2):
-                e, v = 0.0, variance[-1, -1, k] + step[k] ** 2 / 12
-                if n - n1 <= last and n1 <= last:
-                    e, v = error[n - n1, n1, k], variance[n - n1, n1, k] + step[k] ** 2 / 12
-                weight -= 0.5 * ((sent[k] - x[k] - e) ** 2 / v + np.log(v))
+        a = low
+        while a <= high:
+            if n - a <= last and a <= last:  # few rows of both classes
+                b, x = a, (n * unit[0] - a, n * unit[2])
+                weight = -(n - a) * decay[0] - a * decay[1]
+                for k in range(2):
+                    v = variance[n - a, a, k] + step[k] ** 2 / 12
+                    off = sent[k] - x[k] - error[n - a, a, k]
+                    weight -= 0.5 * (off * off / v + np.log(v))
+                part[0], part[1], part[2] = 1.0, x[0], x[0] * x[0]
+            else:
+                b = n - last - 1 if a < n - last <= min(high, last) else high
+                weight = _line(a, b, n, unit, sent, many, decay, part)
+            a = b + 1
             if weight > top:
-                shrink = np.exp(top - weight)
-                total, mean, square, top = total * shrink, mean * shrink, square * shrink, weight
+                sums *= np.exp(top - weight)
+                top = weight
             w = np.exp(weight - top)
-            total += w
-            for k, value in ((0, float(n)), (1, x[0])):
-                mean[k] += w * value
-                square[k] += w * value * value
-    if total == 0.0:
+            sums[0] += w * part[0]
+            sums[1] += w * part[0] * n
+            sums[2] += w * part[1]
+            sums[3] += w * part[0] * n * n
+            sums[4] += w * part[2]
+    if sums[0] == 0.0:
         _within(lo, hi, unit, out)
         return
     for k in range(2):
-        out[k] = mean[k] / total
-        out[2 + k] = max(square[k] / total - out[k] ** 2, 0.0)
+        out[k] = sums[1 + k] / sums[0]
+        out[2 + k] = max(sums[3 + k] / sums[0] - out[k] ** 2, 0.0)
 
 
 @kernel

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Change, Mechanism, Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.errors import UsageError, check_flag, check_known, check_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
@@ -31,11 +31,7 @@ from fedtrees.protocols.base import Coordinator, Protocol, Training
 from fedtrees.protocols.canaries import ALONE_DEPTH, ForestCanaries
 from fedtrees.protocols.forest_settings import FOREST_FILE, checked_rows, class_count
 from fedtrees.trees.files.forests import save_random_decision_forest
-from fedtrees.trees.forest.random_decision import (
-    RandomDecisionForest,
-    draw_splits,
-    public_tests,
-)
+from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits, public_tests
 
 #: Mechanism -> what the accountant knows it as (`fedtrees.privacy.accounting`).
 MECHANISMS = {
@@ -47,15 +43,7 @@ _MOST_LEAVES = 1 << 22
 
 
 class CountingClient(Party):
-    """A client that counts its rows in the leaves of trees that others drew.
-
-    Parameters
-    ----------
-    name : str
-    data : Table
-    protocol : DPForest
-    n_classes : int
-    """
+    """A client that counts its rows in the leaves of trees that others drew."""
 
     role = "client"
 
@@ -80,13 +68,7 @@ class CountingClient(Party):
 
 
 class DrawingServer(Coordinator):
-    """The server: draws the tests, opens the sum of counts, adds noise where it is trusted to.
-
-    Parameters
-    ----------
-    protocol : DPForest
-    schema : Schema
-    """
+    """The server: draws the tests, opens the sum of counts, adds noise where it is trusted to."""
 
     def __init__(self, protocol: DPForest, schema: Schema) -> None:
         super().__init__("server")
@@ -181,9 +163,7 @@ class DPForest(Protocol):
                 f"epsilon={self.epsilon!r}: give a number > 0, or inf for exact counts"
             )
         for name, low, high in (("trees", 1, 10_000), ("depth", 1, 16), ("bins", 2, 65534)):
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high}")
+            check_whole(name, getattr(self, name), low, high)
         if self.trees << self.depth > _MOST_LEAVES:
             raise UsageError(
                 f"trees={self.trees} of depth={self.depth} have {self.trees << self.depth} leaves; "
@@ -192,8 +172,7 @@ class DPForest(Protocol):
         check_known("mechanism", self.mechanism, MECHANISMS)
         check_known("noise", self.noise, ("central", "distributed"))
         check_known("rows", self.rows, ("known", "noised"))
-        if not isinstance(self.repeats, bool):
-            raise UsageError(f"repeats={self.repeats!r}: give true or false")
+        check_flag("repeats", self.repeats)
         if self.noise == "distributed" and self.mechanism != "geometric":
             raise UsageError(
                 f"noise=distributed: {self.mechanism} is no sum of shares; take "

@@ -36,15 +36,7 @@ from fedtrees.trees.partition import Decisions, RowPartition
 
 
 class ForestClient(BinningClient):
-    """A client: draws its own rows for every tree, counts classes, moves its rows.
-
-    Parameters
-    ----------
-    name : str
-    data : Table
-    params : ForestParams
-    n_classes : int
-    """
+    """A client: draws its own rows for every tree, counts classes, moves its rows."""
 
     def __init__(self, name: str, data: Table, params: ForestParams, n_classes: int) -> None:
         super().__init__(name, checked_rows(data, n_classes))
@@ -87,13 +79,7 @@ class ForestClient(BinningClient):
 
 
 class ForestServer(Coordinator):
-    """The server: draws the features, sums class counts, chooses and broadcasts the splits.
-
-    Parameters
-    ----------
-    protocol : ForestHist
-    schema : Schema
-    """
+    """The server: draws the features, sums class counts, chooses and broadcasts the splits."""
 
     def __init__(self, protocol: ForestHist, schema: Schema) -> None:
         super().__init__("server")
@@ -143,10 +129,7 @@ class ForestHist(ForestProtocol):
     are asked only for the features drawn at a node. Defaults of `max_bin` and `max_depth` keep
     messages small; `max_bin` is that of fedtree-hist.
 
-    Parameters
-    ----------
-    cuts : {"sketch", "equal-width", "public"}
-        As in the boosting protocols.
+    `cuts`: As in the boosting protocols.
     """
 
     max_depth: int | None = 10

@@ -28,14 +28,7 @@ _FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability
 class GrowingClient(Party):
     """A client that grows a forest on its own rows, with its own cut points and randomness.
 
-    Parameters
-    ----------
-    name : str
-    data : Table
-    protocol : LocalForests
-    n_classes : int
-    least_leaf_rows : int
-        Different rows that a defense leaves on either side of a split.
+    `least_leaf_rows`: Different rows that a defense leaves on either side of a split.
     """
 
     role = "client"
@@ -84,12 +77,7 @@ class GrowingClient(Party):
 
 
 class PoolingServer(Coordinator):
-    """The server: asks for the clients' forests and broadcasts the ensemble.
-
-    Parameters
-    ----------
-    schema : Schema
-    """
+    """The server: asks for the clients' forests and broadcasts the ensemble."""
 
     def __init__(self, schema: Schema) -> None:
         super().__init__("server")
@@ -142,10 +130,7 @@ def no_trees(n_classes: int) -> LocalForest:
 def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
     """Return the trees of all clients, in the order of the clients.
 
-    Raises
-    ------
-    DataError
-        If no client sent a tree.
+    Raises `DataError` if no client sent a tree.
     """
     parts = [p for p in parts if len(p.sizes)]
     if not parts:

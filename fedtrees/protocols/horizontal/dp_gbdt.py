@@ -19,6 +19,7 @@ from fedtrees.core.errors import (
     check_known,
     check_positive,
     check_share,
+    check_whole,
 )
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
@@ -29,13 +30,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import BudgetEvent, Transcript
-from fedtrees.messages.boosting import (
-    BaseScore,
-    LeafSums,
-    LeafSumsRequest,
-    LeafValues,
-    NodeSplits,
-)
+from fedtrees.messages.boosting import BaseScore, LeafSums, LeafSumsRequest, LeafValues, NodeSplits
 from fedtrees.messages.cuts import (
     CUT_MESSAGES,
     SOME_CUT_MESSAGES,
@@ -76,15 +71,7 @@ from fedtrees.trees.partition import RowPartition
 
 
 class LeafClient(GrowingClient):
-    """A client that sums its rows' gradients in the leaves of trees that others drew.
-
-    Parameters
-    ----------
-    name : str
-    data : Table
-    protocol : DPGBDT
-    objective : Objective
-    """
+    """A client that sums its rows' gradients in the leaves of trees that others drew."""
 
     def __init__(self, name: str, data: Table, protocol: DPGBDT, objective: Objective) -> None:
         super().__init__(name, data)
@@ -127,13 +114,7 @@ class LeafClient(GrowingClient):
 
 
 class RandomTreeServer(Coordinator):
-    """The server: draws the tests, opens sums, adds noise where it is trusted to, boosts.
-
-    Parameters
-    ----------
-    protocol : DPGBDT
-    schema : Schema
-    """
+    """The server: draws the tests, opens sums, adds noise where it is trusted to, boosts."""
 
     def __init__(self, protocol: DPGBDT, schema: Schema) -> None:
         super().__init__("server")
@@ -318,9 +299,7 @@ class DPGBDT(Protocol):
         for name, low, high in (
             ("trees", 1, 100_000), ("max_depth", 1, 12), ("features_per_tree", 0, 2**31 - 1),
         ):  # fmt: skip
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high}")
+            check_whole(name, getattr(self, name), low, high)
         if self.base_score is None:
             raise UsageError("base_score=None: give a number; the label mean would not be private")
         if self.clip is not None:
@@ -354,10 +333,7 @@ class DPGBDT(Protocol):
     def norms(self, objective: Objective) -> tuple[float, float]:
         """Return the bounds on the norms of a row's gradients and hessians; infinite: none.
 
-        Raises
-        ------
-        UsageError
-            If there is noise, and nothing bounds the gradients.
+        Raises `UsageError` if there is noise, and nothing bounds the gradients.
         """
         g, h = objective.norms if self.noisy else (math.inf, math.inf)
         g = g if self.clip is None else min(g, self.clip)

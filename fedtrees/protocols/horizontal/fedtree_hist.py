@@ -1,7 +1,5 @@
 """`fedtree-hist`: the server finds the splits and broadcasts them with their statistics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -53,10 +53,8 @@ class FlowerBagging(FlowerProtocol):
     same. Flower's server keeps only the first tree of each reply (but all of the very first): with
     more than one local tree, or one per class, it drops the others; here all are kept.
 
-    Parameters
-    ----------
-    arrival : {"client", "shuffled"}
-        Trees arrive in the order of the clients, or in an order the server draws every round.
+    `arrival`: Trees arrive in the order of the clients, or in an order the server draws every
+    round.
     """
 
     arrival: str = "client"

@@ -1,7 +1,5 @@
 """`flower-cyclic`: one client after the other grows a tree on the model and passes it on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

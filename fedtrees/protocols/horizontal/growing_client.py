@@ -1,7 +1,5 @@
 """What every client does whose server tells it splits and leaf values: it follows them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedtrees.core.party import handles
@@ -15,13 +13,8 @@ from fedtrees.trees.partition import Decisions, RowPartition
 class GrowingClient(BinningClient):
     """A client that moves its rows through trees and adds up what the leaves say.
 
-    Attributes
-    ----------
-    objective : Objective
-    tree : int
-        The one being grown.
-    partition : RowPartition
-        Where its rows are in it.
+    `tree`: The one being grown.
+    `partition`: Where its rows are in it.
     """
 
     objective: Objective

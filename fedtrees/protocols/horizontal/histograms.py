@@ -1,7 +1,5 @@
 """The parties of histogram-based boosting: what FedTree's and NVFlare's have in common."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import replace
@@ -45,14 +43,7 @@ from fedtrees.trees.partition import ROOT, RowPartition
 class HistogramClient(GrowingClient):
     """A client: answers histogram requests, moves its rows.
 
-    Parameters
-    ----------
-    name : str
-    data : Table
-    schema : Schema
-    params : HistogramProtocol
-    clip : float or None
-        Bound on a row's gradient, where a defense asks for one.
+    `clip`: Bound on a row's gradient, where a defense asks for one.
     """
 
     def __init__(
@@ -144,15 +135,7 @@ class HistogramServer(Coordinator):
 
     Subclasses say what the clients are told after each level and each tree.
 
-    Parameters
-    ----------
-    protocol : HistogramProtocol
-    schema : Schema
-
-    Attributes
-    ----------
-    gathers_sketches : bool
-        Whether every client receives everybody's sketch.
+    `gathers_sketches`: Whether every client receives everybody's sketch.
     """
 
     gathers_sketches: ClassVar[bool] = False

@@ -1,7 +1,5 @@
 """`local-ensembles`: every client boosts a model of its own, and all get all of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """`nvflare-hist`: the server broadcasts summed histograms and every client finds the splits."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

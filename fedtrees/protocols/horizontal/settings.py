@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import DataError, UsageError, check_known
+from fedtrees.core.errors import DataError, UsageError, check_flag, check_known, check_whole
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
@@ -75,11 +75,9 @@ class HistogramProtocol(BoostingProtocol):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("cuts", self.cuts, CUT_METHODS)
-        if not isinstance(self.enable_categorical, bool):
-            raise UsageError(f"enable_categorical={self.enable_categorical!r}: give true or false")
-        patience, share = self.early_stopping_rounds, self.validation_fraction
-        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 0:
-            raise UsageError(f"early_stopping_rounds={patience!r}: give a whole number, 0 or more")
+        check_flag("enable_categorical", self.enable_categorical)
+        check_whole("early_stopping_rounds", self.early_stopping_rounds, 0)
+        share = self.validation_fraction
         if not isinstance(share, float) or not 0 < share < 1:
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
 
@@ -118,10 +116,7 @@ class HistogramProtocol(BoostingProtocol):
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
         """Return the number of categories of each feature split by categories, else 0.
 
-        Raises
-        ------
-        DataError
-            If a categorical feature does not declare its categories.
+        Raises `DataError` if a categorical feature does not declare its categories.
         """
         native = schema.categorical & self.enable_categorical
         counts = np.array([len(f.categories) for f in schema.features], dtype=np.int32)

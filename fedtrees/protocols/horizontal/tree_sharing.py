@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import DataError, UsageError, check_known
+from fedtrees.core.errors import DataError, check_known, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -38,11 +38,8 @@ class TreeSharingProtocol(BoostingProtocol):
     numbers. `base_score` None: each client estimates one from its own labels for the trees that it
     grows before it is told of a model.
 
-    Parameters
-    ----------
-    intercept : {"mean", "newton"}
-        How a base score is estimated: as XGBoost 3.2 does, or as 2.1
-        (`fedtrees.trees.boosted.intercept.estimated_score`).
+    `intercept`: How a base score is estimated: as XGBoost 3.2 does, or as 2.1
+    (`fedtrees.trees.boosted.intercept.estimated_score`).
     """
 
     intercept: str = "mean"
@@ -80,19 +77,14 @@ class TreeSharingProtocol(BoostingProtocol):
 class FlowerProtocol(TreeSharingProtocol):
     """Trees grown on top of a global model, in `trees` federated rounds.
 
-    Parameters
-    ----------
-    local_trees : int
-        Boosting rounds of a client in a federated round.
+    `local_trees`: Boosting rounds of a client in a federated round.
     """
 
     local_trees: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = self.local_trees
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise UsageError(f"local_trees={count!r}: give a whole number, 1 or more")
+        check_whole("local_trees", self.local_trees, 1)
 
     @property
     def rounds_at_once(self) -> int:
@@ -103,14 +95,7 @@ class FlowerProtocol(TreeSharingProtocol):
 class BoostingClient(Party):
     """A client that boosts on its own rows, on top of the model it was told of last.
 
-    Parameters
-    ----------
-    name : str
-    data : Table
-    schema : Schema
-    params : TreeSharingProtocol
-    least_rows : int
-        Rows that a defense wants on either side of a split.
+    `least_rows`: Rows that a defense wants on either side of a split.
     """
 
     role = "client"
@@ -185,13 +170,7 @@ def no_tree(protocol: str) -> str:
 
 
 class TreeSharingServer(Coordinator):
-    """A server that collects clients' trees and hands them out, in the order it got them.
-
-    Parameters
-    ----------
-    protocol : TreeSharingProtocol
-    schema : Schema
-    """
+    """A server that collects clients' trees and hands them out, in the order it got them."""
 
     def __init__(self, protocol: TreeSharingProtocol, schema: Schema) -> None:
         super().__init__("server")

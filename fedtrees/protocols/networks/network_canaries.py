@@ -1,7 +1,5 @@
 """Rows that an audit of networks looks for: by their gradients, in what clients send."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +22,8 @@ _COLUMNS, _CATEGORIES = 2, 64
 class NetworkCanaries(Canaries):
     """Rows of rare categories, whose gradients in the first layer hardly meet.
 
-    Parameters
-    ----------
-    batch : int
-        Rows that a client is to hold at least.
-    along : {1, -1}
-        Whether updates are gradients, or steps against them.
+    `batch`: Rows that a client is to hold at least.
+    `along`: {1, -1}. Whether updates are gradients, or steps against them.
     """
 
     batch: int
@@ -82,12 +76,8 @@ class GradientCanaries(Canaries):
 
     How many rows there are is taken as public, so that what it changes of the noise is not read.
 
-    Parameters
-    ----------
-    batch : int
-        Rows that everybody knows, of each client: nearly all of them are drawn.
-    clip : float
-        Bound on the norm of a row's gradient.
+    `batch`: Rows that everybody knows, of each client: nearly all of them are drawn.
+    `clip`: Bound on the norm of a row's gradient.
     """
 
     batch: int

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Stage
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
+from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
@@ -50,16 +50,7 @@ _COUNTS = {
 
 
 class NetworkClient(Party):
-    """A client: takes steps on batches of its own rows.
-
-    Parameters
-    ----------
-    name : str
-    data : Table
-    protocol : NetworkProtocol
-    schema : Schema
-    defense : Composition
-    """
+    """A client: takes steps on batches of its own rows."""
 
     role = "client"
 
@@ -121,13 +112,7 @@ class NetworkClient(Party):
 
 
 class NetworkServer(Coordinator):
-    """The server: settles the standardisation, then sums updates round after round.
-
-    Parameters
-    ----------
-    protocol : NetworkProtocol
-    schema : Schema
-    """
+    """The server: settles the standardisation, then sums updates round after round."""
 
     def __init__(self, protocol: NetworkProtocol, schema: Schema) -> None:
         super().__init__("server")
@@ -175,10 +160,7 @@ class NetworkServer(Coordinator):
 def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> NDArray[np.float64]:
     """Return the mean of the updates by rows, float64, shape (parameters,).
 
-    Raises
-    ------
-    DataError
-        If it is not finite.
+    Raises `DataError` if it is not finite.
     """
     total, rows = np.zeros(len(sent.weights)), 0
     for reply in replies:
@@ -206,10 +188,7 @@ def declared(encoding: Encoding, schema: Schema) -> Encoding:
 
     Numbers as if uniform on their range, categories as if all were as frequent.
 
-    Raises
-    ------
-    DataError
-        If a number declares no range.
+    Raises `DataError` if a number declares no range.
     """
     low, high = (ends[encoding.feature].astype(np.float64) for ends in schema.ranges)
     numbers = encoding.category < 0
@@ -263,9 +242,7 @@ class NetworkProtocol(Protocol):
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
-            value = getattr(self, name, least)
-            if type(value) is not int or value < least:
-                raise UsageError(f"{name}={value!r}: give a whole number, {least} or more")
+            check_whole(name, getattr(self, name, least), least)
         check_positive("lr", self.lr)
         check_known("statistics", self.statistics, ("sums", "public"))
 

@@ -1,7 +1,5 @@
 """`horizontal-regression`: clients step on their own rows, and their weights are averaged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import DataError, ProtocolError
+from fedtrees.core.errors import DataError, ProtocolError, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -32,11 +30,7 @@ from fedtrees.messages.regression import (
     stepped,
 )
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.regression.settings import (
-    RegressionParams,
-    check_count,
-    check_weightless,
-)
+from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 
 #: Of int64 weights: so many binary places leave room for weights of 2^10 and a thousand clients.
 MOST_BITS = 42
@@ -62,7 +56,7 @@ class HorizontalRegression(RegressionParams, Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("bits", self.bits, 8, MOST_BITS)
+        check_whole("bits", self.bits, 8, MOST_BITS)
 
     def check(self, schema: Schema) -> None:
         """Refuse several classes."""

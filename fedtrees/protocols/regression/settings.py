@@ -1,10 +1,15 @@
 """What both regressions share: their parameters, and what they can be trained on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
+from fedtrees.core.errors import (
+    DataError,
+    UsageError,
+    check_flag,
+    check_known,
+    check_positive,
+    check_whole,
+)
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Schema
 
@@ -27,7 +32,6 @@ class RegressionParams:
         L2 penalty.
     bits : int
         Binary places of columns and weights.
-    intercept : bool
     """
 
     kind: str | None = None
@@ -43,17 +47,13 @@ class RegressionParams:
         check_positive("lr", self.lr)
         if isinstance(self.alpha, bool) or not 0 <= self.alpha < 1 / self.lr:
             raise UsageError(f"alpha={self.alpha!r}: an L2 penalty from 0 to below 1 / lr")
-        if not isinstance(self.intercept, bool):
-            raise UsageError(f"intercept={self.intercept!r}: give true or false")
-        check_count("rounds", self.rounds, 1)
+        check_flag("intercept", self.intercept)
+        check_whole("rounds", self.rounds, 1)
 
     def kind_for(self, schema: Schema) -> str:
         """Return the kind that is meant.
 
-        Raises
-        ------
-        UsageError
-            Of more than two classes, or a logistic one of a number.
+        Raises `UsageError`: of more than two classes, or a logistic one of a number.
         """
         if len(schema.classes) > 2:
             raise UsageError(
@@ -65,24 +65,10 @@ class RegressionParams:
         return self.kind or ("logistic" if schema.classes else "linear")
 
 
-def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Refuse what is no whole number in a range.
-
-    Raises
-    ------
-    UsageError
-    """
-    if type(value) is not int or value < least or (most is not None and value > most):
-        to = "or more" if most is None else f"to {most}"
-        raise UsageError(f"{name}={value!r}: give a whole number, {least} {to}")
-
-
 def check_weightless(name: str, held: LocalData) -> None:
     """Refuse sample weights, which no regression here counts.
 
-    Raises
-    ------
-    DataError
+    Raises `DataError`.
     """
     if held.weight is not None:
         raise DataError(f"{name!r} holds sample weights; regressions count every row once")

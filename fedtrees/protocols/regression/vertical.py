@@ -1,7 +1,5 @@
 """`vertical-regression`: vertical gradients, which an arbiter decrypts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
@@ -11,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
+from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -48,11 +46,7 @@ from fedtrees.messages.regression import (
     stepped,
 )
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.regression.settings import (
-    RegressionParams,
-    check_count,
-    check_weightless,
-)
+from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, check_columns_held
 from fedtrees.sealing.ideal import MODES, sealing
 from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
@@ -124,9 +118,9 @@ class VerticalRegression(RegressionParams, Protocol):
         check_known("arbiter", self.arbiter, MODES)
         check_known("statistics", self.statistics, ("own", "public"))
         check_positive("fake_scale", self.fake_scale)
-        check_count("bits", self.bits, 8, 1024)
-        check_count("batch", self.batch, 0)
-        check_count("fake", self.fake, 0)
+        check_whole("bits", self.bits, 8, 1024)
+        check_whole("batch", self.batch, 0)
+        check_whole("fake", self.fake, 0)
         if self.degree not in SIGMOIDS:
             raise UsageError(
                 f"degree={self.degree!r}: the sigmoid is a polynomial of degree 1 or 3"
@@ -205,10 +199,7 @@ class VerticalRegression(RegressionParams, Protocol):
 def declared(held: LocalData, schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and deviation of columns, as if uniform on the range that is declared.
 
-    Raises
-    ------
-    DataError
-        If a column declares none.
+    Raises `DataError` if a column declares none.
     """
     ends = [schema.features[c].declared_range for c in held.columns]
     for column, both in zip(held.columns, ends, strict=True):
@@ -246,21 +237,20 @@ class Arbiter(Party):
         return Gradient(message.party, message.round, packed(found), message.bits)
 
 
-class Holder:
+class Holder(Party):
     """What active and passive parties do alike: standardise, score, and step."""
 
-    name: str
     sealing: BlindVectors
-    net: Network
-    params: VerticalRegression
 
-    def _set(
+    def __init__(
         self,
+        name: str,
         held: LocalData,
         protocol: VerticalRegression,
         schema: Schema,
-        bounds: tuple[float, float] | None,
+        bounds: tuple[float, float] | None = None,
     ) -> None:
+        super().__init__(name)
         self.held, self.params, self.schema, self.bounds = held, protocol, schema, bounds
         if np.isinf(held.X).any():
             raise DataError("a column has an infinite value; leave it missing")
@@ -309,21 +299,10 @@ class Holder:
         return decoded(Z @ self.weights[: Z.shape[1]], 2 * bits)
 
 
-class PassiveRegression(Holder, Party):
+class PassiveRegression(Holder):
     """Whoever has columns and no labels."""
 
     role = PASSIVE
-
-    def __init__(
-        self,
-        name: str,
-        held: LocalData,
-        protocol: VerticalRegression,
-        schema: Schema,
-        bounds: tuple[float, float] | None = None,
-    ) -> None:
-        super().__init__(name)
-        self._set(held, protocol, schema, bounds)
 
     @handles(PaillierKey)
     def begin(self, message: PaillierKey) -> ColumnScales:
@@ -358,17 +337,6 @@ class ActiveRegression(Holder, Coordinator):
     """Whoever has the labels, and drives."""
 
     role = ACTIVE
-
-    def __init__(
-        self,
-        name: str,
-        held: LocalData,
-        protocol: VerticalRegression,
-        schema: Schema,
-        bounds: tuple[float, float] | None = None,
-    ) -> None:
-        super().__init__(name)
-        self._set(held, protocol, schema, bounds)
 
     def train(self, net: Network) -> HeldWeights:  # type: ignore[override]
         """Settle columns and key, then step as often as asked."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Stage
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
+from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -161,9 +161,7 @@ class FedXGBllr(LocalEnsembles):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, least in {"channels": 1, "rounds": 1, "iterations": 1, "batch": 0}.items():
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise UsageError(f"{name}={value!r}: give a whole number, {least} or more")
+            check_whole(name, getattr(self, name), least)
         check_positive("lr", self.lr)
         check_known("sends", self.sends, SENDS)
 

@@ -1,7 +1,5 @@
 """The active party: it has the labels and the key, chooses splits, and drives."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,52 +44,30 @@ from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 @dataclass(eq=False)
 class TreeInProgress:
-    """What the active party keeps of the tree being grown.
-
-    Attributes
-    ----------
-    number, round : int
-    statistics : int64 array, shape (n, s)
-        Of all rows; 0 for those that the tree is not grown on.
-    slots : Slots
-    rows : RowPartition
-    columns : mapping of str to int32 array
-        Columns that the tree may use, by party.
-    parents : dict of int to int
-        By node.
-    hidden : set of int
-        Nodes that the others are not told of.
-    thresholds : dict of int to float32
-        Of the splits by own columns, by node.
-    classes : dict of int to int64 array, shape (total_bins, K)
-        Rows by bin and class of nodes, where something reads them.
-    """
+    """What the active party keeps of the tree being grown."""
 
     number: int
     round: int
+    # shape (n, s): of all rows; 0 for those that the tree is not grown on
     statistics: NDArray[np.int64]
     slots: Slots
     rows: RowPartition
+    # mapping of str to int32 array: columns that the tree may use, by party
     columns: dict[str, NDArray[np.int32]]
-    parents: dict[int, int] = field(default_factory=dict)
-    hidden: set[int] = field(default_factory=set)
+    parents: dict[int, int] = field(default_factory=dict)  # by node
+    hidden: set[int] = field(default_factory=set)  # nodes that the others are not told of
+    # of the splits by own columns, by node
     thresholds: dict[int, np.float32] = field(default_factory=dict)
+    # dict of int to int64 array, shape (total_bins, K): rows by bin and class of nodes, where
+    # something reads them
     classes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
 
 class Active(Coordinator):
     """Whoever has the labels; subclasses say what is grown.
 
-    Parameters
-    ----------
-    name : str
-    held : LocalData
-    bins : GlobalBins
-        Its columns, in bins.
-    share : str, int, float or None
-        Of its columns, that each tree may use.
-    protocol : VerticalProtocol
-    schema : Schema
+    `bins`: Its columns, in bins.
+    `share`: Of its columns, that each tree may use.
     """
 
     role = ACTIVE
@@ -197,15 +173,10 @@ class Active(Coordinator):
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
         """Return the sums of nodes over everybody's bins, and the splits that may be chosen.
 
-        Parameters
-        ----------
-        net : Network
-        tree : TreeInProgress
-        waiting : int32 array, shape (k,)
-            Nodes to find splits for: the root, or children in pairs.
-        asked : int32 array, shape (a,)
-            The root, all of them, or one of each pair: the other one has what is left of their
-            parent's sums.
+        `waiting`: int32 array, shape (k,). Nodes to find splits for: the root, or children in
+            pairs.
+        `asked`: int32 array, shape (a,). The root, all of them, or one of each pair: the other one
+            has what is left of their parent's sums.
 
         Returns
         -------
@@ -429,12 +400,8 @@ def node_rows(
 ) -> NodeRows:
     """Return the question for sums: of every pair of children, the rows of the smaller one.
 
-    Parameters
-    ----------
-    tree : TreeInProgress
-    waiting : int32 array, shape (k,)
-        The root, or children in pairs.
-    asked : int32 array, shape (a,)
+    `waiting`: int32 array, shape (k,). The root, or children in pairs.
+    `asked`: int32 array, shape (a,)
     """
     nodes = np.zeros(0, dtype=np.int32)
     if waiting[0] != 0:

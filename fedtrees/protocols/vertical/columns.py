@@ -1,7 +1,5 @@
 """What every party vertically does: bin its columns, add rows up over bins, move rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,6 @@ from fedtrees.trees.sketch import quantile_cuts
 
 class GlobalBins:
     """The columns of one party in bins that hold for all nodes.
-
-    Parameters
-    ----------
-    held : LocalData
-    max_bin : int
 
     Attributes
     ----------
@@ -74,15 +67,10 @@ class GlobalBins:
     ) -> NDArray[np.int64]:
         """Return the sums of some nodes over the bins of the chosen columns.
 
-        Parameters
-        ----------
-        statistics : int64 array, shape (n, s)
-        rows : RowPartition
-        nodes : int32 array, shape (k,)
+        `statistics`: int64 array, shape (n, s)
+        `nodes`: int32 array, shape (k,)
 
-        Returns
-        -------
-        int64 array, shape (k, bins of the chosen columns, s)
+        Returns: int64 array, shape (k, bins of the chosen columns, s).
         """
         if not len(self.chosen):
             return np.zeros((len(nodes), 0, statistics.shape[1]), dtype=np.int64)

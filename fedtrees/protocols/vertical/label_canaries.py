@@ -1,7 +1,5 @@
 """Labels that an audit of label-DP looks for: of a line of rows, which is cut where they change."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model that nobody holds whole: the active party's part of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,9 +52,7 @@ class VerticalModel:
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Refuse: it takes all parties.
 
-        Raises
-        ------
-        ProtocolError
+        Raises `ProtocolError`.
         """
         raise ProtocolError(
             "nobody holds this model whole; its parties predict together: `Training.predict`"

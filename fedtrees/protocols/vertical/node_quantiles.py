@@ -1,7 +1,5 @@
 """Candidates that are quantiles of the rows of each node, as Takahashi et al. (2023) take them."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,11 +17,7 @@ class NodeQuantiles(GlobalBins):
     value. Rows of at most the candidate go left. That is what the authors' code does, where the
     paper speaks of percentiles.
 
-    Parameters
-    ----------
-    held : LocalData
-    quantiles : int
-        q: there is a bin more.
+    `quantiles`: q: there is a bin more.
     """
 
     def __init__(self, held: LocalData, quantiles: int) -> None:
@@ -86,11 +80,7 @@ class NodeQuantiles(GlobalBins):
 def candidate_cuts(x: NDArray[np.float32], quantiles: int) -> NDArray[np.float32]:
     """Return the thresholds of a node's candidates, increasing: ``x < threshold`` goes left.
 
-    Parameters
-    ----------
-    x : float32 array, shape (m,)
-        Values of the node; NaN marks a missing one.
-    quantiles : int
+    `x`: float32 array, shape (m,). Values of the node; NaN marks a missing one.
     """
     values = np.sort(x[~np.isnan(x)])
     if len(values) > quantiles:

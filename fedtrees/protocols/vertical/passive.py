@@ -1,7 +1,5 @@
 """The passive party: adds up what it cannot read, and splits its rows where it is told to."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,14 +30,8 @@ from fedtrees.trees.forest.params import feature_count
 class Passive(Party):
     """Whoever has columns and no labels.
 
-    Parameters
-    ----------
-    name : str
-    held : LocalData
-    bins : GlobalBins
-        Its columns, in bins.
-    share : float
-        Of its columns, that each tree may use.
+    `bins`: Its columns, in bins.
+    `share`: Of its columns, that each tree may use.
     """
 
     role = PASSIVE

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.errors import UsageError, check_flag, check_known
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
@@ -30,11 +30,7 @@ from fedtrees.trees.boosted.fixed_point import to_fixed, weighted
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.losses import SquaredError
-from fedtrees.trees.boosted.multi_output import (
-    MultiOutputForest,
-    MultiOutputGrower,
-    add_to_margins,
-)
+from fedtrees.trees.boosted.multi_output import MultiOutputForest, MultiOutputGrower, add_to_margins
 from fedtrees.trees.boosted.sampling import drop_rows
 from fedtrees.trees.partition import RowPartition
 
@@ -179,8 +175,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         super().__post_init__()
         check_known("candidates", self.candidates, CANDIDATES)
         for name in ("multi_output", "pure_leaves"):
-            if not isinstance(getattr(self, name), bool):
-                raise UsageError(f"{name}={getattr(self, name)!r}: give true or false")
+            check_flag(name, getattr(self, name))
         if self.multi_output and (self.max_leaves or self.grow_policy != "depthwise"):
             raise UsageError("multi_output trees grow level by level; leave max_leaves out")
         for name in ("colsample_bylevel", "colsample_bynode"):

@@ -1,7 +1,5 @@
 """What the vertical protocols share: roles, messages, and how sums are sealed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -42,13 +40,10 @@ from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 class VerticalProtocol(Protocol):
     """Trees over the columns of several parties.
 
-    Parameters
-    ----------
-    crypto : {"ideal", "real"}
-        How statistics of rows are sealed: by the ideal functionality, or under a Paillier key that
-        the active party draws. Models, views and byte counts are the same.
-    key_bits : {1024, 2048, 3072}
-        Length of the key; 1024 is weak, and for comparison.
+    `crypto`: {"ideal", "real"}. How statistics of rows are sealed: by the ideal functionality, or
+        under a Paillier key that the active party draws. Models, views and byte counts are the
+        same.
+    `key_bits`: {1024, 2048, 3072}. Length of the key; 1024 is weak, and for comparison.
     """
 
     crypto: str = "ideal"

@@ -22,7 +22,7 @@ from fedtrees.trees.boosted.losses import LOGISTIC, Objective
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.sampling import ColumnSampler, dropped_rows
 from fedtrees.trees.boosted.threads import Workers
-from fedtrees.trees.partition import ROOT, Decisions, RowPartition
+from fedtrees.trees.partition import ROOT, RowPartition
 from fedtrees.trees.routing import Routes
 
 # A float32 of size 2^-26 or more is a whole number of units, and so finer than XGBoost's own sums,
@@ -35,20 +35,11 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Owned:
-    """The rows of one owner.
-
-    Attributes
-    ----------
-    bins : Bins
-    y : array, shape (n,)
-        Labels.
-    weight : float array, shape (n,), or None
-        Sample weights; None: 1.
-    """
+    """The rows of one owner."""
 
     bins: Bins
-    y: NDArray[Any]
-    weight: NDArray[Any] | None = None
+    y: NDArray[Any]  # array, shape (n,): labels
+    weight: NDArray[Any] | None = None  # float array, shape (n,), or None: sample weights; None: 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "y", np.asarray(self.y))
@@ -66,10 +57,7 @@ class Owned:
 def checked_weights(weight: Any, n: int) -> NDArray[np.float32]:
     """Return sample weights as float32, shape (n,).
 
-    Raises
-    ------
-    DataError
-        If one is negative or not finite, or their number differs.
+    Raises `DataError` if one is negative or not finite, or their number differs.
     """
     weights = np.asarray(weight, dtype=np.float32)
     if weights.shape != (n,):
@@ -84,10 +72,6 @@ def _histograms(
     nodes: NDArray[np.int32], bins: Bins, gh: NDArray[np.int64], rows: RowPartition
 ) -> NDArray[np.int64]:
     return build_histogram(bins, gh, rows.rows, rows.ranges(nodes))
-
-
-def _split(decisions: Decisions, bins: Bins, rows: RowPartition) -> None:
-    rows.split(bins, decisions)
 
 
 def grow_tree(
@@ -106,11 +90,8 @@ def grow_tree(
     ----------
     parts : sequence of (Bins, int64 array of shape (n_i, 2))
         Binned rows and fixed-point gradients.
-    cuts : Cuts
-    params : TreeParams
     bits : pair of int
         Binary places of the gradients.
-    sampler : ColumnSampler, optional
     allowed : callable, optional
         From nodes, shape (k,), and where the rows are, to the splits these nodes may choose, bool,
         shape (k, total_bins).
@@ -133,43 +114,27 @@ def grow_tree(
         hist = reduce(lambda total, one: np.add(total, one, out=total), found)
         mask = allowed(grower.nodes, rows) if allowed else None
         decisions = grower.decide(hist, sampler.mask(grower.depths, mask) if sampler else mask)
-        at_once(partial(_split, decisions), bins, rows)
+        at_once(lambda b, r, made=decisions: r.split(b, made), bins, rows)
     return grower.finish(), rows
 
 
 @dataclass(frozen=True, eq=False)
 class Continuation:
-    """One owner's rows and how trees are grown on them, whatever the model so far.
-
-    Attributes
-    ----------
-    rows : Owned
-    cuts : Cuts
-    params : TreeParams
-    objective : Objective
-    streams : Streams
-        The owner's: samples of rows are drawn from it.
-    least_rows : int
-        A split needs so many rows on either side; 0: `min_child_weight` alone decides. Where a
-        round draws fewer, it draws none.
-    columns : Streams or None
-        Samples of columns are drawn from it. None: from `streams`.
-    bits : pair of int or None
-        Binary places of all sums. None: the most there is room for, anew in every round, which
-        nobody else need agree on.
-    workers : Workers
-        The trees are the same for any number of threads.
-    """
+    """One owner's rows and how trees are grown on them, whatever the model so far."""
 
     rows: Owned
     cuts: Cuts
     params: TreeParams
     objective: Objective
-    streams: Streams
+    streams: Streams  # the owner's: samples of rows are drawn from it
+    # a split needs so many rows on either side; 0: `min_child_weight` alone decides. Where a round
+    # draws fewer, it draws none.
     least_rows: int = 0
-    columns: Streams | None = None
+    columns: Streams | None = None  # samples of columns are drawn from it. None: from `streams`.
+    # binary places of all sums. None: the most there is room for, anew in every round, which nobody
+    # else need agree on.
     bits: Bits | None = None
-    workers: Workers = Workers()
+    workers: Workers = Workers()  # the trees are the same for any number of threads
 
     @cached_property
     def _blocks(self) -> list[tuple[slice, Owned]]:
@@ -179,11 +144,8 @@ class Continuation:
     def round(self, number: int, margin: NDArray[np.float32]) -> list[Tree]:
         """Grow one tree per output and add them to the margins, shape (K, n), in place.
 
-        Parameters
-        ----------
-        number : int
-            Of the round, from 0: samples are drawn anew in every one.
-        margin : float32 array, shape (K, n)
+        `number`: Of the round, from 0: samples are drawn anew in every one.
+        `margin`: float32 array, shape (K, n)
         """
         at_once = self.workers.map
         spans, blocks = zip(*self._blocks, strict=True)
@@ -244,10 +206,8 @@ def finest_bits(
 ) -> Bits:
     """Return the most binary places that int64 sums of these gradients have room for, at most 50.
 
-    Parameters
-    ----------
-    gradients : sequence of float32 array, shape (K, n_i, 2)
-    weights : sequence of float array, shape (n_i,), or None
+    `gradients`: sequence of float32 array, shape (K, n_i, 2)
+    `weights`: sequence of float array, shape (n_i,), or None
     """
     sizes = sum(
         (np.abs(gh, dtype=np.float64) * (1.0 if w is None else w[:, None])).sum(axis=1)
@@ -263,12 +223,7 @@ def enough_rows(counts: NDArray[np.int64], cuts: Cuts, least: int) -> Mask:
 
     Rows whose value is missing may go either way and are not counted on.
 
-    Parameters
-    ----------
-    counts : int64 array, shape (k, total_bins)
-        Rows per node and bin.
-    cuts : Cuts
-    least : int
+    `counts`: int64 array, shape (k, total_bins). Rows per node and bin.
     """
     allowed = np.empty(counts.shape, dtype=bool)
     for begin, end in zip(cuts.offsets[:-1], cuts.offsets[1:], strict=True):
@@ -285,7 +240,6 @@ def add_trees(
 
     Parameters
     ----------
-    trees : sequence of Tree
     X : float32 array, shape (n, d)
     margin : float32 array, shape (K, n)
     first : int
@@ -311,6 +265,9 @@ def grow_forest(
 ) -> Forest:
     """Boost a forest over one table.
 
+    Raises `DataError` if there are no rows, X does not fit the cuts or is infinite somewhere,
+    labels do not suit the objective, or all labels are equal and no base score is given.
+
     Parameters
     ----------
     X : float array, shape (n, d), or Bins
@@ -319,20 +276,12 @@ def grow_forest(
         Labels.
     cuts : Cuts
         For instance `fedtrees.trees.sketch.quantile_cuts`.
-    params : TreeParams
-    objective : Objective
     weight : float array, shape (n,), optional
         Sample weights, 0 or more.
     streams : Streams, optional
         Where samples of rows and columns are drawn from; default ``Streams(0)``.
     threads : int
         The result is the same for any number.
-
-    Raises
-    ------
-    DataError
-        If there are no rows, X does not fit the cuts or is infinite somewhere, labels do not suit
-        the objective, or all labels are equal and no base score is given.
     """
     rows = Owned(X if isinstance(X, Bins) else bin_rows(X, cuts), y, weight)
     objective.check(rows.y)

@@ -3,8 +3,6 @@
 Whoever decides on splits does it, and whoever is told of them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -44,22 +42,14 @@ class TreeBuilder:
     ) -> NDArray[np.int32]:
         """Split nodes; those with feature -1 stay leaves.
 
-        Parameters
-        ----------
-        nodes, feature, threshold, default_left, gain : arrays, shape (k,)
-            As in `Tree`.
-        categories : bool array, shape (k, width), optional
-            As in `Tree`; read where the threshold is NaN.
+        Raises `DataError` if a node does not exist or was split before.
 
-        Returns
-        -------
-        int32 array, shape (k,)
-            Left children (the right child is one more), -1 where the node stays a leaf.
+        `nodes, feature, threshold, default_left, gain`: arrays, shape (k,). As in `Tree`.
+        `categories`: bool array, shape (k, width), optional. As in `Tree`; read where the threshold
+            is NaN.
 
-        Raises
-        ------
-        DataError
-            If a node does not exist or was split before.
+        Returns: int32 array, shape (k,). Left children (the right child is one more), -1 where the
+        node stays a leaf.
         """
         ids = np.asarray(nodes, dtype=np.int64)
         columns = np.asarray(feature, dtype=np.int64)
@@ -116,10 +106,7 @@ class TreeBuilder:
     def set_values(self, nodes: ArrayLike, values: ArrayLike) -> None:
         """Set the outputs of leaves, in log-odds, learning rate included, shape (k,).
 
-        Raises
-        ------
-        DataError
-            If a node is not a leaf.
+        Raises `DataError` if a node is not a leaf.
         """
         outputs = np.asarray(values, dtype=np.float32)
         for node, value in zip(np.asarray(nodes).tolist(), outputs, strict=True):

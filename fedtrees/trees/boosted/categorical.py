@@ -26,26 +26,18 @@ class _Candidates:
 
     Categories of all categorical features stand in one line of length c, sorted feature by feature;
     the m candidates send right what stands from `first` to `last`.
-
-    Attributes
-    ----------
-    columns : int array, shape (c,)
-        Bins of the histogram that hold the line.
-    begin, end : int array, shape (c,)
-        Stretch of the line that belongs to the same feature.
-    partitioned : bool array, shape (c,)
-        Whether a prefix of the sorted feature goes right; else a single category does.
-    first, last : int array, shape (m,)
-    missing_left : bool array, shape (m,)
     """
 
-    columns: NDArray[np.intp]
+    columns: NDArray[np.intp]  # shape (c,): bins of the histogram that hold the line
+    # begin, end, shape (c,): stretch of the line that belongs to the same feature
     begin: NDArray[np.intp]
     end: NDArray[np.intp]
+    # shape (c,): whether a prefix of the sorted feature goes right; else a single category does
     partitioned: NDArray[np.bool_]
+    # first, last, shape (m,)
     first: NDArray[np.intp]
     last: NDArray[np.intp]
-    missing_left: NDArray[np.bool_]
+    missing_left: NDArray[np.bool_]  # shape (m,)
 
     @staticmethod
     def of(cuts: Cuts, params: TreeParams) -> _Candidates:

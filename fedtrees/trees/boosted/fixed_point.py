@@ -4,8 +4,6 @@ Integer sums do not depend on their order, hence not on how rows are spread over
 what masking modulo 2^64 and Paillier need.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -29,16 +27,10 @@ UNIT_BITS: Bits = (FIXED_POINT_BITS, FIXED_POINT_BITS)
 def to_fixed(values: NDArray[Any], bits: int | Bits = FIXED_POINT_BITS) -> NDArray[np.int64]:
     """Return the nearest whole number of units, int64, same shape.
 
-    Parameters
-    ----------
-    values : float array, shape (...) or, with two `bits`, (..., 2)
-    bits : int or pair of int
-        One unit is ``2^-bits``; a pair gives gradients and hessians units of their own.
+    Raises `DataError` if a value is not finite or does not fit.
 
-    Raises
-    ------
-    DataError
-        If a value is not finite or does not fit.
+    `values`: float array, shape (...) or, with two `bits`, (..., 2)
+    `bits`: One unit is ``2^-bits``; a pair gives gradients and hessians units of their own.
     """
     floats = np.asarray(values, dtype=np.float64)
     if isinstance(bits, tuple):  # one column at a time: numpy is slow on rows of two
@@ -82,11 +74,7 @@ def bits_for(size: float, rows: float) -> int:
 
     30 from size 1 up, as long as int64 has room, and more below.
 
-    Parameters
-    ----------
-    size : float
-        A bound on the mean absolute value.
-    rows : float
+    `size`: A bound on the mean absolute value.
     """
     if not 0 < size < math.inf:
         return FIXED_POINT_BITS

@@ -63,24 +63,12 @@ class Tree:
 class Forest(Routed):
     """A boosted ensemble of K outputs: tree t adds to output ``t % K``.
 
-    Attributes
-    ----------
-    trees : tuple of Tree
-        K per round.
-    base_margin : float32 array, shape (K,)
-        Margins every row starts from.
-    objective : Objective
-        What turns margins into predictions; it fixes K.
-
-    Raises
-    ------
-    DataError
-        If trees or base margins do not fit the number of outputs.
+    Raises `DataError` if trees or base margins do not fit the number of outputs.
     """
 
-    trees: tuple[Tree, ...]
-    base_margin: NDArray[np.float32]
-    objective: Objective = LOGISTIC
+    trees: tuple[Tree, ...]  # K per round
+    base_margin: NDArray[np.float32]  # shape (K,): margins every row starts from
+    objective: Objective = LOGISTIC  # what turns margins into predictions; it fixes K
 
     def __post_init__(self) -> None:
         start = np.atleast_1d(np.asarray(self.base_margin, dtype=np.float32))

@@ -58,8 +58,6 @@ class TreeGrower:
 
     Parameters
     ----------
-    cuts : Cuts
-    params : TreeParams
     root_sums : int64 array, shape (2,)
         Fixed-point sums of gradients and hessians over all rows.
     bits : pair of int
@@ -133,6 +131,8 @@ class TreeGrower:
     def complete(self, built: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the histograms of all `nodes` from those of `to_build`.
 
+        Raises `DataError` if the shape does not fit.
+
         Parameters
         ----------
         built : int64 array, shape (m, total_bins, 2)
@@ -140,11 +140,6 @@ class TreeGrower:
         Returns
         -------
         int64 array, shape (k, total_bins, 2)
-
-        Raises
-        ------
-        DataError
-            If the shape does not fit.
         """
         wanted = (len(self.to_build), self._cuts.total_bins, 2)
         if built.shape != wanted:
@@ -157,12 +152,10 @@ class TreeGrower:
     def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
         """Find the best splits of the waiting nodes, split what is due, go on to the children.
 
-        Parameters
-        ----------
-        built : int64 array, shape (m, total_bins, 2)
-            Histograms of `to_build`, summed over row owners.
-        mask : bool array, shape (k, total_bins), optional
-            Splits that may be chosen at each of `nodes`.
+        `built`: int64 array, shape (m, total_bins, 2). Histograms of `to_build`, summed over row
+            owners.
+        `mask`: bool array, shape (k, total_bins), optional. Splits that may be chosen at each of
+            `nodes`.
         """
         hist = self.complete(built)
         if self._between is not None:
@@ -298,11 +291,8 @@ def children_to_build(nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> NDAr
 
     Weight is the hessian sum; row counts need not be known.
 
-    Parameters
-    ----------
-    nodes : int32 array, shape (k,)
-        Children in pairs.
-    sums : int64 array, shape (k, 2)
+    `nodes`: int32 array, shape (k,). Children in pairs.
+    `sums`: int64 array, shape (k, 2)
     """
     right = sums[1::2, 1] < sums[::2, 1]
     return np.where(right, nodes[1::2], nodes[::2]).astype(np.int32)

@@ -1,7 +1,5 @@
 """Sums of gradients and hessians per node and bin, in exact integers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where XGBoost starts boosting by itself, also where an owner lacks a class."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,19 +19,12 @@ def estimated_score(
 
     A probability for ``binary:logistic``, 0 and 1 included; margins otherwise.
 
-    Parameters
-    ----------
-    objective : Objective
-    sums : float64 array, shape (m,)
-        `Objective.target_sums`.
-    how : {"mean", "newton"}
-        The label mean as XGBoost 3.2 takes it (of more than two classes, the centred logarithms of
-        their shares), or one Newton step from margin 0 as 2.1 does (more than two classes: 0.5).
+    Raises `DataError` if there is no row of any weight.
 
-    Raises
-    ------
-    DataError
-        If there is no row of any weight.
+    `sums`: float64 array, shape (m,). `Objective.target_sums`.
+    `how`: {"mean", "newton"}. The label mean as XGBoost 3.2 takes it (of more than two classes, the
+        centred logarithms of their shares), or one Newton step from margin 0 as 2.1 does (more than
+        two classes: 0.5).
     """
     if not sums[1:].sum() > 0:
         raise DataError("no training row, or none of any weight; there is no base score to take")

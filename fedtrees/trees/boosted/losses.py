@@ -1,7 +1,5 @@
 """Objectives as XGBoost computes them: where boosting starts, gradients, predictions."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -101,10 +99,7 @@ class Objective(ABC):
     def start(self, sums: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return the margins boosting starts from, float32, shape (K,), from all target sums.
 
-        Raises
-        ------
-        DataError
-            If no start is finite (a class without rows).
+        Raises `DataError` if no start is finite (a class without rows).
         """
 
     def bits(self, sums: NDArray[np.float64]) -> Bits:
@@ -121,12 +116,8 @@ class Objective(ABC):
     def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return gradient and hessian of every row and output, float32, shape (K, n, 2).
 
-        Parameters
-        ----------
-        margin : float32 array, shape (K, n)
-            Predicted so far.
-        y : array, shape (n,)
-            Labels.
+        `margin`: float32 array, shape (K, n). Predicted so far.
+        `y`: array, shape (n,). Labels.
         """
 
     @abstractmethod
@@ -142,11 +133,6 @@ def _pairs(g: NDArray[np.float32], h: NDArray[np.float32]) -> NDArray[np.float32
     gh = np.empty((*g.shape, 2), dtype=np.float32)
     gh[..., 0], gh[..., 1] = g, h
     return gh
-
-
-def _log_odds(p: np.float32) -> np.float32:
-    # The float32 logarithm of the C library is the rounded float64 one; numpy's can be one off.
-    return np.float32(-math.log(_ONE / p - _ONE))
 
 
 def _class_sums(y: NDArray[Any], weight: NDArray[Any] | None, n: int) -> NDArray[np.float64]:
@@ -190,7 +176,8 @@ class Logistic(Objective):
                 f"base_score={score!r}: {self.name} starts from a probability, strictly between 0 "
                 "and 1 in float32"
             )
-        return np.array([_log_odds(p)], dtype=np.float32)
+        # The float32 logarithm of the C library is the rounded float64 one; numpy's can be one off.
+        return np.array([-math.log(_ONE / p - _ONE)], dtype=np.float32)
 
     def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return ``p - y`` and ``p (1 - p)``."""
@@ -342,17 +329,10 @@ OBJECTIVES = (Logistic.name, Softmax.name, SquaredError.name)
 def objective_of(name: str | None, classes: Sequence[Any]) -> Objective:
     """Return the objective of that name; None: the one that suits the target.
 
-    Parameters
-    ----------
-    name : str or None
-        One of `OBJECTIVES`.
-    classes : sequence
-        The target's classes, empty if it is a number.
+    Raises `UsageError` if the name is unknown or does not suit the target.
 
-    Raises
-    ------
-    UsageError
-        If the name is unknown or does not suit the target.
+    `name`: One of `OBJECTIVES`.
+    `classes`: The target's classes, empty if it is a number.
     """
     if name is None:
         fitting = {0: SquaredError.name, 2: Logistic.name}
@@ -369,10 +349,7 @@ def objective_of(name: str | None, classes: Sequence[Any]) -> Objective:
 def named_objective(name: str, n_classes: int) -> Objective:
     """Return the objective of that name, one of `OBJECTIVES`.
 
-    Raises
-    ------
-    UsageError
-        If the name is unknown.
+    Raises `UsageError` if the name is unknown.
     """
     check_known("objective", name, OBJECTIVES)
     simple: dict[str, Objective] = {Logistic.name: LOGISTIC, SquaredError.name: SQUARED_ERROR}
@@ -392,12 +369,8 @@ def clipped_bounds(objective: Objective, clip: float) -> tuple[float, float]:
 def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
     """Return gradient and hessian of the binary log loss, float32, shape (n, 2).
 
-    Parameters
-    ----------
-    margin : float32 array, shape (n,)
-        Log-odds predicted so far.
-    y : array, shape (n,)
-        Labels 0 or 1.
+    `margin`: float32 array, shape (n,). Log-odds predicted so far.
+    `y`: array, shape (n,). Labels 0 or 1.
     """
     gh: NDArray[np.float32] = LOGISTIC.gradients(np.asarray(margin, dtype=np.float32)[None], y)[0]
     return gh

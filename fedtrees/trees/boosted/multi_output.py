@@ -5,8 +5,6 @@ a split is the sum of the classes' gains, as in the code of Takahashi et al. (20
 ``multi_strategy="multi_output_tree"``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,18 +27,10 @@ from fedtrees.trees.routing import Routed
 
 @dataclass(frozen=True, eq=False)
 class MultiOutputForest(Routed):
-    """A boosted ensemble of such trees: every tree adds to every margin.
+    """A boosted ensemble of such trees: every tree adds to every margin."""
 
-    Attributes
-    ----------
-    trees : tuple of Tree
-        Whose `value` has shape (n_nodes, K).
-    base_margin : float32 array, shape (K,)
-    objective : Objective
-    """
-
-    trees: tuple[Tree, ...]
-    base_margin: NDArray[np.float32]
+    trees: tuple[Tree, ...]  # whose `value` has shape (n_nodes, K)
+    base_margin: NDArray[np.float32]  # shape (K,)
     objective: Objective
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
@@ -128,19 +118,15 @@ class MultiOutputGrower:
 
     It is used as `fedtrees.trees.boosted.grower.TreeGrower` is, with K pairs of sums for one.
 
+    `nodes, to_build`: int32 array. Nodes that wait for a decision, and those of them whose
+    histograms have to be built.
+
     Parameters
     ----------
-    cuts : Cuts
     params : TreeParams
         `max_leaves` and `grow_policy` are not read.
     root_sums : int64 array, shape (K, 2)
     bits : pair of int
-    subtract : bool
-
-    Attributes
-    ----------
-    nodes, to_build : int32 array
-        Nodes that wait for a decision, and those of them whose histograms have to be built.
     """
 
     def __init__(
@@ -175,12 +161,8 @@ class MultiOutputGrower:
     def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
         """Split the waiting nodes and go on to their children.
 
-        Parameters
-        ----------
-        built : int64 array, shape (m, total_bins, K, 2)
-            Histograms of `to_build`.
-        mask : bool array, shape (k, total_bins), optional
-            Splits that may be chosen.
+        `built`: int64 array, shape (m, total_bins, K, 2). Histograms of `to_build`.
+        `mask`: bool array, shape (k, total_bins), optional. Splits that may be chosen.
         """
         hist = built
         if len(self.to_build) < len(self.nodes):

@@ -1,7 +1,5 @@
 """What gradient and hessian sums say of a node: its best weight and its gain, as in XGBoost."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,13 +15,8 @@ def node_weights(
     With an L1 penalty, ``G`` is first drawn towards zero by alpha. 0 where the hessian sum is below
     `min_child_weight`.
 
-    Parameters
-    ----------
-    sums : int64 array, shape (..., 2)
-        Fixed-point gradient and hessian sums.
-    params : TreeParams
-    bits : pair of int
-        Binary places of the sums.
+    `sums`: int64 array, shape (..., 2). Fixed-point gradient and hessian sums.
+    `bits`: Binary places of the sums.
     """
     values = from_fixed(sums, bits)
     return weights_of(values[..., 0], values[..., 1], params)

@@ -1,7 +1,5 @@
 """Boosted trees of which only the leaves know data: bounded rows in, noisy sums out."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -34,7 +32,6 @@ def bounded(units: NDArray[np.int64], norm: float, ratio: float, bits: Bits) -> 
         Fixed-point gradients and hessians.
     norm : float
         In units of the gradient; infinite: no bound.
-    ratio : float
     bits : pair of int
     """
     if math.isinf(norm):
@@ -60,7 +57,6 @@ def noisy_leaf_values(
     ----------
     sums : int64 array, shape (k, 2)
         Fixed-point gradient and hessian sums.
-    params : TreeParams
     bits : pair of int
     scale : float
         Standard deviation of the noise on gradient sums.

@@ -1,20 +1,14 @@
 """What a boosted forest is grown with."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.trees.binning import MOST_BINS
 
 GROW_POLICIES = ("depthwise", "lossguide")
 _COLUMN_SHARES = ("colsample_bytree", "colsample_bylevel", "colsample_bynode")
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
@@ -24,6 +18,8 @@ def _is_number(value: Any) -> bool:
 @dataclass(frozen=True, kw_only=True)
 class TreeParams:
     """Hyperparameters, under XGBoost's names and with its defaults where it has one.
+
+    Raises `UsageError` if a value is outside its range.
 
     Attributes
     ----------
@@ -60,11 +56,6 @@ class TreeParams:
         Prediction every row starts from: a probability in (0, 1) for `binary:logistic`, a margin
         for `multi:softprob`, a value for `reg:squarederror`. None: what the training rows' labels
         suggest (their mean, as XGBoost).
-
-    Raises
-    ------
-    UsageError
-        If a value is outside its range.
     """
 
     trees: int = 100
@@ -99,9 +90,7 @@ class TreeParams:
             ("max_cat_to_onehot", 2, 2**31 - 1),
             ("max_cat_threshold", 2, 2**31 - 1),
         ):
-            value = getattr(self, name)
-            if not _is_int(value) or not low <= value <= high:
-                raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high}")
+            check_whole(name, getattr(self, name), low, high)
         for name in ("reg_lambda", "reg_alpha", "gamma", "min_child_weight"):
             value = getattr(self, name)
             if not _is_number(value) or value < 0:
@@ -112,8 +101,6 @@ class TreeParams:
                 raise UsageError(f"{name}={value!r}: give a number in (0, 1]")
         if self.max_leaves == 1:
             raise UsageError("max_leaves=1: a tree needs 2 leaves or more; 0 sets no limit")
-        if self.grow_policy not in GROW_POLICIES:
-            hint = did_you_mean(str(self.grow_policy), GROW_POLICIES)
-            raise UsageError(f"unknown grow_policy {self.grow_policy!r}{hint}")
+        check_known("grow_policy", self.grow_policy, GROW_POLICIES)
         if self.base_score is not None and not _is_number(self.base_score):
             raise UsageError(f"base_score={self.base_score!r}: give a finite number")

@@ -1,7 +1,5 @@
 """Which rows and which columns a tree is grown on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -18,14 +16,8 @@ def dropped_rows(n: int, share: float, streams: Streams, round: int) -> NDArray[
     Each row is drawn by itself. A row whose gradients are set to 0 is not seen by any sum, yet
     stays in the partition and gets its leaf's value in the end: so XGBoost does it.
 
-    Parameters
-    ----------
-    n : int
-    share : float
-        Probability that a row is kept.
-    streams : Streams
-        The row owner's.
-    round : int
+    `share`: Probability that a row is kept.
+    `streams`: The row owner's.
     """
     if share >= 1:
         return None
@@ -45,13 +37,7 @@ class ColumnSampler:
 
     As in XGBoost, a share of m features is ``max(1, floor(share * m))`` of them.
 
-    Parameters
-    ----------
-    cuts : Cuts
-    params : TreeParams
-    streams : Streams
-        Of whoever decides on splits.
-    tree : int
+    `streams`: Of whoever decides on splits.
     """
 
     def __init__(self, cuts: Cuts, params: TreeParams, streams: Streams, tree: int) -> None:

@@ -11,34 +11,22 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """One decision per node.
+    """One decision per node."""
 
-    Attributes
-    ----------
-    feature : int32 array, shape (n_nodes,)
-        Split column, -1 if the node stays a leaf.
-    bin : int32 array, shape (n_nodes,)
-        Rows of bins up to this one go left; -1 sends left only missing values.
-    threshold : float32 array, shape (n_nodes,)
-        ``cuts.values`` of that bin: a row goes left iff ``x < threshold``. 0 at a leaf, NaN where
-        the split is by categories (its `bin` is -1).
-    default_left : bool array, shape (n_nodes,)
-        Where missing values go.
-    gain : float32 array, shape (n_nodes,)
-        Loss reduction, 0 at a leaf.
-    left_sums, right_sums : int64 array, shape (n_nodes, 2)
-        Fixed-point gradient and hessian sums of the children, missing values included; 0 at a leaf.
-    categories : bool array, shape (n_nodes, width), or None
-        Categories that go right, by code, where the split is by categories. None: nowhere.
-    """
-
-    feature: NDArray[np.int32]
+    feature: NDArray[np.int32]  # shape (n_nodes,): split column, -1 if the node stays a leaf
+    # shape (n_nodes,): rows of bins up to this one go left; -1 sends left only missing values
     bin: NDArray[np.int32]
+    # shape (n_nodes,): ``cuts.values`` of that bin: a row goes left iff ``x < threshold``. 0 at a
+    # leaf, NaN where the split is by categories (its `bin` is -1).
     threshold: NDArray[np.float32]
-    default_left: NDArray[np.bool_]
-    gain: NDArray[np.float32]
+    default_left: NDArray[np.bool_]  # shape (n_nodes,): where missing values go
+    gain: NDArray[np.float32]  # shape (n_nodes,): loss reduction, 0 at a leaf
+    # left_sums, right_sums, shape (n_nodes, 2): fixed-point gradient and hessian sums of the
+    # children, missing values included; 0 at a leaf
     left_sums: NDArray[np.int64]
     right_sums: NDArray[np.int64]
+    # shape (n_nodes, width): categories that go right, by code, where the split is by categories.
+    # None: nowhere.
     categories: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:

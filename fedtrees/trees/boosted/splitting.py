@@ -1,7 +1,5 @@
 """The best split of every node of a level, as XGBoost's `hist` chooses it."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -128,7 +126,6 @@ def best_splits(
         nothing, and no split needs both sides to be plausible.
     totals : int64 array, shape (n_nodes, 2)
         Fixed-point sums of the nodes, missing values included.
-    cuts : Cuts
     params : TreeParams
         Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and, for categories,
         ``max_cat_to_onehot``, ``max_cat_threshold``.
@@ -196,12 +193,7 @@ def leaf_values(
 
     With an L1 penalty, ``G`` is first drawn towards zero by alpha.
 
-    Parameters
-    ----------
-    sums : int64 array, shape (k, 2)
-        Fixed-point gradient and hessian sums of the leaves.
-    params : TreeParams
-    bits : pair of int
-        Binary places of the sums.
+    `sums`: int64 array, shape (k, 2). Fixed-point gradient and hessian sums of the leaves.
+    `bits`: Binary places of the sums.
     """
     return node_weights(sums, params, bits) * np.float32(params.learning_rate)

@@ -23,15 +23,9 @@ SMALLEST_BLOCK = 2**17
 class Workers:
     """Call a function on several arguments at once.
 
-    Parameters
-    ----------
-    threads : int
-        1: in turn, on the calling thread.
+    `threads`: 1: in turn, on the calling thread.
 
-    Raises
-    ------
-    UsageError
-        If ``threads`` is below 1.
+    Raises `UsageError` if ``threads`` is below 1.
     """
 
     def __init__(self, threads: int = 1) -> None:

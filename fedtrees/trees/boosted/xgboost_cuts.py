@@ -1,7 +1,5 @@
 """The cut points XGBoost's `hist` finds in one table, value for value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -22,18 +20,9 @@ def xgboost_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
     values it prunes every ``16 max_bin + 2`` rows and merges, so that beyond so many rows its cuts
     depend on their order, and these are others of the same rank error.
 
-    Parameters
-    ----------
-    X : float array, shape (n, d)
-        Rows; NaN marks a missing value.
-    max_bin : int
+    `X`: float array, shape (n, d). Rows; NaN marks a missing value.
 
-    Raises
-    ------
-    DataError
-        If a value is infinite.
-    UsageError
-        If `max_bin` is out of range.
+    Raises `DataError` if a value is infinite. Raises `UsageError` if `max_bin` is out of range.
     """
     check_max_bin(max_bin)
     X = check_rows(X)
@@ -63,13 +52,8 @@ def _pruned(
 ) -> NDArray[np.intp] | slice:
     """Return which points of a summary survive pruning to so many: XGBoost's ``SetPrune``.
 
-    Parameters
-    ----------
-    below : float64 array, shape (m,)
-        Weight of the rows up to and including each point.
-    held : float64 array, shape (m,)
-        Weight at the point.
-    size : int
+    `below`: float64 array, shape (m,). Weight of the rows up to and including each point.
+    `held`: float64 array, shape (m,). Weight at the point.
     """
     m = len(below)
     if m <= size:

@@ -5,8 +5,6 @@ and scikit-learn has no format of its own. The arrays are those of `RandomForest
 tests, counts and rows of a `RandomDecisionForest`.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import zipfile
@@ -49,10 +47,7 @@ _KINDS = {
 def save_random_forest(forest: RandomForest, path: str | PathLike[str]) -> None:
     """Write a forest; the name is used as it is.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be written.
+    Raises `DataError` if the file cannot be written.
     """
     distinct = [tree.distinct for tree in forest.trees]
     known = all(rows is not None for rows in distinct)
@@ -71,19 +66,11 @@ def save_random_decision_forest(
 ) -> None:
     """Write a forest of random tests; the name is used as it is.
 
-    Parameters
-    ----------
-    forest : RandomDecisionForest
-    path : path
-    mechanism, epsilon : str and float, optional
-        What noise its counts have (`fedtrees.protocols.forests.dp_forest`). Both are public.
-    noise_from : str
-        Where the noise came from (`fedtrees.core.streams.NoiseFrom`).
+    Raises `DataError` if the file cannot be written.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be written.
+    `mechanism, epsilon`: str and float, optional. What noise its counts have
+        (`fedtrees.protocols.forests.dp_forest`). Both are public.
+    `noise_from`: Where the noise came from (`fedtrees.core.streams.NoiseFrom`).
     """
     tests = {"feature": forest.splits.feature, "threshold": forest.splits.threshold}
     if mechanism is not None and epsilon is not None:
@@ -100,24 +87,12 @@ def _write(path: str | PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
         raise DataError(f"cannot write the model {path!s}: {error.strerror}") from error
 
 
-def load_random_decision_forest(path: str | PathLike[str]) -> RandomDecisionForest:
-    """Read a forest that `save_random_decision_forest` wrote; nothing in it is executed.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or its arrays do not fit one another.
-    """
-    return load_released(path)[0]
-
-
 def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict[str, Any]]:
     """Read a forest of random tests, and what `save_random_decision_forest` wrote of its noise.
 
-    Raises
-    ------
-    DataError
-        As `load_random_decision_forest`.
+    Nothing in it is executed.
+
+    Raises `DataError` if the file cannot be read, or its arrays do not fit one another.
     """
     with _arrays(path) as arrays:
         missing = {"feature", "threshold", "counts", "rows"} - set(arrays)
@@ -143,10 +118,7 @@ def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict
 def is_random_decision_forest(path: str | PathLike[str]) -> bool:
     """Tell whether a file holds a forest of random tests, by the names of its arrays.
 
-    Raises
-    ------
-    DataError
-        If it holds no arrays.
+    Raises `DataError` if it holds no arrays.
     """
     with _arrays(path) as arrays:
         return "rows" in arrays
@@ -155,10 +127,7 @@ def is_random_decision_forest(path: str | PathLike[str]) -> bool:
 def load_random_forest(path: str | PathLike[str]) -> RandomForest:
     """Read a forest that `save_random_forest` wrote; nothing in it is executed.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or holds no complete forest.
+    Raises `DataError` if the file cannot be read, or holds no complete forest.
     """
     with _arrays(path) as arrays:
         _check_sizes(arrays)

@@ -36,17 +36,11 @@ def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
     leaves keep gains and sums of hessians (``h``, summed up from ``leaf_weight``); ``g`` is not in
     the file.
 
-    Parameters
-    ----------
-    model : bytes or path
-        The text, encoded, or a file.
+    `model`: The text, encoded, or a file.
 
-    Raises
-    ------
-    DataError
-        If the model is truncated, for another objective than `READ_OBJECTIVES`, has categorical
-        splits or linear leaves, or sends zeros another way than the numbers on both sides of them
-        (``zero_as_missing``), which no threshold can say.
+    Raises `DataError` if the model is truncated, for another objective than `READ_OBJECTIVES`, has
+    categorical splits or linear leaves, or sends zeros another way than the numbers on both sides
+    of them (``zero_as_missing``), which no threshold can say.
     """
     data = model if isinstance(model, bytes) else read_model_file(model)
     header, blocks = sections(data.decode("utf-8", errors="replace").splitlines())
@@ -66,22 +60,13 @@ def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
 def rows_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64] | None:
     """Return the training rows of every node as the file counts them in its leaves.
 
-    Parameters
-    ----------
-    block : dict
-        Entries of one tree, from `sections`.
-    n_features : int
+    `block`: Entries of one tree, from `sections`.
 
-    Returns
-    -------
-    int64 array, shape (n_nodes,), or None
-        In the node order of the tree `from_lightgbm_text` reads; inner nodes hold the sum of their
-        leaves. None where the file has no ``leaf_count``.
+    Raises `DataError` if the entries do not make a tree, or there is not a count for each leaf.
 
-    Raises
-    ------
-    DataError
-        If the entries do not make a tree, or there is not a count for each leaf.
+    Returns: int64 array, shape (n_nodes,), or None. In the node order of the tree
+    `from_lightgbm_text` reads; inner nodes hold the sum of their leaves. None where the file has no
+    ``leaf_count``.
     """
     if not block.get("leaf_count"):
         return None
@@ -112,10 +97,7 @@ def _incomplete(reason: str) -> DataError:
 def sections(lines: list[str]) -> tuple[dict[str, str], list[dict[str, str]]]:
     """Return the entries before the trees and those of every tree.
 
-    Raises
-    ------
-    DataError
-        If the lines are no LightGBM model, or not a complete one.
+    Raises `DataError` if the lines are no LightGBM model, or not a complete one.
     """
     if not lines or lines[0] != "tree":
         raise DataError("not a LightGBM text model: the first line is not 'tree'")
@@ -163,25 +145,19 @@ def _objective(header: dict[str, str], trees: int) -> Objective:
 
 @dataclass(frozen=True, eq=False)
 class _Arrays:
-    """A tree as LightGBM writes it; inner nodes first, leaf ``~j`` is node ``len(feature) + j``.
+    """A tree as LightGBM writes it; inner nodes first, leaf ``~j`` is node ``len(feature) + j``."""
 
-    Attributes
-    ----------
-    feature, decision : int64 array, shape (m,)
-    threshold, gain : float64 array, shape (m,)
-    left, right : int64 array, shape (m,)
-    value : float64 array, shape (m + 1,)
-    weight : float64 array, shape (m + 1,), or None
-    """
-
+    # feature, decision, shape (m,)
     feature: NDArray[np.int64]
     decision: NDArray[np.int64]
+    # threshold, gain, shape (m,)
     threshold: NDArray[np.float64]
     gain: NDArray[np.float64]
+    # left, right, shape (m,)
     left: NDArray[np.int64]
     right: NDArray[np.int64]
-    value: NDArray[np.float64]
-    weight: NDArray[np.float64] | None
+    value: NDArray[np.float64]  # shape (m + 1,)
+    weight: NDArray[np.float64] | None  # shape (m + 1,)
 
     @staticmethod
     def of(block: dict[str, str], n_features: int) -> _Arrays:

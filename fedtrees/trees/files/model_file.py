@@ -1,7 +1,5 @@
 """Read a model file into memory, up to a size and to a depth of trees that a model can have."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import islice
 from os import PathLike
@@ -24,10 +22,7 @@ MOST_LEVELS = 2**12
 def read_model_file(path: str | PathLike[str]) -> bytes:
     """Return the bytes of a model file.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read or is larger than `MAX_MODEL_BYTES`.
+    Raises `DataError` if the file cannot be read or is larger than `MAX_MODEL_BYTES`.
     """
     try:
         with Path(path).open("rb") as file:
@@ -47,14 +42,10 @@ def read_model_file(path: str | PathLike[str]) -> bytes:
 def check_depth(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]]) -> None:
     """Refuse a tree of more than `MOST_LEVELS` levels.
 
-    Parameters
-    ----------
-    left, right : int array, shape (n_nodes,)
-        Children of every node, after it; those of leaves are below 0 or no nodes.
+    `left, right`: int array, shape (n_nodes,). Children of every node, after it; those of leaves
+    are below 0 or no nodes.
 
-    Raises
-    ------
-    DataError
+    Raises `DataError`.
     """
     level = np.zeros(1, dtype=np.int64)
     for _ in range(MOST_LEVELS):

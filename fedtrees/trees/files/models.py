@@ -1,7 +1,5 @@
 """Load a model of any known format, told apart by its contents."""
 
-from __future__ import annotations
-
 from os import PathLike
 
 from fedtrees.core.errors import DataError
@@ -26,11 +24,8 @@ def load_model(path: str | PathLike[str]) -> Forest | RandomForest:
     name does not matter. Nothing in a model is executed; pickles
     are not read.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read, is of no known format, or is not a complete and supported model
-        of it.
+    Raises `DataError` if the file cannot be read, is of no known format, or is not a complete and
+    supported model of it.
     """
     data = read_model_file(path)
     start = data.lstrip()[:16]

@@ -1,7 +1,5 @@
 """Take over fitted random forests of scikit-learn, whose own files are pickles and are not read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -17,23 +15,14 @@ _WHOLE = 1e-6
 def from_sklearn(estimator: Any) -> RandomForest:
     """Return a fitted forest or tree of scikit-learn with the class counts that it keeps.
 
-    Parameters
-    ----------
-    estimator : RandomForestClassifier, ExtraTreesClassifier or DecisionTreeClassifier
-        Fitted, of one output. Class codes are positions in its ``classes_``.
+    `estimator`: Fitted, of one output. Class codes are positions in its ``classes_``.
 
-    Returns
-    -------
-    RandomForest
-        Of the same predictions. Counts are of drawn rows; None where rows or classes had weights
-        that are no whole numbers. Its own forests and trees know the `distinct` rows besides;
-        bagging may draw rows before its trees see them.
+    Raises `DataError` if it is not fitted, no classifier of trees, of several outputs, or if its
+    trees have weights or columns of their own.
 
-    Raises
-    ------
-    DataError
-        If it is not fitted, no classifier of trees, of several outputs, or if its trees have
-        weights or columns of their own.
+    Returns: Of the same predictions. Counts are of drawn rows; None where rows or classes had
+    weights that are no whole numbers. Its own forests and trees know the `distinct` rows besides;
+    bagging may draw rows before its trees see them.
     """
     trees = getattr(estimator, "estimators_", [estimator])
     kept: list[Any] = [getattr(t, "tree_", None) for t in np.ravel(np.asarray(trees, dtype=object))]

@@ -4,8 +4,6 @@ Not written by XGBoost, hence not read: high-precision numbers, characters, no-o
 with a declared type other than numbers.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -32,10 +30,8 @@ def decode_ubjson(data: bytes) -> Any:
     No length is believed before that many bytes are there, so that a short file cannot ask for
     much memory.
 
-    Raises
-    ------
-    DataError
-        If the bytes are truncated, followed by others, or not UBJSON as XGBoost writes it.
+    Raises `DataError` if the bytes are truncated, followed by others, or not UBJSON as XGBoost
+    writes it.
     """
     decoder = _Decoder(data)
     value = decoder.value(decoder.take(1))

@@ -1,7 +1,5 @@
 """Read and write forests as XGBoost's models (gbtree, XGBoost 1.7 to 3.x), JSON and UBJ."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -25,12 +23,7 @@ from fedtrees.trees.boosted.losses import (
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.files.model_file import read_model_file
 from fedtrees.trees.files.ubjson import decode_ubjson
-from fedtrees.trees.files.xgboost_tree import (
-    check_categories,
-    check_kind,
-    read_tree,
-    write_tree,
-)
+from fedtrees.trees.files.xgboost_tree import check_categories, check_kind, read_tree, write_tree
 
 READ_OBJECTIVES = (
     "binary:logistic",
@@ -57,20 +50,16 @@ def to_xgboost_json(
     XGBoost 1.7 to 3.x load it, except where classes start from different margins: XGBoost before
     3.1 does not know a base score for each class and, without a word, starts all from 0.5.
 
+    Raises `DataError` if there are no trees (XGBoost would misread the base score), the trees use
+    more features than there are, or the names do not fit.
+
     Parameters
     ----------
-    forest : Forest
     n_features : int
         Columns of the table.
     feature_names : sequence of str, shape (d,), optional
     params : TreeParams, optional
         Given, inner nodes get the weight they would have as leaves, as XGBoost writes it.
-
-    Raises
-    ------
-    DataError
-        If there are no trees (XGBoost would misread the base score), the trees use more features
-        than there are, or the names do not fit.
     """
     if not forest.trees:
         raise DataError("a forest without trees cannot be written; XGBoost misreads its base score")
@@ -114,10 +103,7 @@ def save_xgboost(
 ) -> None:
     """Write a forest as an XGBoost JSON model; parameters and errors as `to_xgboost_json`.
 
-    Raises
-    ------
-    DataError
-        Also if the file cannot be written.
+    Raises `DataError`: also if the file cannot be written.
     """
     text = json.dumps(to_xgboost_json(forest, n_features, feature_names, params))
     try:
@@ -192,18 +178,11 @@ def from_xgboost_json(
     ``eta w``); otherwise ``g`` is None. With ``num_parallel_tree`` p, XGBoost's leaves hold
     ``eta w / p``; the p trees become p rounds.
 
-    Parameters
-    ----------
-    model : dict, bytes or path
-        The parsed JSON, its bytes (``Booster.save_raw("json")`` or ``"ubj"``), or a file.
-    learning_rate, reg_lambda : float, optional
-        What the model was trained with.
+    Raises `DataError` if the model is truncated, of another booster or objective (read are gbtree
+    and `READ_OBJECTIVES`), has leaves of several outputs, or categories beyond code 65534.
 
-    Raises
-    ------
-    DataError
-        If the model is truncated, of another booster or objective (read are gbtree and
-        `READ_OBJECTIVES`), has leaves of several outputs, or categories beyond code 65534.
+    `model`: The parsed JSON, its bytes (``Booster.save_raw("json")`` or ``"ubj"``), or a file.
+    `learning_rate, reg_lambda`: float, optional. What the model was trained with.
     """
     learner = learner_of(model)
     try:
@@ -258,10 +237,7 @@ _NOTHING = Tree(
 def learner_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, Any]:
     """Return the 'learner' object of a model: the parsed JSON, its bytes, UBJ, or a file.
 
-    Raises
-    ------
-    DataError
-        If there is none, or the model is neither JSON nor UBJ.
+    Raises `DataError` if there is none, or the model is neither JSON nor UBJ.
     """
     if isinstance(model, str | PathLike):
         model = read_model_file(model)

@@ -1,7 +1,5 @@
 """One tree as the node arrays of XGBoost's JSON models, both ways."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +27,6 @@ def write_tree(
     ----------
     number : int
         Its place in the model.
-    tree : Tree
     n_features : int
         Columns of the table.
     params : TreeParams, optional
@@ -85,10 +82,7 @@ def _written_sets(tree: Tree) -> dict[str, list[int]]:
 def _read_sets(tree: dict[str, Any], by_category: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
     """Return the categories that go right, bool, shape (n_nodes, width).
 
-    Raises
-    ------
-    DataError
-        Unless every split by categories has a set, of codes this engine can hold.
+    Raises `DataError` unless every split by categories has a set, of codes this engine can hold.
     """
     if not by_category.any():
         return None
@@ -137,9 +131,7 @@ def check_categories(trees: Sequence[dict[str, Any]]) -> None:
     A set has a cell for every node of the model and every code up to the largest one, so that a few
     bytes of a file ask for much.
 
-    Raises
-    ------
-    DataError
+    Raises `DataError`.
     """
     listed = (tree for tree in trees if len(tree.get("categories", ())))
     codes = [_nodes(tree, "categories", np.int64) for tree in listed]
@@ -159,6 +151,8 @@ def read_tree(
 
     Nodes that pruning removed are left out, the others renumbered in order.
 
+    Raises `DataError` if the arrays do not make a tree. Raises `KeyError` if one is absent.
+
     Parameters
     ----------
     tree : dict
@@ -167,13 +161,6 @@ def read_tree(
         Columns of the table.
     eta, reg_lambda : float, optional
         Given, gradient sums are recovered from the weights (see `from_xgboost_json`).
-
-    Raises
-    ------
-    DataError
-        If the arrays do not make a tree.
-    KeyError
-        If one is absent.
     """
     columns = _nodes(tree, "split_indices", np.int32)
     left = _nodes(tree, "left_children", np.int32)
@@ -236,10 +223,7 @@ def _renumbered(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the children of the kept nodes, numbered among them.
 
-    Raises
-    ------
-    DataError
-        Unless every node but the root is the child of exactly one node before it.
+    Raises `DataError` unless every node but the root is the child of exactly one node before it.
     """
     inner = kept[left[kept] >= 0]
     children = np.concatenate([left[inner], right[inner]])

@@ -4,8 +4,6 @@ All in whole numbers but one float64 quotient per candidate: a split depends nei
 of rows nor on how they are spread over owners.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -63,11 +61,8 @@ def _draw_orders(keys: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
 def feature_orders(keys: NDArray[np.int64], features: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return all features in the order in which each node tries them, int64, shape (k, m).
 
-    Parameters
-    ----------
-    keys : int64 array, shape (k,)
-        Of the nodes.
-    features : int64 array, shape (m,)
+    `keys`: int64 array, shape (k,). Of the nodes.
+    `features`: int64 array, shape (m,)
     """
     orders = np.tile(np.asarray(features, dtype=np.int64), (len(keys), 1))
     _draw_orders(keys, orders)

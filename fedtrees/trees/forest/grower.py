@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
-from fedtrees.trees.forest.gini import (
-    child_keys,
-    choose_splits,
-    feature_orders,
-    pair_starts,
-)
+from fedtrees.trees.forest.gini import child_keys, choose_splits, feature_orders, pair_starts
 from fedtrees.trees.forest.growth import assemble, grow_whole_tree
 from fedtrees.trees.forest.params import ForestParams, feature_count
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits
@@ -57,7 +52,6 @@ class ForestGrower:
 
     Parameters
     ----------
-    cuts : Cuts
     params : ForestParams
         `max_leaf_nodes` is left to `keep_best_splits`.
     totals : int64 array, shape (K,)
@@ -113,22 +107,14 @@ class ForestGrower:
     ) -> Decisions:
         """Split the waiting nodes; once all of a level are settled, move on to their children.
 
-        Parameters
-        ----------
-        counts : int64 array, shape (bins of all `features`, K)
+        Raises `DataError` if the shape does not fit.
+
+        `counts`: int64 array, shape (bins of all `features`, K).
             `fedtrees.trees.forest.gini.class_histogram`, summed over row owners.
-        allowed : bool array, shape (bins of all `features`,), optional
-            Bins that rows may be split after.
+        `allowed`: bool array, shape (bins of all `features`,), optional. Bins that rows may be
+            split after.
 
-        Returns
-        -------
-        Decisions
-            Of the whole level; empty while some of its nodes need more counts.
-
-        Raises
-        ------
-        DataError
-            If the shape does not fit.
+        Returns: Of the whole level; empty while some of its nodes need more counts.
         """
         level = self._levels[-1]
         starts = pair_starts(self.features, self._cuts.n_bins)
@@ -223,24 +209,19 @@ def grow_random_forest(
 ) -> RandomForest:
     """Grow a forest over one table.
 
+    Raises `DataError` if there is no row, a label is no class code, or X does not fit the cuts or
+    is infinite somewhere.
+
     Parameters
     ----------
     X : float array, shape (n, d), or Bins
         Rows; NaN marks a missing value.
     y : array, shape (n,)
         Class codes 0 to K - 1.
-    cuts : Cuts
-    params : ForestParams
     n_classes : int, optional
         K; by default one more than the largest code, and 2 at least.
     seed : int or Streams
         Every draw derives from it.
-
-    Raises
-    ------
-    DataError
-        If there is no row, a label is no class code, or X does not fit the cuts or is infinite
-        somewhere.
     """
     bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
     labels = _labels(y, len(bins), n_classes)

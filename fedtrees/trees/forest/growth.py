@@ -246,10 +246,7 @@ def _grow(
 def pack_rows(labels: NDArray[np.int64], weights: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the drawn rows as one integer each: row number, class, multiplicity.
 
-    Raises
-    ------
-    DataError
-        If a class or multiplicity exceeds 65535.
+    Raises `DataError` if a class or multiplicity exceeds 65535.
     """
     for name, values in (("class", labels), ("multiplicity", weights)):
         if len(values) and int(values.max()) > _LOW:
@@ -276,9 +273,6 @@ def grow_whole_tree(
         n rows.
     labels, weights : int64 array, shape (n,)
         Class code and multiplicity of every row; rows of multiplicity 0 are left out.
-    cuts : Cuts
-    n_classes : int
-    params : ForestParams
     features : int64 array, shape (m,)
         Features this tree may use.
     key : int

@@ -1,12 +1,10 @@
 """What a random forest is grown with."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, check_flag, check_whole, did_you_mean
 from fedtrees.trees.binning import MOST_BINS
 
 # Trees and nodes say "unlimited" by a number no tree of 2^31 rows can reach.
@@ -39,6 +37,8 @@ class ForestParams:
     A row drawn three times counts as three rows in `min_samples_split` and `min_samples_leaf`:
     summed class counts know no difference (scikit-learn counts distinct rows).
 
+    Raises `UsageError` if a value is outside its range.
+
     Attributes
     ----------
     trees : int
@@ -62,11 +62,6 @@ class ForestParams:
         Leaves per tree, at least 2; those splits stay that lower the impurity most.
     max_bin : int
         Bins per feature, 2 to 65534.
-
-    Raises
-    ------
-    UsageError
-        If a value is outside its range.
     """
 
     trees: int = 100
@@ -90,14 +85,11 @@ class ForestParams:
             ("max_bin", 2, MOST_BINS),
         ):
             value = getattr(self, name)
-            if value is None and name in ("max_depth", "max_leaf_nodes"):
-                continue
-            if not _is_whole(value) or not low <= value <= high:
-                raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high}")
+            if value is not None or name not in ("max_depth", "max_leaf_nodes"):
+                check_whole(name, value, low, high)
         _check_features("max_features", self.max_features)
         _check_features("tree_features", self.tree_features)
-        if not isinstance(self.bootstrap, bool):
-            raise UsageError(f"bootstrap={self.bootstrap!r}: give true or false")
+        check_flag("bootstrap", self.bootstrap)
         if self.max_samples is not None and not _is_fraction(self.max_samples):
             raise UsageError(
                 f"max_samples={self.max_samples!r}: give a fraction in (0, 1], or none for all "

@@ -1,7 +1,5 @@
 """Random decision trees: complete trees whose tests are drawn without a look at data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,19 +18,11 @@ _BLOCK = 2**14  # rows that go down all trees at once
 class RandomSplits:
     """The tests of complete trees of one depth, in heap order: children of i are 2i + 1, 2i + 2.
 
-    Attributes
-    ----------
-    feature : int32 array, shape (T, 2^depth - 1)
-    threshold : float32 array, shape (T, 2^depth - 1)
-        A row goes right iff ``x >= threshold``; a missing value goes left.
-
-    Raises
-    ------
-    DataError
-        If the arrays are no complete trees.
+    Raises `DataError` if the arrays are no complete trees.
     """
 
-    feature: NDArray[np.int32]
+    feature: NDArray[np.int32]  # shape (T, 2^depth - 1)
+    # shape (T, 2^depth - 1): a row goes right iff ``x >= threshold``; a missing value goes left
     threshold: NDArray[np.float32]
 
     def __post_init__(self) -> None:
@@ -52,10 +42,7 @@ class RandomSplits:
     def apply(self, X: NDArray[np.float32]) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, 0 to 2^depth - 1 from the left, (n, T).
 
-        Raises
-        ------
-        DataError
-            If X is no table, or narrower than the tests need.
+        Raises `DataError` if X is no table, or narrower than the tests need.
         """
         X = np.asarray(X, dtype=np.float32)
         width = 1 + int(self.feature.max())
@@ -86,23 +73,12 @@ class RandomSplits:
 class RandomDecisionForest:
     """Random decision trees (Fan et al. 2003) with class counts, noisy or not, in their leaves.
 
-    Attributes
-    ----------
-    splits : RandomSplits
-    counts : int64 array, shape (T, 2^depth, K)
-        Below 0 is noise.
-    rows : int
-        Training rows N as they were told; 0: they were not.
-
-    Raises
-    ------
-    DataError
-        If the counts do not fit the trees.
+    Raises `DataError` if the counts do not fit the trees.
     """
 
     splits: RandomSplits
-    counts: NDArray[np.int64]
-    rows: int = 0
+    counts: NDArray[np.int64]  # shape (T, 2^depth, K): below 0 is noise
+    rows: int = 0  # training rows N as they were told; 0: they were not
 
     def __post_init__(self) -> None:
         trees, nodes = self.splits.feature.shape
@@ -152,10 +128,7 @@ def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
     Categories are tested as ordered codes, so that a binary column has one test; numbers at their
     declared inner cut points, or at those of `bins` bins of equal width over the declared range.
 
-    Raises
-    ------
-    DataError
-        If a number declares neither, or there is no test at all.
+    Raises `DataError` if a number declares neither, or there is no test at all.
     """
     why = undeclared(schema)
     if why:
@@ -194,14 +167,14 @@ def draw_splits(
     a one-hot group of which one is 1, and the last of one that all others are 0 of. Where none is
     left, any is drawn.
 
+    Raises `DataError` as `public_tests`.
+
     Parameters
     ----------
-    schema : Schema
     depth : int
         Tests on every path.
     randomness : callable
         From the number of a tree to its generator.
-    trees : int
     bins : int
         Of a number without declared cut points.
     repeats : bool
@@ -211,11 +184,6 @@ def draw_splits(
         Increasing thresholds of each column; default `public_tests`.
     columns : bool array, shape (trees, d), optional
         Columns that each tree may test, one with thresholds at least.
-
-    Raises
-    ------
-    DataError
-        As `public_tests`.
     """
     tests = public_tests(schema, bins) if tests is None else tests
     sizes = np.array([len(t) for t in tests])

@@ -64,10 +64,8 @@ class ClassTree:
     ) -> ClassTree:
         """Return the tree as someone knows it who was told of its leaves only.
 
-        Parameters
-        ----------
-        probability : float64 array, shape (n_leaves, K)
-        counts : int64 array, shape (n_leaves, K), or None
+        `probability`: float64 array, shape (n_leaves, K)
+        `counts`: int64 array, shape (n_leaves, K), or None
         """
         told = np.full(self.probability.shape, np.nan)
         told[self.leaves] = probability
@@ -86,15 +84,9 @@ class ClassTree:
 class RandomForest(Routed):
     """An ensemble that averages the class probabilities of its trees.
 
-    Attributes
-    ----------
-    trees : tuple of ClassTree
-        All of the same number of classes K.
+    `trees`: All of the same number of classes K.
 
-    Raises
-    ------
-    DataError
-        If there is no tree, or the trees differ in their number of classes.
+    Raises `DataError` if there is no tree, or the trees differ in their number of classes.
     """
 
     trees: tuple[ClassTree, ...]
@@ -155,10 +147,7 @@ class RandomForest(Routed):
     def from_arrays(arrays: Mapping[str, NDArray[Any] | None]) -> RandomForest:
         """Return the forest that `to_arrays` took apart.
 
-        Raises
-        ------
-        DataError
-            If an array is missing, or the arrays do not fit one another.
+        Raises `DataError` if an array is missing, or the arrays do not fit one another.
         """
         kept = {name: array for name, array in arrays.items() if array is not None}
         try:
@@ -189,10 +178,7 @@ def keep_best_splits(tree: ClassTree, max_leaf_nodes: int) -> ClassTree:
     `max_leaf_nodes` leaves. Nothing a split depends on lies outside its node, so growing fully
     and keeping the best gives what growing best-first gives.
 
-    Raises
-    ------
-    DataError
-        If the tree does not know its counts.
+    Raises `DataError` if the tree does not know its counts.
     """
     if tree.counts is None:
         raise DataError("the best splits are found by class counts, which this tree does not keep")

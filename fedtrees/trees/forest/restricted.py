@@ -3,8 +3,6 @@
 What `fedtrees.trees.forest.gini.choose_splits` finds, where somebody has a say in it; slower.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,11 +20,8 @@ def choose_allowed(
 
     Parameters and returns as in `fedtrees.trees.forest.gini.choose_splits`, and:
 
-    Parameters
-    ----------
-    allowed : bool array, shape (bins of all features,)
-        Whether rows may be split after a bin; of an empty bin, what holds for the last one before
-        it that is not empty.
+    `allowed`: bool array, shape (bins of all features,). Whether rows may be split after a bin; of
+    an empty bin, what holds for the last one before it that is not empty.
     """
     n, n_classes = totals.shape
     pair, found = np.full(n, -1, dtype=np.int64), np.zeros((n, 2), dtype=np.int64)

@@ -1,0 +1,213 @@
+"""The tables of the report's page: who reads what, what is open, and all that is folded away."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fedtrees.core.columns import measure
+from fedtrees.core.counts import listed, many
+from fedtrees.core.guarantee import ActedOnNothing
+from fedtrees.report import said
+from fedtrees.report.claims import span
+from fedtrees.report.findings import REFUTED, Adversary, Defended, Found, of_protocol, words_of
+from fedtrees.report.intervals import finite, mean_of
+from fedtrees.report.page_figures import forest
+from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.states import Cell
+from fedtrees.report.style import bytes_text, number, seconds_text
+
+_VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "acted on nothing"}
+
+Seen = Sequence[Mapping[str, Any]]
+
+
+def matrix(found: Found) -> dict[str, Any] | None:
+    """Return what every adversary reads under every defense, None where nobody reads."""
+    groups, blind, columns = [], [], list[tuple[Adversary, str, bool]]()
+    idle: list[str] = []
+    for adversary in found.tested:
+        assert adversary.reader is not None
+        shown = [m for m in adversary.metrics if _shown_column(found, adversary, m)]
+        hidden = [m for m in adversary.metrics if m not in shown]
+        if hidden:
+            heads = listed([measure(m).head.lower() for m in hidden])
+            idle.append(f"{said.capital(adversary.name)} reads nothing by {heads}.")
+        if not shown:
+            continue
+        groups.append({"name": said.capital(adversary.name),
+                       "heads": [said.capital(measure(m).head) for m in shown]})  # fmt: skip
+        for k, m in enumerate(shown):
+            columns.append((adversary, m, k == 0))
+            cells = [adversary.cell(d.spec, m) for d in found.defenses]
+            text = next((said.value(c, c.line) for c in cells if c.scores), "–")
+            blind.append((text, k == 0))
+    if not columns:
+        return None
+    rows = [_row(found, d, columns) for d in found.defenses]
+    told = (many(len(idle), "measure or attack", "measures and attacks") + " with nothing to read, "
+            "and why", idle)  # fmt: skip
+    return {"groups": groups, "rows": rows, "blind": blind, "idle": told if idle else None}
+
+
+def _shown_column(found: Found, adversary: Adversary, metric: str) -> bool:
+    states = {adversary.cell(d.spec, metric).state for d in found.defenses}
+    return bool(states & {"open", "unsettled", "unknown"})
+
+
+def _row(
+    found: Found, d: Defended, columns: Sequence[tuple[Adversary, str, bool]]
+) -> dict[str, Any]:
+    e, bare = d.price.change, d.spec == UNDEFENDED
+    change = "" if bare or not e.known else number(e.mean, 3, signed=True)
+    return {
+        "label": d.label,
+        "name": "no defense" if bare else d.spec,
+        "recipe": d.spec == found.recipe,
+        "void": _VOID.get(d.void, ""),
+        "change": "0" if d.price.settled == "same" and not bare else change,
+        "interval": said.interval(d.price.change),
+        "forest": None if bare else forest(found, d.price),
+        "cells": [_matrix_cell(a, a.cell(d.spec, m), first) for a, m, first in columns],
+    }
+
+
+def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any]:
+    word = said.WORDS[cell.state]
+    e = cell.advantage
+    title = word
+    if e.known:
+        title += f": advantage {said.change(e)}, {many(len(cell.seeds), 'seed')}"
+        title += f", by {', '.join(cell.attacks)}"
+    return {
+        "state": cell.state,
+        "text": said.shown(cell),
+        "word": word,
+        "title": title,
+        "first": first,
+    }
+
+
+def untested(found: Found) -> Iterator[tuple[str, str, str]]:
+    """Yield what the run leaves open: what, why, and the option that tries it."""
+    told = found.untested
+    for name, threat in told.adversaries:
+        yield f"{said.capital(name)}.", "No view of this role was attacked.", f"--threat {threat}"
+    for name, why in told.unfit:
+        yield f"{name}.", f"It does not fit here: {why}.", ""
+    for name, why in told.failed:
+        yield f"{name} failed.", f"{why}. A failed attack is no defense.", ""
+    if told.attacks:
+        yield f"{many(len(told.attacks), 'attack')} that apply.", f"{listed([*told.attacks])}.", ""
+    if told.defenses:
+        yield (f"{many(len(told.defenses), 'defense')} that fit.",
+               f"{listed([*told.defenses])}.", "")  # fmt: skip
+    if told.cut:
+        yield ("Longer searches.", f"{listed([*told.cut])} stopped at a limit; without it they may "
+               "read more.", "")  # fmt: skip
+    if found.seeds < 10:
+        yield (f"More than {many(found.seeds, 'federation')}.", "Fewer than three settle nothing; "
+               "ten settle differences of about 0.01.", "--seeds 10")  # fmt: skip
+    yield ("Collusion, knowledge from outside, attacks not yet written.",
+           "Only a bounded guarantee speaks of those.", "")  # fmt: skip
+
+
+def folds(
+    found: Found, rows: pd.DataFrame, seen: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the long tables: attacks, columns, crossings, guarantees, costs."""
+    here = rows[rows["setting"] == found.setting]
+    for adversary in found.tested:
+        yield _attacks(found, adversary, here)
+    columns = _columns(found, here)
+    if columns:
+        yield columns
+    crossings = [_crossing(e) for e in seen if of_protocol(e, found.setting)]
+    if crossings:
+        yield {"title": "Who sees what", "note": "every kind of message, from a short run",
+               "rows": crossings, "numbers": (6, 7), "header": ["Message", "Defense", "From", "To",
+               "Reveals", "Why", "Count", "Bytes"]}  # fmt: skip
+    lines = [[d.spec, *(span(t) or "–" for t in (d.guarantees.claimed, d.guarantees.spent,
+              d.guarantees.measured)), d.guarantees.verdict] for d in found.defenses]  # fmt: skip
+    yield {"title": "Guarantees", "note": "claimed, spent, measured", "numbers": (), "rows": lines,
+           "header": ["Defense", "Claimed", "Spent", "Measured", "Reading"]}  # fmt: skip
+    name = measure(found.utility.metric).head
+    costs = [[d.spec, number(d.price.mean_utility), bytes_text(d.cost.bytes),
+              number(d.cost.rounds.mean, 0), seconds_text(d.cost.seconds.mean),
+              seconds_text(d.cost.cpu_seconds.mean), number(d.cost.ciphertexts.mean, 0)]
+             for d in found.defenses]  # fmt: skip
+    yield {"title": "Cost of training", "note": "traffic, rounds, time", "numbers": range(1, 7),
+           "rows": costs, "header": ["Defense", name, "Traffic", "Rounds", "Seconds",
+                                     "Processor", "Ciphertexts"]}  # fmt: skip
+
+
+def _crossing(entry: Mapping[str, Any]) -> list[str]:
+    receiver = str(entry.get("to"))
+    reader = str(entry.get("readable_by") or receiver) + " (sealed)" * bool(entry.get("sealed"))
+    to = receiver if reader == receiver else f"{receiver}, read by {reader}"
+    guarded = said.guarded(entry.get("guards") or ())
+    reveals = ", ".join(map(str, entry.get("reveals") or ())) or "nothing of persons"
+    why = str(entry.get("why", "")) + (f"; guarded by {guarded}" if guarded else "")
+    return [words_of(str(entry.get("type", ""))), str(entry.get("defense", "")),
+            str(entry.get("from", "")), to, reveals, why,
+            number(float(entry.get("count") or 0), 0),
+            bytes_text(float(entry.get("bytes") or 0))]  # fmt: skip
+
+
+def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str, Any]:
+    assert adversary.reader is not None
+    mine = here[(here["stage"] == "attack") & (here["threat"] == adversary.threat)
+                & (here["status"] == "ok")]  # fmt: skip
+    lines = []
+    for attack, group in mine.groupby("attack_spec"):
+        for metric in adversary.reader.metrics:
+            told = group[group["metric"] == metric]
+            base = told[told["defense_spec"] == UNDEFENDED]
+            if told.empty:
+                continue
+            cell = adversary.cell(UNDEFENDED, metric)
+            after = told[told["defense_spec"] == found.recipe] if found.recipe else told.iloc[:0]
+            head, seconds = said.capital(measure(metric).head), float(told["seconds"].mean())
+            scores = [_of(cell, x["value"]) for x in (base, after)]
+            blind = _of(cell, told["blind"])
+            lines.append([str(attack), head, *scores, blind, seconds_text(seconds)])
+    ran = len({line[0] for line in lines})
+    lead = adversary.leading()
+    strongest = f", strongest is {lead.attacks[0]}" if lead else ""
+    return {
+        "title": f"Attacks by {adversary.name}", "note": f"{ran} ran{strongest}", "rows": lines,
+        "header": ["Attack", "Measure", "Undefended", "Recipe", "Blind", "Time"],
+        "numbers": range(2, 6),
+    }  # fmt: skip
+
+
+def _of(cell: Cell, values: pd.Series) -> str:
+    mean = mean_of(values)
+    return said.value(cell, mean) if math.isfinite(mean) else "–"
+
+
+def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
+    """Return which columns leak: what the worst attack reads of each."""
+    specs = [UNDEFENDED, *([found.recipe] if found.recipe else [])]
+    ok = here[(here["stage"] == "attack") & (here["status"] == "ok") & (here["part"] != "")]
+    keys = [m for m in dict.fromkeys(ok["metric"]) if measure(m).part == "column"]
+    lines = []
+    for adversary in found.tested:
+        told = ok[(ok["threat"] == adversary.threat) & ok["metric"].isin(keys[:1])]
+        for part, group in told.groupby("part", sort=False):
+            best = [
+                group[group["defense_spec"] == s].groupby("seed")["value"].max().mean()
+                for s in specs
+            ]
+            lines.append((str(part), adversary.name, best, group["blind"].mean()))
+    if not lines:
+        return None
+    lines.sort(key=lambda x: -finite(x[2][0] - x[3], -1.0))
+    texts = [
+        [part, who, *(said.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]
+        for part, who, best, blind in lines
+    ]
+    header = ["Column", "Adversary", "Undefended", *(["Recipe"] if found.recipe else []), "Blind"]
+    return {"title": "Columns that leak", "note": "cells guessed, by column", "rows": texts,
+            "header": header, "numbers": range(2, len(header))}  # fmt: skip

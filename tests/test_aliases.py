@@ -1,0 +1,51 @@
+"""Names of the release before, which are read for one more."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+from report.synthetic_run import Table
+
+from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.suite import Suite
+from fedtrees.core.errors import GlassWallError, LocalDataError
+from fedtrees.core.holding import Holding
+from fedtrees.core.local_data import LocalData
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.crypto.coins import Coins
+from fedtrees.crypto.randomness import Randomness
+from fedtrees.data.layout import ONCE, lay_out
+from fedtrees.data.partition import Partition
+from fedtrees.estimators.federated import FederatedEstimator
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+
+
+def test_classes_have_their_old_names():
+    assert (Holding, Coins, GlassWallError) == (LocalData, Randomness, LocalDataError)
+    assert FederatedEstimator.holdings_.fget(SimpleNamespace(local_data_=7)) == 7
+
+
+def test_layouts_have_their_old_names():
+    table, schema = sample_table(rows=30)
+    for old, new in ONCE.items():
+        names = ("one",) if new == "centralised" else ("one", "two")
+        held = [
+            lay_out(layout, table, schema, names, Partition("iid"), np.random.default_rng(0))
+            for layout in (old, new)
+        ]
+        assert all(np.array_equal(held[0][name].X, held[1][name].X) for name in names)
+
+
+def test_adversaries_of_a_protocol_have_their_old_name(monkeypatch):
+    made = type("OfBefore", (FedTreeHist,), {"curious": ("client",)})
+    monkeypatch.setitem(register._known["protocol"], "of-before", made)
+    grid = replace(Suite.load("quick").grids[0], protocols=(Spec("of-before"),), threats=())
+    assert grid.with_known_threats().threats == ("client",)
+
+
+def test_who_attacks_is_read_from_rows_of_before(tmp_path):
+    table = Table(tmp_path)
+    table.train("none", 0, 0.7)
+    table.add("exposure", "none", 0, "applies", 1.0, attack="joint", threat="t")
+    assert [*table.rows()["stage"]] == ["train", "adversary"]
