@@ -1,9 +1,13 @@
-"""Digests of what a federation sends, learns and leaks: `python tests/digests.py` prints them."""
+"""Digests of what a federation sends, learns and leaks: `python tests/digests.py` prints them.
+
+`python tests/digests.py fedtree-hist secureboost`: of these protocols, without attacks.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from typing import Any
@@ -99,11 +103,11 @@ def digest(parts: Iterator[bytes]) -> str:
     return whole.hexdigest()
 
 
-def digests() -> dict[str, str]:
+def digests(protocols: Sequence[str] = EXACT, attacks: Sequence[str] = ATTACKS) -> dict[str, str]:
     """Train every protocol with every defense that fits it, and attack the undefended runs."""
     clients, schema = sample_federation()
     found = {}
-    for name in EXACT:
+    for name in protocols:
         protocol = register.make("protocol", Spec(name, SMALL.get(name, TREES)))
         rows = protocol.layout == "horizontal"
         held = over_clients(clients) if rows else sample_local_data(protocol)
@@ -116,7 +120,7 @@ def digests() -> dict[str, str]:
             found[f"{key} messages"] = digest(encode(d.message) for d in run.transcript)
             found[f"{key} model"] = digest(content(run.model))
             found[f"{key} predictions"] = digest(content(run.predict(clients[0].X)))
-            for text in ATTACKS if defense == "none" else ():
+            for text in attacks if defense == "none" else ():
                 attack = register.make("attack", parse_grid(text)[0])
                 view = view_of(run, (list(held)[-1],), held)
                 if attack.inapplicable(view):
@@ -127,4 +131,4 @@ def digests() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(digests()))
+    print(json.dumps(digests(sys.argv[1:], ()) if sys.argv[1:] else digests()))

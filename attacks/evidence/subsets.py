@@ -161,6 +161,25 @@ def _spread(code, most, first, last, low, high):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _order(value):  # type: ignore[no-untyped-def]
+    """Sort indirectly: a kernel of its own is compiled once, and not in each that calls it."""
+    return np.argsort(value)
+
+
+@kernel
+def _place(ordered, wanted):  # type: ignore[no-untyped-def]
+    """Return where the first of ascending numbers is that is not below another."""
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high) // 2
+        if ordered[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
 def _of_all(value, most, wanted, effort, low, high):  # type: ignore[no-untyped-def]
     """Find all choices that add up, by two halves; -1: too many to list."""
     N, cut, half, rest = len(value), 0, 1, 1
@@ -174,11 +193,11 @@ def _of_all(value, most, wanted, effort, low, high):  # type: ignore[no-untyped-
     left, right = np.empty(half, np.uint64), np.empty(rest, np.uint64)
     _listed(value, most, 0, cut, left)
     _listed(value, most, cut, N, right)
-    order = np.argsort(left)
+    order = _order(left)
     left = left[order]
     found = 0
     for j in range(rest):
-        at = np.searchsorted(left, wanted - right[j])
+        at = _place(left, wanted - right[j])
         while at < half and left[at] == wanted - right[j]:
             found += 1
             if found > MOST_SOLUTIONS:
@@ -207,10 +226,10 @@ def _of_few(value, most, wanted, few, effort, low, high):  # type: ignore[no-unt
             for h in range(g, N):
                 sums[p], ends[p, 0], ends[p, 1] = value[g] + value[h], g, h
                 p += 1
-    order = np.argsort(sums)
+    order = _order(sums)
     ordered, count, found = sums[order], np.zeros(N, np.int64), 0
     for j in range(p):
-        at = np.searchsorted(ordered, wanted - sums[j])
+        at = _place(ordered, wanted - sums[j])
         while at < p and ordered[at] == wanted - sums[j]:
             i = order[at]
             at += 1
@@ -237,11 +256,11 @@ def _of_few(value, most, wanted, few, effort, low, high):  # type: ignore[no-unt
 def _at_one_bin(cand, value, size, wanted, room, effort, b, allowed, bin):  # type: ignore[no-untyped-def]
     """Conclude what one sum says of its candidates; return how much was."""
     c = len(cand)
-    by_size, few, filled = np.sort(size), 0, 0
+    by_size, few, filled = size[_order(size.astype(np.uint64))], 0, 0
     while few < c and filled + by_size[few] <= room:
         filled += by_size[few]
         few += 1
-    order = np.argsort(value)
+    order = _order(value)
     group, most, of = np.empty(c, np.uint64), np.empty(c, np.int64), np.empty(c, np.int64)
     N = 0
     for p in range(c):

@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -46,7 +47,7 @@ from fedtrees.protocols.views import view_of
 
 # What a file needs that brings its own claim: the bases of metrics hold no truth.
 _BASES = "fedtrees.metrics.metric"
-QUERIES = 10**6  # rows that attacks which ask may ask for, over all checks
+QUERIES = 1000  # rows that an attack which asks may ask for, each time that it runs
 KNOWN = "holder[labels=20]"  # what attacks that know a few labels know
 # Of `Protocol.serves`: what is called, and limits that change the small run.
 _HOOKS = ("rows", "candidates", "shown")
@@ -54,7 +55,7 @@ _LIMITS = {
     "gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True, "declared_rows": 99,
     "row_bounds": (0.5, 0.1),
 }  # fmt: skip
-_SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
+_SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16, "iterations": 8}
 #: Networks learn in few long steps, and cryptography takes time by their parameters.
 _SMALL_NETWORK: dict[str, Any] = {"units": 8, "rounds": 8, "lr": 1.0}
 
@@ -288,15 +289,21 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         if defense.guards:
             yield carries_nothing(f"{name}: ", first, held, defense.guards)
         yield leaves_nothing(f"{name}: ", left)
-        plain, _ = sample_training(protocol)
-        revealing = {
-            type(m) for d in plain.transcript if (m := d.message).reveals & defense.protects
-        }
+        plain = _undefended(name, type(protocol))
+        revealing = {type(m) for m in plain if m.reveals & defense.protects}
         yield from _fails_closed(defense, protocol, revealing)
         yield from _guards_do_something(defense, protocol, first, plain)
         spent = defense.spent(first.transcript)
         yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
     yield Finding("it runs with at least one protocol", ran)
+
+
+@lru_cache
+def _undefended(name: str, kind: type[Protocol]) -> tuple[Message, ...]:
+    """Return what a protocol, of this class now, sends on the small table; defenses share it."""
+    protocol = _made(name)
+    assert type(protocol) is kind
+    return tuple(d.message for d in sample_training(protocol)[0].transcript)
 
 
 def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[Finding]:
@@ -333,19 +340,18 @@ def _fails_closed(
 
 
 def _guards_do_something(
-    defense: Defense, protocol: Protocol, defended: Training, plain: Training
+    defense: Defense, protocol: Protocol, defended: Training, plain: Sequence[Message]
 ) -> Iterator[Finding]:
     """See that a guarded message that reveals what is protected is not sent as it was."""
 
-    def sent(run: Training, kind: type[Message]) -> list[bytes]:
-        return [encode(d.message) for d in run.transcript if type(d.message) is kind]
+    def sent(messages: Sequence[Message], kind: type[Message]) -> list[bytes]:
+        return [encode(message) for message in messages if type(message) is kind]
 
+    crossed = [d.message for d in defended.transcript]
     for kind in defense.guards:
-        reveals = {
-            r for d in plain.transcript if type(d.message) is kind for r in d.message.reveals
-        }
+        reveals = {r for message in plain if type(message) is kind for r in message.reveals}
         if reveals & defense.protects:
-            changed = sent(defended, kind) != sent(plain, kind)
+            changed = sent(crossed, kind) != sent(plain, kind)
             yield Finding(f"{protocol.name}: its guard changes what {kind.__name__} says", changed)
 
 
@@ -395,20 +401,26 @@ def _views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]
     for name in protocols:
         protocol = _made(name)
         if protocol is not None:
-            training, held = sample_training(protocol)
-            training.predict(sample_table()[0].X)  # a model that nobody holds whole asks parties
-            last = {role: who for who, role in training.transcript.roles.items()}
-            views = {}
-            for role, who in last.items():
-                known, records = None, "chosen"
-                if who in held and held[who].y is None:
-                    case = Case(
-                        held, training.transcript.roles, (who,), training.schema, Streams(3), KNOWN
-                    )
-                    known, records = case.known, "held"  # rows that only others have the labels of
-                views[role] = view_of(training, (who,), held, QUERIES, records=records, known=known)
-            del training, held
+            views = _views_of(name, type(protocol))
             yield from ((f"{name}, {role}", view) for role, view in views.items())
+
+
+@lru_cache
+def _views_of(name: str, kind: type[Protocol]) -> dict[str, View]:
+    """Train a protocol, of this class now, and return a view per role; attacks share them."""
+    protocol = _made(name)
+    assert type(protocol) is kind
+    training, held = sample_training(protocol)
+    training.predict(sample_table()[0].X)  # a model that nobody holds whole asks parties
+    last = {role: who for who, role in training.transcript.roles.items()}
+    views = {}
+    for role, who in last.items():
+        known, records = None, "chosen"
+        if who in held and held[who].y is None:
+            case = Case(held, training.transcript.roles, (who,), training.schema, Streams(3), KNOWN)
+            known, records = case.known, "held"  # rows that only others have the labels of
+        views[role] = view_of(training, (who,), held, QUERIES, records=records, known=known)
+    return views
 
 
 def _blind_views() -> Iterator[tuple[str, View]]:
@@ -429,6 +441,8 @@ def _blind_views() -> Iterator[tuple[str, View]]:
 def _run_beside_bait(attack: Spec, view: View, seed: int) -> Answer:
     """Run an attack while rows that have nothing to do with its view lie in this process."""
     federation = _bait(seed)
+    if view.oracle is not None:
+        view.oracle.log.clear()
     answer = attacks().run(attack, view, watch=True)
     del federation
     return answer

@@ -66,6 +66,12 @@ class Column:
         first, last = np.nonzero(np.abs(wide) > 0.1 * np.ptp(self.sorted))
         return self.sorted[first], wide[first, last]
 
+    @cached_property
+    def scaled(self) -> Floats:
+        """The values times every scale, as whole numbers, (scales, n); NaN where of few bits."""
+        whole = np.rint(np.multiply.outer(_SCALES, self.values))
+        return np.where(np.abs(whole) > 2**13, whole, np.nan)
+
 
 @dataclass(frozen=True, eq=False)
 class Payload:
@@ -74,6 +80,18 @@ class Payload:
     where: str
     readers: frozenset[str]
     parts: tuple[Any, ...]
+
+    @cached_property
+    def readings(self) -> list[NDArray[np.float32]]:
+        """All numbers, and what their bytes are as floats: ascending, each once."""
+        return [np.unique(numbers) for numbers in _readings(self.parts)]
+
+    @cached_property
+    def whole(self) -> Floats:
+        """The large whole numbers, ascending, each once."""
+        numbers = _joined(self.parts)
+        whole = np.unique(numbers[np.isfinite(numbers)])
+        return whole[(np.rint(whole) == whole) & (np.abs(whole) > 2**10)]
 
 
 def held_values(
@@ -92,9 +110,7 @@ def held_values(
     every = [_Searched.of(name, held, schema) for name, held in local_data.items()]
     for payload in _payloads(transcript, kinds):
         for searched in every:
-            if payload.readers - {searched.party} and (
-                what := searched.within(payload.parts, not kinds)
-            ):
+            if payload.readers - {searched.party} and (what := searched.within(payload, not kinds)):
                 found.append(f"{payload.where} carries {what} of {searched.party}")
                 break
     return found
@@ -145,13 +161,14 @@ class _Searched:
         mixed = np.column_stack([np.ones(len(X)), np.nan_to_num(X), labels])
         return cls(party, columns, mixed)
 
-    def within(self, parts: tuple[Any, ...], some: bool) -> str:
+    def within(self, payload: Payload, some: bool) -> str:
         """Return what of it is in a field's values over all messages; nothing: the empty text."""
-        for numbers in _readings(parts):
+        for numbers in payload.readings:
             if what := self._exact(numbers):
                 return what
-        if what := self._scaled(_joined(parts)):
+        if what := self._scaled(payload.whole):
             return what
+        parts = payload.parts
         arrays = [p for p in parts if isinstance(p, np.ndarray) and p.size >= LEAST]
         scalars = _joined(tuple(p for p in parts if not isinstance(p, np.ndarray)))
         for array in [scalars, *arrays[:MOST_OF_A_KIND], _joined(tuple(arrays[:MOST_OF_A_KIND]))]:
@@ -164,8 +181,7 @@ class _Searched:
         """Look for single values, as float32 has them."""
         rows = np.zeros(len(self.mixed), dtype=np.int64)
         for column in self.columns:
-            own = column.values.astype(numbers.dtype)
-            there = np.isin(own, numbers)
+            there = _among(column.values.astype(numbers.dtype), numbers)
             rows += there
             if np.count_nonzero(there) >= ENOUGH:
                 return f"{np.count_nonzero(there)} values of column {column.name!r}"
@@ -173,24 +189,16 @@ class _Searched:
             return "a row"
         return ""
 
-    def _scaled(self, numbers: Floats) -> str:
+    def _scaled(self, whole: Floats) -> str:
         """Look for whole numbers that are values times a power of 2 or 10."""
-        whole = np.unique(numbers[np.isfinite(numbers)])
-        whole = whole[(np.rint(whole) == whole) & (np.abs(whole) > 2**10)]
         for column in self.columns if len(whole) >= SCALED else ():
-            least, most = np.abs(column.values).min(), np.abs(column.values).max()
-            for scale in _SCALES:
-                if most * scale < 2**13 or least * scale > np.abs(whole).max():
-                    continue  # few bits of it, or more than there is room for
-                own = np.rint(column.values * scale)
-                own = own[np.abs(own) > 2**13]
-                hits = int(np.isin(own, whole).sum())
-                if hits < SCALED:
-                    continue
-                inside = np.count_nonzero((whole >= own.min()) & (whole <= own.max()))
-                expected = len(own) * inside / max(np.ptp(own), 1.0)
-                if hits > 10 * expected:
-                    return f"{hits} values of column {column.name!r}, times {scale:g}"
+            hits = _among(column.scaled, whole).sum(axis=1)
+            for k in np.flatnonzero(hits >= SCALED):
+                least, most = np.nanmin(column.scaled[k]), np.nanmax(column.scaled[k])
+                inside = np.count_nonzero((whole >= least) & (whole <= most))
+                tried = np.count_nonzero(np.isfinite(column.scaled[k]))
+                if hits[k] > 10 * tried * inside / max(most - least, 1.0):
+                    return f"{hits[k]} values of column {column.name!r}, times {_SCALES[k]:g}"
         return ""
 
     def _disguised(self, vector: Floats, some: bool) -> str:
@@ -224,6 +232,14 @@ class _Searched:
         left = vector - usable @ np.linalg.lstsq(usable, vector, rcond=None)[0]
         spread = float(np.square(vector - vector.mean()).sum())
         return bool(spread > 0 and float(np.square(left).sum()) < LINEAR * spread)
+
+
+def _among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell which values are among ascending ones; NaN is not."""
+    if not len(known):
+        return np.zeros(values.shape, dtype=bool)
+    at = np.searchsorted(known, values)
+    return known[np.minimum(at, len(known) - 1)] == values
 
 
 def _alike(vector: Floats, column: Floats) -> bool:

@@ -68,10 +68,10 @@ def run(folder, text):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """Three seeds where winners can be named, one elsewhere."""
+    """Three seeds where winners can be named, one elsewhere, of each kind of message."""
     folder = tmp_path_factory.mktemp("every")
-    size = {"rows": 60, "trees": 2, "steps": 2000}
-    rest = [name for name in DEFENSES if name != "fedtree-hist"]
+    size = {"rows": 60, "trees": 2, "steps": 1000}
+    rest = ["forest-hist", "flower-bagging", "local-forests"]
     three = run(folder / "three", suite(["fedtree-hist"], [0, 1, 2], **size))
     return [three, run(folder / "one", suite(rest, [0], **size))]
 
@@ -170,7 +170,7 @@ def check_named(folder, margin):
 
 def test_the_worst_reported_is_the_strongest_attack_s_and_nobody_is_named_who_is_past(quick):
     """One test, so that one process computes the runs."""
-    assert sum(map(check_worst, quick)) >= 20
+    assert sum(map(check_worst, quick)) >= 15
     for folder in quick:
         check_coverage(folder)
     three, one = quick

@@ -1,4 +1,4 @@
-"""Verdicts of four commands: short, and every number of a sentence is one that records give.
+"""Verdicts of five commands: short, and every number of a sentence is one that records give.
 
 The records are read here without the report's code; of the product only the verb phrases of
 measures are taken.
@@ -138,16 +138,20 @@ CASES = {
     "split-only": ("-d", "split-only"),
     "vertical": ("-d", "id-lmid[xi=0.1]"),
     "numeric": ("--data", "diabetes-regression[rows=60]"),
+    "rare": ("--csv", "rare.csv", "--target", "outcome", "--positive", "yes"),
 }
 
 
 @pytest.fixture(scope="module", params=CASES)
 def said(request, tmp_path_factory):
-    """One of the six: its name, its folder, and its lines by key."""
+    """One of the five: its name, its folder, and its lines by key."""
     folder, options = tmp_path_factory.mktemp(request.param), CASES[request.param]
     (folder / "small.toml").write_text(SUITE, encoding="utf-8")
+    rows = [f"{20 + i % 41},{(i * 37) % 90},{'yes' if i in (7, 31) else 'no'}" for i in range(60)]
+    (folder / "rare.csv").write_text("\n".join(("age,marker,outcome", *rows)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedtrees.bench.suite.DEFAULT_SUITE", str(folder / "small.toml"))
+        patch.chdir(folder)
         patch.setattr(choice, "SIZE", {"trees": 2, "max_depth": 2})
         with pytest.raises(SystemExit) as ended:
             main(["bench", *options, "-j", "1", "--out", str(folder / "run")])
@@ -194,3 +198,5 @@ def test_a_verdict_is_short_and_every_number_is_of_the_records(said):
         assert f"over {len(records.seeds)} seeds" in told["LEAK"]
     if case in ("default", "split-only"):
         assert told["LEAK"].startswith("Your server can rebuild")
+    if case == "rare":
+        assert "prices are in log-loss" in told["NOTE"]
