@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -51,6 +52,30 @@ class Prior:
     def classes(self) -> int:
         """Number of classes C."""
         return len(self.cumulative)
+
+    @cached_property
+    def values(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Own values in order, and where in them those of a feature are, int64 (d, C + 2).
+
+        Those of all rows are ``values[begin[f, 0]:begin[f, 1]]``, and then come those of each
+        class; of a class without any, all once more.
+        """
+        parts, own = [], self.own
+        for column in own.X.T:
+            known = ~np.isnan(column)
+            every = np.sort(column[known])
+            of_class = [np.sort(column[known & (own.y == c)]) for c in range(self.classes)]
+            parts += [every, *(each if len(each) else every for each in of_class)]
+        ends = np.cumsum([0, *map(len, parts)])
+        index = np.arange(own.X.shape[1])[:, None] * (self.classes + 1)
+        begin = ends[index + np.arange(self.classes + 2)]
+        return np.concatenate(parts).astype(np.float32), begin
+
+    @cached_property
+    def whole(self) -> NDArray[np.bool_]:
+        """Features of which all own values are whole numbers, bool (d,)."""
+        odd = np.where(np.isnan(self.own.X), 0, self.own.X % 1 != 0).any(axis=0)
+        return ~odd & ~np.isnan(self.own.X).all(axis=0)
 
     def tolerance(self, schema: Schema) -> Floats:
         """Return the difference up to which two values count as one, float64, shape (d,)."""

@@ -12,6 +12,7 @@ from fedtrees.attacks.evidence.marginals import nearest
 from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior, mass_of
 from fedtrees.attacks.timberstrike.nearest import nearest_rows
 from fedtrees.core.schema import Schema, Table
+from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]
 
@@ -107,7 +108,7 @@ def told_rows(rows: Table, prior: Prior) -> Table:
         return rows
     X = rows.X.copy()
     for f in range(X.shape[1]):
-        X[:, f] = nearest(X[:, f], np.unique(prior.own.X[~np.isnan(prior.own.X[:, f]), f]))
+        X[:, f] = nearest(X[:, f], np.unique(_values(prior, f)))
     return Table(X, rows.y)
 
 
@@ -116,17 +117,35 @@ def nearest_told(
 ) -> NDArray[np.float32]:
     """Return the victims' values next to values inside their boxes; none there: these."""
     out = X.copy()
-    for f in range(X.shape[1]):
-        values = np.unique(prior.own.X[~np.isnan(prior.own.X[:, f]), f])
-        if not len(values):
-            continue
-        above = np.searchsorted(values, X[:, f], side="left")
-        # the next value up comes last and stands, where the box holds values on both sides
-        for at in (above - 1, above):
-            value = values[np.clip(at, 0, len(values) - 1)]
-            inside = (at >= 0) & (at < len(values)) & (value >= low[:, f]) & (value < high[:, f])
-            out[inside, f] = value[inside]
+    _move_to_told(X, low, high, *prior.values, out)
     return out
+
+
+@kernel
+def _first(values: NDArray[np.float32], begin: int, end: int, x: float) -> int:
+    """Return where the first of sorted values is that is not below x."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if values[middle] < x:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@kernel
+def _move_to_told(
+    X: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32],
+    values: NDArray[np.float32], begin: NDArray[np.int64], out: NDArray[np.float32],
+) -> None:  # fmt: skip
+    """Write the next value inside a box, the one above where it holds both."""
+    for f in range(X.shape[1]):
+        start, end = begin[f, 0], begin[f, 1]
+        for i in range(X.shape[0]):
+            above = end if np.isnan(X[i, f]) else _first(values, start, end, X[i, f])
+            for at in (above - 1, above):
+                if start <= at < end and low[i, f] <= values[at] < high[i, f]:
+                    out[i, f] = values[at]
 
 
 def _missing(boxes: Boxes, prior: Prior, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -143,14 +162,10 @@ def _missing(boxes: Boxes, prior: Prior, rng: np.random.Generator) -> NDArray[np
     return out
 
 
-def _own_values(f: int, c: int, prior: Prior) -> tuple[NDArray[np.float32], bool]:
-    """Return sorted own values of feature ``f`` for class ``c``, and whether all are integers."""
-    column = prior.own.X[:, f]
-    known = ~np.isnan(column)
-    mine = column[known & (prior.own.y == c)]
-    if mine.size == 0:
-        mine = column[known]
-    return np.sort(mine), bool(column[known].size and np.all(column[known] % 1 == 0))
+def _values(prior: Prior, f: int, c: int = -1) -> NDArray[np.float32]:
+    """Return sorted own values of feature ``f``, of all rows or of class ``c``."""
+    values, begin = prior.values
+    return values[begin[f, c + 1] : begin[f, c + 2]]
 
 
 def _draw(
@@ -161,51 +176,57 @@ def _draw(
     prior: Prior,
     rng: np.random.Generator,
 ) -> Floats:
-    """Draw own values inside the box, or uniformly from it, by their prior masses."""
+    """Draw own values inside the box, or uniformly from it, by their prior masses.
+
+    Values of the victims, where sketches told them, are drawn if the box holds one: of the label,
+    at times or else of any.
+    """
     low, high = box
     out = low + rng.random(len(y)) * (high - low)
     u, pick = rng.random(len(y)), rng.random(len(y))
+    values, begin = prior.values
     if prior.told:
-        return _draw_told(f, y, edges, out, prior, (u, pick))
-    span = prior.high[f] - prior.low[f]
-    for c in range(prior.classes):
-        values, integers = _own_values(f, c, prior)
-        if values.size == 0:
+        _draw_told(y, *edges, values, begin[f], u, pick, out)
+    else:
+        span = float(prior.high[f] - prior.low[f])
+        _draw_own(y, *edges, low, high, values, begin[f], u, pick, span, bool(prior.whole[f]), out)
+    return out
+
+
+@kernel
+def _draw_own(
+    y: NDArray[np.int64], lo: NDArray[np.float32], hi: NDArray[np.float32], low: Floats,
+    high: Floats, values: NDArray[np.float32], begin: NDArray[np.int64], u: Floats, pick: Floats,
+    span: float, whole: bool, out: Floats,
+) -> None:  # fmt: skip
+    """Write own values of the label, or leave uniform ones, as both are likely."""
+    for i in range(y.shape[0]):
+        start, end = begin[y[i] + 1], begin[y[i] + 2]
+        if start == end:
             continue
-        if integers:
-            whole = np.floor(out)
-            out = np.where((y == c) & (whole >= low), whole, out)
-        first, last = (np.searchsorted(values, e, side="left") for e in edges)
-        own = (1 - UNIFORM_SHARE) * (last - first) / values.size
-        flat = UNIFORM_SHARE * ((high - low) / span if span > 0 else np.zeros(len(y)))
-        take = (y == c) & (last > first) & (u * (own + flat) < own)
-        index = np.minimum(first + (pick * (last - first)).astype(np.int64), values.size - 1)
-        out = np.where(take, values[index], out)
-    return out
+        if whole and np.floor(out[i]) >= low[i]:
+            out[i] = np.floor(out[i])
+        first, last = _first(values, start, end, lo[i]), _first(values, start, end, hi[i])
+        own = (1 - UNIFORM_SHARE) * (last - first) / (end - start)
+        flat = UNIFORM_SHARE * ((high[i] - low[i]) / span if span > 0 else 0.0)
+        if last > first and u[i] * (own + flat) < own:
+            out[i] = values[min(first + int(pick[i] * (last - first)), end - 1)]
 
 
+@kernel
 def _draw_told(
-    f: int,
-    y: NDArray[np.int64],
-    edges: tuple[NDArray[np.float32], NDArray[np.float32]],
-    out: Floats,
-    prior: Prior,
-    randomness: tuple[Floats, Floats],
-) -> Floats:
-    """Draw values of the victims inside the box: of the label, at times or else of any."""
-    u, pick = randomness
-    every = np.sort(prior.own.X[~np.isnan(prior.own.X[:, f]), f])
-    pools = [(every, np.ones(len(y), dtype=bool))]
-    of_class = u >= UNIFORM_SHARE
-    pools += [(_own_values(f, c, prior)[0], of_class & (y == c)) for c in range(prior.classes)]
-    for values, wanted in pools:
-        first, last = (np.searchsorted(values, e, side="left") for e in edges)
-        take = wanted & (last > first)
-        index = first + (pick * (last - first)).astype(np.int64)
-        out = np.where(
-            take, values[np.minimum(index, len(values) - 1)] if len(values) else out, out
-        )
-    return out
+    y: NDArray[np.int64], lo: NDArray[np.float32], hi: NDArray[np.float32],
+    values: NDArray[np.float32], begin: NDArray[np.int64], u: Floats, pick: Floats, out: Floats,
+) -> None:  # fmt: skip
+    """Write a value that the box holds: of any label, mostly of its own if there is one."""
+    for i in range(y.shape[0]):
+        for k in (0, y[i] + 1):
+            if k > 0 and u[i] < UNIFORM_SHARE:
+                break
+            start, end = begin[k], begin[k + 1]
+            first, last = _first(values, start, end, lo[i]), _first(values, start, end, hi[i])
+            if last > first:
+                out[i] = values[min(first + int(pick[i] * (last - first)), end - 1)]
 
 
 def _median(
@@ -217,7 +238,7 @@ def _median(
 ) -> Floats:
     out = (box[0] + box[1]) / 2
     for c in range(prior.classes):
-        values, _ = _own_values(f, c, prior)
+        values = _values(prior, f, c)
         if values.size == 0:
             continue
         first, last = (np.searchsorted(values, e, side="left") for e in edges)
@@ -254,7 +275,7 @@ def _codes(
         inside[:, -1] &= ~(several & ~np.isfinite(edges[1]))
     elif rule != "mid":
         for c in range(prior.classes):
-            values, _ = _own_values(f, c, prior)
+            values = _values(prior, f, c)
             if values.size:
                 share = (values[:, None] == codes).mean(axis=0)
                 weight[boxes.y == c] = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE / codes.size
