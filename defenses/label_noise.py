@@ -84,8 +84,8 @@ class NoisyLabels(Defense):
             return values
         K, n = len(ctx.schema.classes), len(values)
         if K < 2:
-            said = "the target has one" if K else "the target is a number: name another defense"
-            raise UsageError(f"{self.name!r} answers with one of several classes; {said}")
+            why = "the target has one" if K else "the target is a number: name another defense"
+            raise UsageError(f"{self.name!r} answers with one of several classes; {why}")
         order = ctx.rng("stages").permutation(n) if self.parts > 1 else np.arange(n)
         if n < self.parts:
             raise DataError(f"stages={self.parts}: {n} rows make {n} stages at most; give fewer")

@@ -80,12 +80,8 @@ class MaskBoxes(Message):
 class MaskSurvivors(Message):
     """Whose arrays came, and are in a sum.
 
-    Attributes
-    ----------
-    sum : int
-        Number of the sum in its batch.
-    parties : str
-        Joined by commas.
+    `sum`: Number of the sum in its batch.
+    `parties`: Joined by commas.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
@@ -126,12 +122,9 @@ class PaillierKey(Message):
 class OpenedSum(Message):
     """A sum that the holder of the key decrypted for the server.
 
-    Attributes
-    ----------
-    what : str
-        The type of the replies that were added.
-    values : int64 array, shape (m,)
-        Of all their summed fields, one after the other, as `fedtrees.core.aggregation.whole`.
+    `what`: The type of the replies that were added.
+    `values`: int64 array, shape (m,). Of all their summed fields, one after the other, as
+        `fedtrees.core.aggregation.whole`.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(

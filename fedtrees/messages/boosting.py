@@ -35,12 +35,8 @@ class LabelSums(Message):
 class BaseScore(Message):
     """Where every prediction starts, and the units gradients are summed in.
 
-    Attributes
-    ----------
-    margin : float32 array, shape (K,)
-        For two classes the log-odds of class 1.
-    g_bits, h_bits : int
-        Binary places of the gradients and of the hessians.
+    `margin`: float32 array, shape (K,). For two classes the log-odds of class 1.
+    `g_bits, h_bits`: Binary places of the gradients and of the hessians.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.START})
@@ -109,11 +105,8 @@ class Histogram(Message):
 class LeafSumsRequest(Message):
     """Ask for the gradient sums of a tree's leaves; its splits were told.
 
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-    clients : int
-        How many add a share where noise is distributed.
+    `nodes`: int32 array, shape (k,)
+    `clients`: How many add a share where noise is distributed.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()

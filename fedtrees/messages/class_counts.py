@@ -58,11 +58,9 @@ class ClassCountsRequest(Message):
 class ClassCounts(Message):
     """One client's answer to a `ClassCountsRequest`.
 
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-    counts : int64 array, shape (bins of all asked features, K)
-        Rows of each class per bin; missing values are in none.
+    `nodes`: int32 array, shape (k,)
+    `counts`: int64 array, shape (bins of all asked features, K). Rows of each class per bin;
+        missing values are in none.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})

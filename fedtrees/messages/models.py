@@ -90,12 +90,8 @@ class BoostedModel(Message):
 def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_rows: int) -> View:
     """Return what somebody sees who was handed a model, and nothing else.
 
-    Parameters
-    ----------
-    parameters : mapping
-        What is known of its training.
-    n_rows : int
-        Rows it was trained on.
+    `parameters`: What is known of its training.
+    `n_rows`: Rows it was trained on.
     """
     told = Seen(0, "owner", (PUBLIC,), as_message(model), "the released model")
     return View(

@@ -44,11 +44,8 @@ class BinCountsRequest(Message):
 class BinCounts(Message):
     """How many bins the columns of a party have.
 
-    Attributes
-    ----------
-    columns : int32 array, shape (c,)
-        Positions in the schema.
-    n_bins : int32 array, shape (c,)
+    `columns`: int32 array, shape (c,). Positions in the schema.
+    `n_bins`: int32 array, shape (c,)
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
@@ -85,13 +82,9 @@ class TreeColumns(Message):
 class RowStatistics(Message):
     """Encrypted statistics of the rows of a tree: gradients and hessians, or one-hot labels.
 
-    Attributes
-    ----------
-    limit, terms : int
-        The greatest absolute value of a statistic, and how many are added at most
+    `limit, terms`: The greatest absolute value of a statistic, and how many are added at most
         (`fedtrees.sealing.slots.Slots`).
-    statistics : Sealed
-        int64, shape (m, s); one ciphertext for all statistics of a row.
+    `statistics`: int64, shape (m, s); one ciphertext for all statistics of a row.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
@@ -210,12 +203,9 @@ class ChosenSplits(Message):
 class RoutedRows(Message):
     """The owner's answer to `ChosenSplits`.
 
-    Attributes
-    ----------
-    nodes, left : int32 array, shape (k,)
-        As chosen.
-    goes_left : bool array
-        Of the rows of all these nodes, one node after the other, ascending within a node.
+    `nodes, left`: int32 array, shape (k,). As chosen.
+    `goes_left`: bool array. Of the rows of all these nodes, one node after the other, ascending
+        within a node.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS, Reveal.FEATURES})

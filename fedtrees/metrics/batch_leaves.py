@@ -63,11 +63,8 @@ class BatchLeavesMetric(Metric[Batches]):
 def shared(guess: NDArray[np.int32], truth: NDArray[np.int32]) -> NDArray[np.float64]:
     """Return the share of its leaves that every true row has in common with its guess, (n,).
 
-    Parameters
-    ----------
-    guess : int array, shape (m, T)
-        Where m > n the first n count.
-    truth : int array, shape (n, T)
+    `guess`: int array, shape (m, T). Where m > n the first n count.
+    `truth`: int array, shape (n, T)
     """
     same = (guess[: len(truth), None] == truth).mean(axis=2)
     rows, columns = linear_sum_assignment(-same)

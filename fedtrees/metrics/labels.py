@@ -18,10 +18,8 @@ from fedtrees.metrics.metric import Case, Metric, Score
 class TrueLabels:
     """Class codes of the rows that principals know without labels.
 
-    Attributes
-    ----------
-    ids : int64 array, shape (n,), ascending
-    y : int64 array, shape (n,)
+    `ids`: int64 array, shape (n,), ascending
+    `y`: int64 array, shape (n,)
     """
 
     ids: NDArray[np.int64]

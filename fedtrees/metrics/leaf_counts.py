@@ -77,12 +77,8 @@ def true_leaf_counts(
 def blind_leaf_counts(own: LeafCounts, n: int) -> LeafCounts:
     """Return what own rows alone suggest: their counts scaled to n rows and rounded.
 
-    Parameters
-    ----------
-    own : LeafCounts
-        Of the principals' own rows, routed through the same tree.
-    n : int
-        Number of victims' rows (as known or assumed by the attack it is compared with).
+    `own`: Of the principals' own rows, routed through the same tree.
+    `n`: Number of victims' rows (as known or assumed by the attack it is compared with).
 
     Notes
     -----
@@ -102,13 +98,9 @@ def score_leaf_counts(
 
     Raises `DataError`: no true leaves, or two guesses for one tree.
 
-    Parameters
-    ----------
-    guesses : sequence of LeafCounts
-        Any trees in any order; a leaf that is not mentioned is guessed empty and never exact.
-        Trees without a truth are ignored; mentioned leaves that do not exist are, too.
-    truths : sequence of LeafCounts
-        From `true_leaf_counts`; the first tree alone, or every tree the threat allows.
+    `guesses`: Any trees in any order; a leaf that is not mentioned is guessed empty and never
+        exact. Trees without a truth are ignored; mentioned leaves that do not exist are, too.
+    `truths`: From `true_leaf_counts`; the first tree alone, or every tree the threat allows.
     """
     if sum(len(t.leaf) for t in truths) == 0:
         raise DataError("no true leaf counts to score against")

@@ -18,11 +18,8 @@ from fedtrees.metrics.orders import main_direction, middle_ranks
 class AskedRows:
     """Classes of the rows that a model was asked to predict, and columns of the principals.
 
-    Attributes
-    ----------
-    y : int64 array, shape (n,)
-    own : mapping of str to float32 array, shape (n, c)
-        What each principal holds of these rows.
+    `y`: int64 array, shape (n,)
+    `own`: mapping of str to float32 array, shape (n, c). What each principal holds of these rows.
     """
 
     y: NDArray[np.int64]
