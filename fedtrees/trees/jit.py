@@ -16,7 +16,8 @@ def kernel(function: F) -> F:
     """Compile a function over arrays and scalars, and keep the machine code between runs."""
     # error_model="numpy": a division is guarded where it is written, not by a hidden branch. The
     # wrapper for C, which nobody calls, would be a tenth of the time that compiling takes.
-    made = numba.njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+    options = {"error_model": "numpy", "no_cfunc_wrapper": True}
+    made = numba.njit(cache=True, nogil=True, **options)  # type: ignore[call-overload]
     return cast(F, made(function))
 
 
