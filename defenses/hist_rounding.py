@@ -24,7 +24,7 @@ class HistogramRounding(Defense):
 
     `step`: In units of the gradient, above 0.
     `random`: Round to one of the two multiples beside a sum, so that its mean stays, in place of
-        the nearest.
+    the nearest.
     """
 
     step: float = 0.001

@@ -33,7 +33,7 @@ class IDLMID(Defense):
     is that of each node by itself**: what all nodes tell together is not bounded by it.
 
     `xi`: Bound in nats, above 0; at least ``log(1 / p)``, p the share of the rarest class, it
-        bounds nothing.
+    bounds nothing.
     `relative`: Whether `xi` is a share of that ``log(1 / p)`` instead.
     """
 

@@ -32,7 +32,7 @@ class MinBin(Defense):
 
     `k`: Rows, at least 2.
     `by`: {"client", "server"}. Clients suppress in what they send; the server in the sum it sends
-        back.
+    back.
     """
 
     k: int = 5

@@ -10,9 +10,9 @@ def restored_counts(bias: NDArray[Any], probability: NDArray[Any], rows: int) ->
     """Return the number of rows of each class, int64, shape (K,), `rows` in all.
 
     `bias`: float array, shape (K,). Gradient of the output bias: mean probability less share of
-        rows, class by class.
+    rows, class by class.
     `probability`: float array, shape (K,). What the network predicts on average: of rows as they
-        may be, or as they were found.
+    may be, or as they were found.
 
     Notes
     -----

@@ -64,9 +64,9 @@ class LeafAttack(Attack):
     """Base of attacks that cluster rows by the visible leaves that they share.
 
     `single`: {"drop", "keep"}. Of trees with one visible leaf: all that these tell is which rows
-        were drawn for them.
+    were drawn for them.
     `decay`: A boosted tree counts so much less than one of the round before (0.6 in the code of
-        Takahashi et al. 2023); all trees of a forest count the same.
+    Takahashi et al. 2023); all trees of a forest count the same.
     """
 
     single: Single = "drop"

@@ -84,9 +84,9 @@ def _odds(excess: Floats, split: NDArray[np.bool_]) -> tuple[list[Floats], Calla
     """Return how probable every choice is, and by how much candidates lower its logarithm.
 
     `excess`: float64 array, shape (V, 1 + candidates). What each gains more than what was taken,
-        which comes first.
+    which comes first.
     `split`: bool array, shape (V,). Of a node that was left alone, only candidates that gain more
-        count.
+    count.
 
     Returns
     -------

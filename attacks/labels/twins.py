@@ -58,7 +58,7 @@ def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None =
     """Contract rows that share all their visible leaves.
 
     `leaves`: int array, shape (N, T). Visible leaf of every row in every tree, by any number from
-        0; -1: absent.
+    0; -1: absent.
     `eta`: float64 array, shape (T,), optional. What a tree counts; 1 each.
 
     Notes

@@ -78,7 +78,7 @@ class Search:
     """The search for rows in one source's counts.
 
     `likely`: Probability that a row is drawn for a tree, at least; 1 where all trees are of all
-        rows.
+    rows.
     `rows`: How many rows there are at most.
     """
 

@@ -52,7 +52,7 @@ def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None)
     """Return what the rounds say of the others' columns.
 
     `precise`: Whether residuals are solved for in whole numbers, and what follows has the precision
-        of the current context of gmpy2; else all is float64.
+    of the current context of gmpy2; else all is float64.
     `weights`: array or None. Of the others' columns that vary, at the end.
     """
     b = int(view.parameters["bits"])

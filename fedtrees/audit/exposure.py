@@ -155,7 +155,7 @@ class Known:
     Raises `UsageError` if one is out of its range.
 
     `rows`: Rows of the training table, of all clients together. Counts from leaf values alone
-        assume that the first tree was grown on all of them.
+    assume that the first tree was grown on all of them.
     `learning_rate, reg_lambda`: eta and lambda of the training.
     """
 

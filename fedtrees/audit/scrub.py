@@ -55,7 +55,7 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
 
     `out`: A new ``.json`` file.
     `rows`: float32 array, shape (n, d), optional. Rows to compare on, beside a point for every
-        leaf.
+    leaf.
 
     Raises
     ------

@@ -104,7 +104,7 @@ def held_values(
 
     `local_data`: Of every party; columns of few values are not searched for.
     `kinds`: Search in these alone, and not for parts of columns under any scale, which takes most
-        of the time; none: in all.
+    of the time; none: in all.
     """
     found: list[str] = []
     every = [_Searched.of(name, held, schema) for name, held in local_data.items()]

@@ -122,7 +122,7 @@ class Channel(Change):
         """Return the same law of numbers in a message's own units.
 
         `units`: float or array, shape (c,). How many of them make one, of every number of a cell:
-            ``2^bits``, or rows.
+        ``2^bits``, or rows.
         `whole`: Whether the message's numbers are whole.
         """
 

@@ -45,7 +45,7 @@ class MaskingParty(Unprintable):
 
     `name`: One of the plan's parties.
     `opened`: SurvivorSets, optional. Of the sums it knows to be opened, those of other plans among
-        them.
+    them.
     """
 
     def __init__(

@@ -187,7 +187,7 @@ def load(name: str = DEFAULT, directory: str | os.PathLike[str] | None = None) -
 
     `name`: One of `names`.
     `directory`: path, optional. Where the data files lie; default as
-        `fedtrees.data.sources.data_directory`. Bundled datasets need none.
+    `fedtrees.data.sources.data_directory`. Bundled datasets need none.
 
     Raises `UsageError`: unknown name. Raises `DataError`: the file is missing, has another
     checksum, or cannot be used.

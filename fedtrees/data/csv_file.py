@@ -119,7 +119,7 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
     header.
 
     `separator`: One character; empty: commas, semicolons, tabs, bars or spaces, whichever makes
-        equal lines.
+    equal lines.
     `named`: Columns known to exist: a first line that has one of them is a header.
 
     Returns: Columns without a name get one (``column3``), and so do all of them where the first

@@ -77,7 +77,7 @@ def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np
 
     `samples`: Tables of n rows each, of independent draws: a thousand rows are covered at once.
     `width`: float64 array, shape (d,) or (d + 1,). Accepted difference per feature; 0 means
-        equality. A last entry for the label is ignored.
+    equality. A last entry for the label is ignored.
 
     Returns: n rows.
     """

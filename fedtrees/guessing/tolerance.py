@@ -19,9 +19,9 @@ class Tolerance:
     """How far a guess may be off, fixed by the true scored rows.
 
     `width`: float64 array, shape (d + 1,). Largest accepted difference per feature and, last, of
-        the label; 0 means equality.
+    the label; 0 means equality.
     `range`: float64 array, shape (d + 1,). Largest minus smallest true value of a continuous
-        column, 0 for the others (Gower 1971).
+    column, 0 for the others (Gower 1971).
     """
 
     width: NDArray[np.float64]
@@ -50,7 +50,7 @@ def estimated_width(
 
     `own`: Rows it holds: they tell sigma where two values at least are present.
     `low, high`: float64 array, shape (d,). Range of each column; sigma of a uniform on it stands in
-        where own rows do not tell.
+    where own rows do not tell.
     """
     sigma = np.append((high - low) / np.sqrt(12), 0.0)
     width = np.where(np.append(schema.categorical, True), 0.0, SIGMA_SHARE * sigma)

@@ -124,7 +124,7 @@ class OpenedSum(Message):
 
     `what`: The type of the replies that were added.
     `values`: int64 array, shape (m,). Of all their summed fields, one after the other, as
-        `fedtrees.core.aggregation.whole`.
+    `fedtrees.core.aggregation.whole`.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(

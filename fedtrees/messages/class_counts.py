@@ -60,7 +60,7 @@ class ClassCounts(Message):
 
     `nodes`: int32 array, shape (k,)
     `counts`: int64 array, shape (bins of all asked features, K). Rows of each class per bin;
-        missing values are in none.
+    missing values are in none.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})

@@ -67,9 +67,9 @@ class NetworkUpdate(Message):
     """What a client's rows say of the network in a round.
 
     `update`: float32 array, shape (parameters,). Times `rows`: the mean gradient of a batch, or how
-        far local training moved the weights. 0 from a client that takes no part.
+    far local training moved the weights. 0 from a client that takes no part.
     `rows`: int64 array, shape (1,). How many rows that is the mean of; where rows are drawn each by
-        itself, on average.
+    itself, on average.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.NETWORK})

@@ -34,7 +34,7 @@ class LeafClassCounts(Message):
     """A client's class counts; every tree counts every row.
 
     `counts`: int64 array, shape (T, 2^depth, K). Rows of each class in every leaf, with a share of
-        the noise where clients add it.
+    the noise where clients add it.
     `rows`: int64 array, shape (1,). How many rows there are; 0 where that is not told.
     """
 

@@ -83,7 +83,7 @@ class RowStatistics(Message):
     """Encrypted statistics of the rows of a tree: gradients and hessians, or one-hot labels.
 
     `limit, terms`: The greatest absolute value of a statistic, and how many are added at most
-        (`fedtrees.sealing.slots.Slots`).
+    (`fedtrees.sealing.slots.Slots`).
     `statistics`: int64, shape (m, s); one ciphertext for all statistics of a row.
     """
 
@@ -205,7 +205,7 @@ class RoutedRows(Message):
 
     `nodes, left`: int32 array, shape (k,). As chosen.
     `goes_left`: bool array. Of the rows of all these nodes, one node after the other, ascending
-        within a node.
+    within a node.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS, Reveal.FEATURES})

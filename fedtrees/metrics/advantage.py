@@ -10,7 +10,7 @@ def advantage(
 
     `score, blind`: Score of the attack and the best blind score of the same metric.
     `best`: Score of a perfect guess (`fedtrees.core.columns.Measure`). With best = 0 (an error) the
-        formula is the same: it becomes the share of the blind error that is gone.
+    formula is the same: it becomes the share of the blind error that is gone.
 
     Returns: 1 for a perfect guess, 0 for one as good as a blind one, negative for a worse one;
     never clipped. None where a score is missing, nothing is perfect, or the blind adversary is.

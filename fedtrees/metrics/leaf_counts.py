@@ -99,7 +99,7 @@ def score_leaf_counts(
     Raises `DataError`: no true leaves, or two guesses for one tree.
 
     `guesses`: Any trees in any order; a leaf that is not mentioned is guessed empty and never
-        exact. Trees without a truth are ignored; mentioned leaves that do not exist are, too.
+    exact. Trees without a truth are ignored; mentioned leaves that do not exist are, too.
     `truths`: From `true_leaf_counts`; the first tree alone, or every tree the threat allows.
     """
     if sum(len(t.leaf) for t in truths) == 0:

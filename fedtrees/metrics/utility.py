@@ -24,7 +24,7 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
 
     `y`: int array, shape (n,). Class codes 0, 1, ...
     `probability`: float array, shape (n,) or (n, k). Probability of class 1, or of every class
-        (rows sum to 1).
+    (rows sum to 1).
 
     Returns: ``auc`` (macro one-vs-rest over the classes for k > 2), ``f1`` (macro: mean over the
     classes; a class neither present nor predicted is left out), ``accuracy``, ``log_loss`` (nats,

@@ -29,7 +29,7 @@ def bound_of_guesses(
     tried, each at its share of the risk.
 
     `scores`: float array, shape (m,). Above 0 where a row seems present, below where absent; the
-        farther, the surer.
+    farther, the surer.
     `present`: bool array, shape (m,)
 
     Returns: In nats, 0 or more.

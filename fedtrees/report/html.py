@@ -16,7 +16,7 @@ def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
     """Write ``report.html`` into a run folder.
 
     `run_folder`: Holds ``rows.csv``; ``suite.toml``, ``environment.json`` and ``disclosure.json``
-        are shown if they are there.
+    are shown if they are there.
     `margin`: Advantage that a defense may leave and still be called down to blind.
 
     Raises `StoreError`: the rows cannot be read, or the report cannot be written. Raises

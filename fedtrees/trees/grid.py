@@ -33,8 +33,8 @@ class Grid:
     """Cells of every feature that is counted.
 
     `borders`: tuple of float32 arrays. Inner borders of each feature's cells, increasing; a cell
-        holds its lower border, and the outermost ones go on without end. A feature without borders
-        is not counted.
+    holds its lower border, and the outermost ones go on without end. A feature without borders
+    is not counted.
     `low, high`: float32 array, shape (d,). Where the outermost cells are taken to end.
     """
 
@@ -103,7 +103,7 @@ def refined(grid: Grid, counts: NDArray[np.int64], cells: int, least: NDArray[np
 
     `counts`: int64 array. As `count_cells` returns them, over all owners.
     `least`: int64 array, shape (d,). A cell with fewer rows counts as empty: what may be noise
-        alone.
+    alone.
     """
     borders, low, high = [], grid.low.copy(), grid.high.copy()
     for f, found in enumerate(split_counts(grid, counts)):

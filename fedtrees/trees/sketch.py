@@ -135,7 +135,7 @@ def equal_width_cuts(low: ArrayLike, high: ArrayLike, max_bin: int = 256) -> Cut
     Raises `DataError` if the shapes differ, or ``low > high``, or a bound is infinite.
 
     `low, high`: float arrays, shape (d,). Smallest and largest value of every feature, over all
-        owners. NaN: none is known.
+    owners. NaN: none is known.
     `max_bin`: Bins per feature. A constant feature gets one; so does one without values.
     """
     lows, highs = np.asarray(low, dtype=np.float32), np.asarray(high, dtype=np.float32)

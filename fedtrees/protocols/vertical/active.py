@@ -174,9 +174,9 @@ class Active(Coordinator):
         """Return the sums of nodes over everybody's bins, and the splits that may be chosen.
 
         `waiting`: int32 array, shape (k,). Nodes to find splits for: the root, or children in
-            pairs.
+        pairs.
         `asked`: int32 array, shape (a,). The root, all of them, or one of each pair: the other one
-            has what is left of their parent's sums.
+        has what is left of their parent's sums.
 
         Returns
         -------

@@ -41,8 +41,8 @@ class VerticalProtocol(Protocol):
     """Trees over the columns of several parties.
 
     `crypto`: {"ideal", "real"}. How statistics of rows are sealed: by the ideal functionality, or
-        under a Paillier key that the active party draws. Models, views and byte counts are the
-        same.
+    under a Paillier key that the active party draws. Models, views and byte counts are the
+    same.
     `key_bits`: {1024, 2048, 3072}. Length of the key; 1024 is weak, and for comparison.
     """
 

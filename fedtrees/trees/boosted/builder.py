@@ -46,7 +46,7 @@ class TreeBuilder:
 
         `nodes, feature, threshold, default_left, gain`: arrays, shape (k,). As in `Tree`.
         `categories`: bool array, shape (k, width), optional. As in `Tree`; read where the threshold
-            is NaN.
+        is NaN.
 
         Returns: int32 array, shape (k,). Left children (the right child is one more), -1 where the
         node stays a leaf.

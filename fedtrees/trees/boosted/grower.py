@@ -153,9 +153,9 @@ class TreeGrower:
         """Find the best splits of the waiting nodes, split what is due, go on to the children.
 
         `built`: int64 array, shape (m, total_bins, 2). Histograms of `to_build`, summed over row
-            owners.
+        owners.
         `mask`: bool array, shape (k, total_bins), optional. Splits that may be chosen at each of
-            `nodes`.
+        `nodes`.
         """
         hist = self.complete(built)
         if self._between is not None:

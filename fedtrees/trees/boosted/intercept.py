@@ -23,8 +23,8 @@ def estimated_score(
 
     `sums`: float64 array, shape (m,). `Objective.target_sums`.
     `how`: {"mean", "newton"}. The label mean as XGBoost 3.2 takes it (of more than two classes, the
-        centred logarithms of their shares), or one Newton step from margin 0 as 2.1 does (more than
-        two classes: 0.5).
+    centred logarithms of their shares), or one Newton step from margin 0 as 2.1 does (more than
+    two classes: 0.5).
     """
     if not sums[1:].sum() > 0:
         raise DataError("no training row, or none of any weight; there is no base score to take")

@@ -69,7 +69,7 @@ def save_random_decision_forest(
     Raises `DataError` if the file cannot be written.
 
     `mechanism, epsilon`: str and float, optional. What noise its counts have
-        (`fedtrees.protocols.forests.dp_forest`). Both are public.
+    (`fedtrees.protocols.forests.dp_forest`). Both are public.
     `noise_from`: Where the noise came from (`fedtrees.core.streams.NoiseFrom`).
     """
     tests = {"feature": forest.splits.feature, "threshold": forest.splits.threshold}

@@ -110,9 +110,9 @@ class ForestGrower:
         Raises `DataError` if the shape does not fit.
 
         `counts`: int64 array, shape (bins of all `features`, K).
-            `fedtrees.trees.forest.gini.class_histogram`, summed over row owners.
+        `fedtrees.trees.forest.gini.class_histogram`, summed over row owners.
         `allowed`: bool array, shape (bins of all `features`,), optional. Bins that rows may be
-            split after.
+        split after.
 
         Returns: Of the whole level; empty while some of its nodes need more counts.
         """
