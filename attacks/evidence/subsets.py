@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.jit import kernel
+from fedtrees.trees.jit import kernel, place
 
 #: Partial sums that one search may list, from quick looks at everything to thorough ones.
 EFFORT = (64, 512, 4096)
@@ -167,19 +167,6 @@ def _order(value):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _place(ordered, wanted):  # type: ignore[no-untyped-def]
-    """Return where the first of ascending numbers is that is not below another."""
-    low, high = 0, len(ordered)
-    while low < high:
-        middle = (low + high) // 2
-        if ordered[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@kernel
 def _of_all(value, most, wanted, effort, low, high):  # type: ignore[no-untyped-def]
     """Find all choices that add up, by two halves; -1: too many to list."""
     N, cut, half, rest = len(value), 0, 1, 1
@@ -197,7 +184,7 @@ def _of_all(value, most, wanted, effort, low, high):  # type: ignore[no-untyped-
     left = left[order]
     found = 0
     for j in range(rest):
-        at = _place(left, wanted - right[j])
+        at = place(left, 0, len(left), wanted - right[j])
         while at < half and left[at] == wanted - right[j]:
             found += 1
             if found > MOST_SOLUTIONS:
@@ -229,7 +216,7 @@ def _of_few(value, most, wanted, few, effort, low, high):  # type: ignore[no-unt
     order = _order(sums)
     ordered, count, found = sums[order], np.zeros(N, np.int64), 0
     for j in range(p):
-        at = _place(ordered, wanted - sums[j])
+        at = place(ordered, 0, len(ordered), wanted - sums[j])
         while at < p and ordered[at] == wanted - sums[j]:
             i = order[at]
             at += 1

@@ -12,7 +12,7 @@ from fedtrees.attacks.evidence.marginals import nearest
 from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior, mass_of
 from fedtrees.attacks.timberstrike.nearest import nearest_rows
 from fedtrees.core.schema import Schema, Table
-from fedtrees.trees.jit import kernel
+from fedtrees.trees.jit import kernel, place
 
 Floats = NDArray[np.float64]
 
@@ -122,18 +122,6 @@ def nearest_told(
 
 
 @kernel
-def _first(values: NDArray[np.float32], begin: int, end: int, x: float) -> int:
-    """Return where the first of sorted values is that is not below x."""
-    while begin < end:
-        middle = (begin + end) // 2
-        if values[middle] < x:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
-
-
-@kernel
 def _move_to_told(
     X: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32],
     values: NDArray[np.float32], begin: NDArray[np.int64], out: NDArray[np.float32],
@@ -142,7 +130,7 @@ def _move_to_told(
     for f in range(X.shape[1]):
         start, end = begin[f, 0], begin[f, 1]
         for i in range(X.shape[0]):
-            above = end if np.isnan(X[i, f]) else _first(values, start, end, X[i, f])
+            above = end if np.isnan(X[i, f]) else place(values, start, end, X[i, f])
             for at in (above - 1, above):
                 if start <= at < end and low[i, f] <= values[at] < high[i, f]:
                     out[i, f] = values[at]
@@ -206,7 +194,7 @@ def _draw_own(
             continue
         if whole and np.floor(out[i]) >= low[i]:
             out[i] = np.floor(out[i])
-        first, last = _first(values, start, end, lo[i]), _first(values, start, end, hi[i])
+        first, last = place(values, start, end, lo[i]), place(values, start, end, hi[i])
         own = (1 - UNIFORM_SHARE) * (last - first) / (end - start)
         flat = UNIFORM_SHARE * ((high[i] - low[i]) / span if span > 0 else 0.0)
         if last > first and u[i] * (own + flat) < own:
@@ -224,7 +212,7 @@ def _draw_told(
             if k > 0 and u[i] < UNIFORM_SHARE:
                 break
             start, end = begin[k], begin[k + 1]
-            first, last = _first(values, start, end, lo[i]), _first(values, start, end, hi[i])
+            first, last = place(values, start, end, lo[i]), place(values, start, end, hi[i])
             if last > first:
                 out[i] = values[min(first + int(pick[i] * (last - first)), end - 1)]
 

@@ -28,6 +28,18 @@ def readonly(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+@kernel
+def place(ascending: NDArray[Any], begin: int, end: int, x: float) -> int:
+    """Return where between two places the first of ascending numbers is that is not below x."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if ascending[middle] < x:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
 def _add_pair(typing: Any, sums: Any, slot: Any, g: Any, h: Any) -> Any:
     """Emit ``sums[slot] += (g, h)`` for a C-contiguous int64 array of shape (m, 2).
 

@@ -9,6 +9,7 @@ import pytest
 
 from fedtrees.attacks.evidence import evidence_of
 from fedtrees.attacks.evidence.readback.forms import Row, SumBounds, possible, read_counts
+from fedtrees.attacks.evidence.readback.likely import _weigh
 from fedtrees.attacks.evidence.readback.propagation import propagate
 from fedtrees.attacks.evidence.readback.read import first_trees, values_seen
 from fedtrees.attacks.evidence.readback.sources import members
@@ -247,3 +248,34 @@ def test_leaf_values_alone_tell_counts_where_the_sums_behind_them_were_rounded(s
     right = (counts == truth(shown, (others, shown.cuts))).all(axis=1)
     assert right.mean() >= share
     assert Lattice().run(view, np.random.default_rng(0)).claims == ()
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_counts_are_weighed_as_by_enumeration(size):
+    """The mean and variance of N and G over all counts, few rows erring in a way of their own."""
+    rng = np.random.default_rng(size)
+    for _ in range(40):
+        n0, n1, below0, below1 = rng.integers(0, rng.choice([6, 20]), 4)
+        first, last = (np.maximum(x, 0) for x in ([n0 - below0, n1 - below1], [n0 + 9, n1 + 9]))
+        unit = np.array([rng.uniform(0.2, 0.8), 1.0, rng.uniform(0.1, 0.25), 1e6])
+        lo, hi = (np.array([*ends, sum(ends), 0]) for ends in (first, last))
+        scale, step = rng.choice([0.1, 1.0, 30.0], 2), rng.choice([0.0, 0.5], 2)
+        error, variance = np.zeros((size, size, 2)), np.ones((size, size, 2)) * scale
+        error[:-1, :-1] = rng.normal(size=(size - 1, size - 1, 2))
+        sent = np.array([(n0 + n1) * unit[0] - n1, (n0 + n1) * unit[2]]) + rng.normal(size=2)
+        prior = tuple(rng.uniform(0.02, 30, 2).tolist())
+        out = np.empty(4)
+        _weigh(lo, hi, unit, sent, error, variance, step, prior, out)
+
+        x = np.array([(a, b) for a in range(lo[0], hi[0] + 1) for b in range(lo[1], hi[1] + 1)])
+        n, at = x.sum(axis=1), np.where((x.max(axis=1) < size)[:, None], x, size - 1)
+        value = np.stack([n * unit[0] - x[:, 1], n * unit[2]], axis=1)
+        v = variance[at[:, 0], at[:, 1]] + step**2 / 12
+        off = sent - value - np.where((x.max(axis=1) < size)[:, None], error[at[:, 0], at[:, 1]], 0)
+        log = -(x * np.log1p(1 / np.array(prior))).sum(axis=1)
+        log -= 0.5 * (off**2 / v + np.log(v)).sum(axis=1)
+        weight = np.exp(log - log.max())
+        told = np.stack([n, value[:, 0]], axis=1)
+        mean = weight @ told / weight.sum()
+        square = weight @ told**2 / weight.sum()
+        np.testing.assert_allclose(out, [*mean, *(square - mean**2)], rtol=1e-6, atol=1e-6)
