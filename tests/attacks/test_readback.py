@@ -259,9 +259,8 @@ def test_counts_are_weighed_as_by_enumeration(size):
         first, last = (np.maximum(x, 0) for x in ([n0 - below0, n1 - below1], [n0 + 9, n1 + 9]))
         unit = np.array([rng.uniform(0.2, 0.8), 1.0, rng.uniform(0.1, 0.25), 1e6])
         lo, hi = (np.array([*ends, sum(ends), 0]) for ends in (first, last))
-        scale, step = rng.choice([0.1, 1.0, 30.0], 2), rng.choice([0.0, 0.5], 2)
-        error, variance = np.zeros((size, size, 2)), np.ones((size, size, 2)) * scale
-        error[:-1, :-1] = rng.normal(size=(size - 1, size - 1, 2))
+        step, error = rng.choice([0.0, 0.5], 2), rng.normal(size=(size, size, 2))
+        variance = rng.choice([0.1, 1.0, 30.0], 2) * rng.uniform(0.5, 2, error.shape)
         sent = np.array([(n0 + n1) * unit[0] - n1, (n0 + n1) * unit[2]]) + rng.normal(size=2)
         prior = tuple(rng.uniform(0.02, 30, 2).tolist())
         out = np.empty(4)
