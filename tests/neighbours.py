@@ -19,6 +19,7 @@ from fedtrees.core.aggregation import agreed, summands
 from fedtrees.core.channel import Share
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
+from fedtrees.core.messages import closed
 from fedtrees.core.network import IdealSum
 from fedtrees.defenses import label_noise, settled_cuts
 from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
@@ -246,7 +247,8 @@ class Moved:
         """Return the epsilon of all that a guarantee speaks of; infinite where it differs bare."""
         cuts = getattr(said, "unit", "") == "cuts"
         trusted = {role.rstrip("s") for role in getattr(said, "trusted", "").split("+")}
-        told = [_told(run, self.owner, trusted, cuts) for run in self.runs]
+        rows = "rows" in getattr(said, "unprotected", "")
+        told = [_told(run, self.owner, trusted, cuts, rows) for run in self.runs]
         return math.inf if told[0] != told[1] else self.cuts if cuts else self.noisy
 
     def contradicts(self):
@@ -290,14 +292,18 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     return Moved(tuple(runs), owner, noisy, tape.pure["cuts"])
 
 
-def _told(run, owner, trusted, cuts):
-    """Return what others than the owner of a row and whoever is trusted were told."""
+def _told(run, owner, trusted, cuts, rows):
+    """Return what others than the owner of a row and whoever is trusted were told.
+
+    Where the number of ``rows`` is not protected, not how much is sealed.
+    """
     roles = run.transcript.roles
     return [
         (d.sender, others, encode(d.message))
         for d in run.transcript
         if (others := [r for r in d.receivers if r != owner and roles[r] not in trusted])
         and (not cuts or type(d.message) in CUT_MESSAGES)
+        and not (rows and closed(d.message))
     ]
 
 

@@ -48,6 +48,7 @@ MECHANISMS = (
     ("vertical-forest", "lp-mst[epsilon=1]"),
     (_COLUMNS, "grafting-ldp[epsilon=1]"),
     ("fedsgd-mlp", "dp-sgd[epsilon=1]"),
+    ("vertical-regression", "dp-gd[epsilon=1,parties=2]"),
 )
 NOISE = {"1": 1, "1/2": 2, "1/4": 4, "1/16": 16}
 _FEWER = 16  # of the trainings, in repetitions: the level of a bound is the same

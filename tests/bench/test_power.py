@@ -20,7 +20,7 @@ from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.privacy.quantiles import log_chance, private_quantiles
 
 # What takes more canaries than a test has time for, or cannot be refuted: it spends without bound.
-_LATER = ("secure-sum", "min-bin", "laplace-gradient", "dp-sgd")
+_LATER = ("secure-sum", "min-bin", "laplace-gradient", "dp-sgd", "dp-gd")
 QUICK = [(p, d) for p, d in MECHANISMS if not any(name in d for name in _LATER)]
 CLAIM_1 = "laplace-hist[epsilon=1,calibrated=true]"
 
@@ -44,6 +44,11 @@ def test_all_of_the_noise_is_not(protocol, defense):
 @pytest.mark.extra("torch")
 def test_a_sixteenth_of_a_step_of_dp_sgd_is_refuted():
     assert audited("fedsgd-mlp", "dp-sgd[epsilon=1]", 16, 0, fewer=8).refuted
+
+
+def test_a_sixteenth_of_the_noise_of_dp_gd_is_refuted_and_all_is_not():
+    cells = [audited("vertical-regression", "dp-gd[epsilon=1]", k, 0, 8) for k in (16, 1)]
+    assert [cell.refuted for cell in cells] == [True, False]
 
 
 def test_sums_that_alone_are_opened_tell_less():

@@ -28,6 +28,8 @@ PROTOCOLS = {
     "mechanism=geometric,published,majority;noise=central,distributed]",
     "secureboost": "[trees=1,2;max_depth=2;crypto=ideal]",
     "vertical-forest": "[trees=2;max_depth=2;crypto=ideal]",
+    "vertical-regression": "[rounds=1,4;lr=0.1,5.0;degree=1,3;fake=0,2;intercept=true,false;"
+    "statistics=public,public,own;batch=0,0,2]",
 }
 DEFENSES = {
     "split-only": "",
@@ -49,9 +51,10 @@ DEFENSES = {
     "grafting-ldp": "[epsilon=1.0;stages=2]",
     "id-lmid": "[xi=0.3,0.6]",
     "reduced-leakage": "[trees=1]",
+    "dp-gd": "[epsilon=0.5,4.0;clip=0.3,2.0;parties=2,3]",
 }
 OVER_ROWS = tuple(DEFENSES)[:14]
-OVER_COLUMNS = tuple(DEFENSES)[14:]
+OVER_COLUMNS = tuple(DEFENSES)[14:-1]
 REFUSED = "refused"
 
 
@@ -82,18 +85,20 @@ def tiny(rng, layout):
 def once(seed):
     """Return what became of one random composition, and what contradicts its claims."""
     rng = np.random.default_rng(seed)
-    name = str(rng.choice(list(PROTOCOLS), p=[0.35, 0.25, 0.1, 0.1, 0.1, 0.1]))
+    name = str(rng.choice(list(PROTOCOLS), p=[0.32, 0.22, 0.1, 0.1, 0.1, 0.1, 0.06]))
     try:
         protocol = register.make("protocol", parse_grid(drawn(name, PROTOCOLS[name], rng))[0])
     except UsageError:  # some noise cannot be shared
         return REFUSED, []
-    pool = OVER_COLUMNS if protocol.layout == "vertical" else OVER_ROWS
+    labels = protocol.layout == "vertical" and name != "vertical-regression"
+    pool = OVER_COLUMNS if labels else OVER_ROWS if protocol.layout != "vertical" else ["dp-gd"]
     names = rng.choice(pool, min(len(pool), int(rng.integers(1, 5))), replace=False)
     text = "+".join(drawn(n, DEFENSES[n], rng) for n in names)
     held, schema = tiny(rng, protocol.layout)
     owner = str(rng.choice([h for h in held if held[h].y is not None and len(held[h])]))
-    labels = protocol.layout == "vertical"
     without = with_other_label(held, owner, 2) if labels else without_last_row(held, owner)
+    if pool == ["dp-gd"]:  # a row is one of every party's
+        without = without_last_row(without, "passive-1")
     try:
         found = moved(protocol, (held, without), schema, make_defense(parse_one(text)), owner, seed)
     except (UsageError, DataError, UnguardedMessageError, MissingPartyError):

@@ -1,7 +1,9 @@
 """`vertical-regression`: vertical gradients, which an arbiter decrypts."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 from typing import Any, ClassVar
 
@@ -46,6 +48,7 @@ from fedtrees.messages.regression import (
     stepped,
 )
 from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.regression.canaries import RegressionCanaries
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, check_columns_held
 from fedtrees.sealing.ideal import MODES, sealing
@@ -155,6 +158,17 @@ class VerticalRegression(RegressionParams, Protocol):
             opened = OpenedVector(party, message.round, packed(values))
             found.append(Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder"))
         return found
+
+    def worst_case(
+        self, defense: Composition
+    ) -> tuple[VerticalRegression, RegressionCanaries] | None:
+        """Take weights past their bounds, round by round: residuals are largest there."""
+        bounds = defense.row_bounds
+        far = replace(
+            self, kind="logistic", degree=1, lr=1e3, alpha=0.0, rounds=8, batch=0, fake=0,
+            intercept=False, statistics="public", bits=24,
+        )  # fmt: skip
+        return None if bounds is None else (far, RegressionCanaries(bounds))
 
     def check(self, schema: Schema) -> None:
         """Refuse several classes."""
