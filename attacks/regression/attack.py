@@ -20,11 +20,15 @@ from fedtrees.core.guess import Claim, Entries, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.messages.regression import standardised
+from fedtrees.guessing.entries import regressed
+from fedtrees.messages.regression import ColumnScales, Gradient, standardised
 
 ARITHMETIC = ("exact", "float64")
 #: Of the length that asked weights say, how far the one that scores say may be off.
 AGREE = 1e-3
+#: Of a column's deviation, how far off known values and own columns are, and less: where errors are
+#: that large, one more of them tells too little.
+LIKELY = 0.3
 
 
 @register.attack("regression-inversion")
@@ -55,7 +59,7 @@ class RegressionInversion(Attack):
     def inapplicable(self, view: View) -> Reason | None:
         """Return what a view lacks: gradients, directions, rounds."""
         if colluding(view):
-            return None if opened_claims(view) else Reason("few-rounds-of-labels")
+            return None if opened_claims(view) else Reason("one-round")
         if averages(view) and common_scales(view) is not None:
             return _why_not_rows(view)
         read = ColumnsView.of(view)
@@ -82,13 +86,39 @@ class RegressionInversion(Attack):
         with gmpy2.context(gmpy2.get_context(), precision=6 * int(view.parameters["bits"]) + 128):
             if averages(view):
                 return self._rows(view)
-            return self._columns(view)
+            return self._columns(view, rng)
 
-    def _columns(self, view: View) -> Guess:
-        """Invert a vertical regression."""
+    def _columns(self, view: View, rng: np.random.Generator) -> Guess:
+        """Invert a vertical regression.
+
+        Where a defense acts on gradients, once more with as much error again: by that the others'
+        columns are off. What own columns and known values make likely is claimed if it is nearer.
+        """
         read, precise = ColumnsView.of(view), self.arithmetic == "exact"
         assert read is not None
-        found = rotated(view, read, precise, asked_weights(view, read, precise))
+        weights = asked_weights(view, read, precise)
+        values, notes = self._inverted(view, read, weights)
+        law = view.channel(Gradient, "values", "arbiter")
+        blind = False
+        if law is not None and not notes["exact"]:
+            variance = float(law.error(np.zeros(1))[1][0])
+            again, _ = self._inverted(view, read.shaken(variance, rng), weights)
+            off = [((values[s.party] - again[s.party]) / np.where(s.scale > 0, s.scale, np.inf))
+                   for s in read.others]  # fmt: skip
+            total = sum(float((x**2).sum()) for x in off)
+            blind = total > 2 * LIKELY**2 * len(off[0]) * read.hidden
+        if blind:
+            values = {s.party: _likely(view, s) for s in read.others}
+        ids = view.own[0].ids
+        claims = [_claim(s.party, ids, s.columns, values[s.party]) for s in read.others]
+        return Guess(tuple(claims), notes | {"submits_blind": float(blind)})
+
+    def _inverted(
+        self, view: View, read: ColumnsView, weights: Reals | None
+    ) -> tuple[dict[str, NDArray[np.float64]], dict[str, float]]:
+        """Return what others hold, float64, shape (m, c) each, and notes."""
+        precise = self.arithmetic == "exact"
+        found = rotated(view, read, precise, weights)
         n, direction = read.hidden, found.direction
         if direction is not None and found.weights is not None:
             apart = abs(float(norm(direction)) - float(norm(found.weights)))
@@ -113,23 +143,17 @@ class RegressionInversion(Attack):
             return spread + _outside(s.mean[k] + s.scale[k] * x.astype(np.float64), ranges[j])
 
         best, count = _best(found.L, known, direction, cost, precise, found.L.shape[1] == n)
-        claims = []
-        for s in read.others:
-            values = np.repeat(s.mean[None], len(ids), axis=0)
-            for j, (owner, k) in enumerate(where):
-                if owner is s and j in best.columns:
-                    x = (found.L @ best.columns[j]).astype(np.float64)
-                    values[:, k] = s.mean[k] + s.scale[k] * x
-            claims.append(_claim(s.party, ids, s.columns, values))
-        return Guess(
-            tuple(claims),
-            {
-                "exact": float(found.exact),
-                "directions": float(found.L.shape[1]),
-                "hidden_columns": float(n),
-                "solutions": float(count),
-            },
-        )
+        told = {s.party: np.repeat(s.mean[None], len(ids), axis=0) for s in read.others}
+        for j, (s, k) in enumerate(where):
+            if j in best.columns:
+                x = (found.L @ best.columns[j]).astype(np.float64)
+                told[s.party][:, k] = s.mean[k] + s.scale[k] * x
+        return told, {
+            "exact": float(found.exact),
+            "directions": float(found.L.shape[1]),
+            "hidden_columns": float(n),
+            "solutions": float(count),
+        }
 
     def _rows(self, view: View) -> Guess:
         """Invert a horizontal regression."""
@@ -164,6 +188,17 @@ class RegressionInversion(Attack):
         claim = _claim(victim, ids, np.arange(len(mean)), X)
         notes = {"directions": float(L.shape[1]), "solutions": float(count)}
         return Guess((claim,), notes)
+
+
+def _likely(view: View, s: ColumnScales) -> NDArray[np.float64]:
+    """Return what known values and own columns make of a party's columns, shape (m, c)."""
+    values = np.repeat(s.mean[None], len(view.own[0].ids), axis=0)
+    if view.entries is not None:
+        places = {c: k for k, c in enumerate(s.columns.tolist())}
+        ends = {c: (float(s.mean[k]), float(s.scale[k])) for c, k in places.items()}
+        for c, likely in regressed(ends, view.entries, view.own[0], together=True).items():
+            values[:, places[c]] = likely
+    return values
 
 
 def _why_not_rows(view: View) -> Reason | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from fedtrees.attacks.regression.modular import rank, solved
 from fedtrees.core.view import View
-from fedtrees.messages.fixed_point import Integers, integers, unpacked
+from fedtrees.messages.fixed_point import Integers, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (
     SIGMOID_BITS,
     ColumnScales,
@@ -87,6 +87,17 @@ class ColumnsView:
         others = tuple(s for s in scales if s.party not in view.principals)
         batches = batches_of(len(noted.target), view.parameters["batch"])
         return cls(noted, tuple(designs), others, rounds, batches)
+
+    def shaken(self, variance: float, rng: np.random.Generator) -> ColumnsView:
+        """Return the same with so much more error in every gradient."""
+
+        def moved(m: Gradient) -> Gradient:
+            values = unpacked(m.values)
+            error = encoded(rng.normal(0.0, variance**0.5, values.shape), m.bits)
+            return replace(m, values=packed(values + error))
+
+        designs = (replace(d, gradients=tuple(map(moved, d.gradients))) for d in self.designs)
+        return replace(self, designs=tuple(designs))
 
     @property
     def values(self) -> Integers:

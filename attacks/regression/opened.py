@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from fedtrees.attacks.regression.columns import (
     SCORE_BITS,
@@ -22,9 +23,15 @@ from fedtrees.messages.regression import (
     ColumnScales,
     Gradient,
     OpenedVector,
-    moments,
+    limited,
+    shortened,
     standardised,
 )
+
+Floats = NDArray[np.float64]
+
+#: How much less equal factors count than that columns add up to 0.
+_EASE = 1e-2
 
 
 def colluding(view: View) -> bool:
@@ -37,8 +44,8 @@ def opened_claims(view: View) -> list[Claim]:
     """Return labels, where nobody here has them, and the columns that weights tell.
 
     Scores are linear in the columns, ``z = X W``; the arbiter told everybody's gradients, which
-    give weights. As many rounds as a party has columns, and the first, at which weights are zero,
-    are enough: no value has to be known, and numbers are whole.
+    give weights, with noise or without. As many rounds as a party has columns, and the first, at
+    which weights are zero, are enough: no value has to be known, and numbers are whole.
     """
     vectors = {(m.party, m.round): unpacked(m.values) for _, m in view.messages(OpenedVector)}
     residuals = [vectors["", k] for k in range(1 + max(r for p, r in vectors if not p))]
@@ -81,26 +88,27 @@ def _weights(view: View, name: str, rows: int, rounds: int) -> Integers:
 def _own_scores(view: View, rounds: int) -> Any:
     """Return what the principals' columns bring to the scores, shape (m, rounds)."""
     total: Any = 0
+    b, bounds = int(view.parameters["bits"]), view.defense.row_bounds
     scales = [m for _, m in view.messages(ColumnScales)]
     for held in view.own:
-        name = next(s.party for s in scales if np.array_equal(s.columns, held.columns))
-        design = standardised(held.X, *moments(held.X), int(view.parameters["bits"]))
-        total = total + design @ _weights(view, name, len(design), rounds)
+        told = next(s for s in scales if np.array_equal(s.columns, held.columns))
+        design = shortened(standardised(held.X, told.mean, told.scale, b), b, bounds)
+        scores = design @ _weights(view, told.party, len(design), rounds)
+        total = total + limited(scores, 2 * b, bounds)
     return total
 
 
 def _columns(view: View, name: str, W: Integers, Z: Integers) -> list[Claim]:
-    """Claim a party's columns, none where rounds do not tell them apart."""
-    b, ids = int(view.parameters["bits"]), view.own[0].ids
-    there = np.flatnonzero(np.any(W != 0, axis=1))  # of constant columns weights stay zero
-    if not len(there) or rank(W[there].T) < len(there):
-        return []
-    found = solved(W[there].T, Z.T, b + SCORE_BITS)
-    if found is None:
+    """Claim a party's columns, none where no round tells of them."""
+    ids = view.own[0].ids
+    told = next((m for _, m in view.messages(ColumnScales) if m.party == name), None)
+    there = np.any(W != 0, axis=1)  # of constant columns weights stay zero, but for noise
+    if told is not None:
+        there &= told.scale > 0
+    if not there.any():
         return []
     X = np.zeros((len(ids), len(W)))
-    X[:, there] = decoded(found.T, b)
-    told = next((m for _, m in view.messages(ColumnScales) if m.party == name), None)
+    X[:, there] = _rows(view, W[there], Z, told)
     if told is not None:
         return [_claim(name, ids, told.columns, told.mean + told.scale * X)]
     mine = np.concatenate([held.columns for held in view.own])
@@ -113,18 +121,72 @@ def _columns(view: View, name: str, W: Integers, Z: Integers) -> list[Claim]:
     return [_claim(name, ids, columns[ready], values)]
 
 
+def _rows(view: View, W: Integers, Z: Integers, told: ColumnScales | None) -> Floats:
+    """Return rows of standardised columns by their scores in all rounds, float64, shape (m, c).
+
+    A score at the bound of a defense is left out. Rows of which fewer rounds tell than there are
+    columns are the shortest that fit; those that a defense shortened are stretched.
+    """
+    b, bounds = int(view.parameters["bits"]), view.defense.row_bounds
+    inside = np.ones(Z.shape, dtype=bool)
+    if bounds is not None:
+        inside = abs(Z) < limited(np.array([1 << 200], dtype=object), 2 * b, bounds)
+    inside &= np.any(W != 0, axis=0)
+    X, told_in_full = np.zeros((len(Z), len(W))), 0
+    rounds, of = np.unique(inside, axis=0, return_inverse=True)
+    for k, these in enumerate(rounds):
+        A, rows = W[:, these].T, np.flatnonzero(of.ravel() == k)
+        B = Z[np.ix_(rows, np.flatnonzero(these))].T
+        found = solved(A, B, b + SCORE_BITS) if rank(A) == len(W) else None
+        if found is not None:
+            X[rows] = decoded(found.T, b)
+            told_in_full += len(rows)
+        elif these.any():
+            X[rows] = np.linalg.lstsq(decoded(A, b), decoded(B, 2 * b), rcond=None)[0].T
+    if bounds is None:
+        return X
+    own = told is not None and not told.declared
+    return X * _stretch(X, bounds[0], own, float(2 * told_in_full > len(X)))[:, None]
+
+
+def _stretch(X: Floats, norm: float, standardised: bool, squares: float) -> Floats:
+    """Return how much longer rows were that were shortened to a norm, 1 or more, shape (m,).
+
+    Where columns are ``standardised`` by their own values, they add up to 0, and their squares,
+    which have so much weight, to the number of rows: least squares, from equal factors.
+    """
+    m, c = X.shape
+    short, factor = np.linalg.norm(X, axis=1) >= norm * (1 - 1e-9), np.ones(len(X))
+    if not short.any():
+        return factor
+    length = (X**2).sum(axis=1)
+    alike = np.sqrt(max(m * c - length[~short].sum(), 0.0) / length[short].sum())
+    factor[short] = near = np.full(int(short.sum()), max(alike, 1.0))
+    A, rest, left = X[short].T, X[~short].sum(axis=0), m - (X[~short] ** 2).sum(axis=0)
+
+    def off(f: Floats) -> Floats:
+        ends = A @ f + rest, squares / 2 * (A**2 @ f**2 - left)
+        return np.concatenate([*ends, _EASE * (f - near)])
+
+    def slopes(f: Floats) -> Floats:
+        return np.vstack([A, squares * A**2 * f, _EASE * np.eye(len(f))])
+
+    if standardised:
+        factor[short] = least_squares(off, near, slopes, bounds=(1 - 1e-9, np.inf)).x
+    return factor
+
+
 def _raw(view: View, column: int, x: NDArray[np.float64], held: LocalData) -> Any:
-    """Return values of a standardised column: by two that are known, or the declared range."""
+    """Return values of a standardised column: by those that are known, or the declared range."""
     e = view.entries
     if e is not None:
         row_of = {i: k for k, i in enumerate(held.ids.tolist())}
         mine = [k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of]
         at = x[[row_of[int(e.ids[k])] for k in mine]]
         if len(mine) > 1 and np.ptp(at) > 0:
-            low, high = at.argmin(), at.argmax()
             value = e.values[mine].astype(np.float64)
-            slope = (value[high] - value[low]) / (at[high] - at[low])
-            return value[low] + slope * (x - at[low])
+            slope = (at - at.mean()) @ (value - value.mean()) / ((at - at.mean()) ** 2).sum()
+            return value.mean() + slope * (x - at.mean())
     ends = view.schema.features[column].declared_range
     if ends is None or not np.ptp(x) > 0:
         return None

@@ -11,12 +11,11 @@ from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Entries
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
+from fedtrees.guessing.entries import regressed
 from fedtrees.metrics.metric import Case, Metric, Score
 
 #: Of a column's standard deviation: what counts as found, and what as close (as in RA).
 FOUND, CLOSE = 1e-6, 0.319
-#: Of blind guesses by own columns: of standardised columns, a ridge for every known value.
-RIDGE = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,36 +147,12 @@ def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:
 def _regressed(
     truth: VictimsEntries, told: KnownEntries, own: LocalData, together: bool = False
 ) -> NDArray[np.float64]:
-    """Return ridge regressions of every column on own columns of the same rows.
-
-    Together: first all standardised columns at once along the own columns' first principal
-    component, as columns of a table go along with each other; then what is left, column by column.
-    """
-    guess = truth.mean.copy()
-    Z = own.X.astype(np.float64)
-    spread = np.nanstd(Z, axis=0)
-    Z = np.nan_to_num((Z - np.nanmean(Z, axis=0)) / np.where(spread > 0, spread, 1.0))
-    place = {i: k for k, i in enumerate(own.ids.tolist())}
-    shared = np.zeros(Z.shape[1])
-    if together:
-        _, first = np.unique(truth.feature, return_index=True)
-        units = {truth.feature[k]: (truth.mean[k], truth.spread[k]) for k in first}
-        known = [k for k, f in enumerate(told.columns.tolist()) if f in units and units[f][1] > 0]
-        known = [k for k in known if told.ids[k] in place]
-        along = np.linalg.svd(Z, full_matrices=False)[2][0]
-        along /= max(float((Z @ along).std()), 1e-9)
-        x = Z[[place[told.ids[k]] for k in known]] @ along
-        pairs = [(told.values[k], *units[told.columns[k]]) for k in known]
-        z = np.array([(value - mean) / spread for value, mean, spread in pairs])
-        shared = along * (x @ z) / (x @ x + RIDGE)
-    for feature in np.unique(truth.feature).tolist():
-        mine = [k for k in np.flatnonzero(truth.feature == feature) if truth.ids[k] in place]
-        given = [k for k in np.flatnonzero(told.columns == feature) if told.ids[k] in place]
-        if not mine or not (given or together):
-            continue
-        A = Z[[place[told.ids[k]] for k in given]]
-        mean, common = truth.mean[mine[0]], truth.spread[mine[0]] * shared
-        rest = told.values[given] - mean - A @ common
-        slope = common + A.T @ np.linalg.solve(A @ A.T + RIDGE * np.eye(len(A)), rest)
-        guess[mine] = mean + Z[[place[truth.ids[k]] for k in mine]] @ slope
+    """Return `regressed` in every cell of a row that own columns are known of, else the mean."""
+    features, first = np.unique(truth.feature, return_index=True)
+    ends = zip(features.tolist(), truth.mean[first], truth.spread[first], strict=True)
+    values = regressed({f: (float(mean), float(s)) for f, mean, s in ends}, told, own, together)
+    place, guess = {i: k for k, i in enumerate(own.ids.tolist())}, truth.mean.copy()
+    for k, (i, feature) in enumerate(zip(truth.ids.tolist(), truth.feature.tolist(), strict=True)):
+        if i in place and feature in values:
+            guess[k] = values[feature][place[i]]
     return guess

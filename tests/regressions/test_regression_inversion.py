@@ -1,5 +1,7 @@
 """Inversion of regressions: exact where messages are, and honest where they are not."""
 
+from dataclasses import replace
+
 import gmpy2
 import numpy as np
 import pytest
@@ -193,12 +195,31 @@ def test_an_arbiter_and_anybody_open_everything(more):
     scores, _, _ = inverted(run, held, "arbiter+active")
     assert scores["entries"] == 1
     few = trained("vertical-regression[rounds=4]", held, schema)  # of four columns
-    assert "one round more" in str(ATTACK.inapplicable(seen(few, held, "arbiter+active")[0]))
+    scores, _, _ = inverted(few, held, "arbiter+active")
+    assert 0 < scores["relative_error"] < 1
+    one = trained("vertical-regression[rounds=1]", held, schema)
+    assert "two rounds" in str(ATTACK.inapplicable(seen(one, held, "arbiter+active")[0]))
     view, _ = seen(run, held, "arbiter+passive[entries=6]")
     labels, _ = ATTACK.run(view, np.random.default_rng(0)).claims
     assert (labels.cluster == rows.y).all()
     scores, _, _ = inverted(run, held, "arbiter+passive[entries=6]")
     assert scores["entries"] == 1
+
+
+@pytest.mark.parametrize("told", ["own", "public"])
+@pytest.mark.parametrize("who", ["arbiter+active", "arbiter+passive[entries=12]"])
+def test_an_arbiter_and_anybody_read_what_dp_gd_left_of_rows(told, who):
+    """Scores at their bound are left out; of rows that were shortened the direction is told."""
+    rows, schema = table(16, 7, 6)
+    schema = replace(schema, features=tuple(replace(f, low=-60, high=60) for f in schema.features))
+    held = by_columns(rows, 3)
+    spec = f"vertical-regression[rounds=30,statistics={told}]"
+    for clip, least, off in ((6, 1.0, 1e-3), (1.5, 0.0, 0.5)):
+        run = trained(spec, held, schema, f"dp-gd[epsilon=50,clip={clip},parties=2]")
+        scores, _, _ = inverted(run, held, who)
+        assert scores["entries"] >= least
+        assert scores["relative_error"] < off
+        assert scores["entries_close"] > 0.6
 
 
 def test_batches_in_turn_are_read_without_columns_of_coins():
