@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
+from fedtrees.attacks.orders.expected import common_ranks, expected_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnRanks, Guess
 from fedtrees.core.reasons import Reason
@@ -34,7 +34,8 @@ class SplitOrdering(Attack):
     active party need not guess paths: owners told it who goes left at each split. All splits of a
     column, over all trees, leave a row an interval of bins. How many rows are in a bin is known
     from the sums that were opened at roots; so it is an interval of ranks. Where in it, own columns
-    and labels say (`expected_ranks`). Sums tell more (`linear-reconstruction`).
+    and labels say (`expected_ranks`); a column without a split is guessed in the order that they
+    and the split ones have in common. Sums tell more (`linear-reconstruction`).
 
     `own_columns`: Whether they do; else the guess is the middle of the interval.
     """
@@ -60,6 +61,12 @@ class SplitOrdering(Attack):
             if self.own_columns:
                 rank = expected_ranks(known, at.low, at.high)
             claims.append(ColumnRanks(at.owner, column, ids, rank, at.low, at.high))
+        if self.own_columns:
+            common = common_ranks(np.column_stack([known, *(c.rank - 0.5 for c in claims)]))
+            whole = np.ones(len(ids))
+            for column, owner in sorted(owners_of_others(view).items()):
+                if column not in bounds:
+                    claims.append(ColumnRanks(owner, column, ids, common, 0 * whole, whole))
         return Guess(tuple(claims))
 
 
@@ -69,11 +76,11 @@ def _bounds(view: View) -> dict[int, Told]:
     Where bins are each node's own, a split still tells that rows on the right have as many rows
     below them as are on its left, and the other way round.
     """
-    own, owners = {int(c) for held in view.own for c in held.columns}, _owners(view)
+    owners = owners_of_others(view)
     shares = cumulative(view)
     found: dict[int, Told] = {}
     for split in _splits(view):
-        if split.column in own or split.column not in owners:
+        if split.column not in owners:
             continue
         if split.column not in found:
             whole = np.zeros(view.n_rows)
@@ -89,9 +96,11 @@ def _bounds(view: View) -> dict[int, Told]:
     return found
 
 
-def _owners(view: View) -> dict[int, str]:
-    """Return who told of the bins of a column, by column."""
-    return {int(c): counts.party for _, counts in view.messages(BinCounts) for c in counts.columns}
+def owners_of_others(view: View) -> dict[int, str]:
+    """Return who told of the bins of a column that no principal has, by column."""
+    own = {int(c) for held in view.own for c in held.columns}
+    told = ((int(c), m.party) for _, m in view.messages(BinCounts) for c in m.columns)
+    return {column: party for column, party in told if column not in own}
 
 
 @dataclass(frozen=True, eq=False)

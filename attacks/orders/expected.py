@@ -59,6 +59,17 @@ def expected_ranks(
     return rank
 
 
+def common_ranks(known: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ranks, 0 to 1, along the first principal component of columns, which grow with it."""
+    spread = known.std(axis=0)
+    Z = (known - known.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    if not Z.any():
+        return np.full(len(known), 0.5)
+    weights = np.linalg.svd(Z, full_matrices=False)[2][0]
+    along = Z @ weights * (1.0 if weights.sum() >= 0 else -1.0)
+    return _centred_ranks(along) + 0.5
+
+
 def _truncated(
     mean: NDArray[np.float64], spread: float, low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -292,6 +292,20 @@ def _likely(seen: Seen, node: int, guide: Floats, rows: Floats, above: int | Non
     return mean, variance
 
 
+def _normal_posterior(surprise: Floats, off: Floats, prior: Floats, p: float) -> Moments:
+    """Return by how much means move, and variances, of two normal numbers of such variances.
+
+    What is known are their sum and ``p`` of the first less ``1 - p`` of the second, each off by so
+    much. Terms of one sign are added, whatever is exact. All float64, shape (C, 2).
+    """
+    (v, w), (a, b) = prior.T, off.T
+    q = 1 - p
+    whole = v * w + a * (p**2 * v + q**2 * w) + b * (v + w) + a * b
+    gain = np.array([[v * (b + q * w), v * (w + p * a)], [w * (b + p * v), -w * (v + q * a)]])
+    spread = np.stack([v * (a * b + w * b + q**2 * w * a), w * (a * b + v * b + p**2 * v * a)], -1)
+    return np.einsum("ikc,ck->ci", gain, surprise) / whole[:, None], spread / whole[:, None]
+
+
 def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) -> Moments:
     """Return what is likely of the rows of either class of bins, given their sums.
 
@@ -299,12 +313,8 @@ def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) 
     shares of a Dirichlet distribution nearly are. All float64, shape (C, 2).
     """
     A = np.array([[1.0, 1.0], [p, p - 1]])
-    inverse = np.einsum("ki,ck,kj->cij", A, 1 / off, A)
-    inverse[:, [0, 1], [0, 1]] += 1 / (mean + mean**2 / shape)
-    covariance = np.linalg.inv(inverse)
-    surprise = (raw - mean @ A.T) / off
-    near = mean + np.einsum("cij,kj,ck->ci", covariance, A, surprise)
-    spread = np.ascontiguousarray(covariance[:, [0, 1], [0, 1]])
+    near, spread = _normal_posterior(raw - mean @ A.T, off, mean + mean**2 / shape, p)
+    near = mean + near
     if np.sqrt(spread.max(initial=0.0)) > _WHOLE_ROWS:
         return np.maximum(near, 0.0), spread
     width = int(np.ceil(3 * np.sqrt(spread.max(initial=0.0)))) + 1

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from timberstrike_world import accuracy, structured
 
-from fedtrees.attacks.timberstrike.bins import _adding_up, _posterior
+from fedtrees.attacks.timberstrike.bins import _adding_up, _normal_posterior, _posterior
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -102,3 +102,23 @@ def test_what_bins_lack_of_their_node_goes_where_they_are_least_sure():
     found = _adding_up(np.array([3.0, 4.0, 0.0]), np.array([0.0, 1.0, 0.5]), 10.0)
     np.testing.assert_allclose(found, [3, 6, 1], atol=1e-6)
     np.testing.assert_allclose(_adding_up(np.array([3.0, 4.0]), np.ones(2), 0.0), 0, atol=1e-9)
+
+
+def test_a_count_that_is_exact_is_kept_beside_a_noisy_sum_of_many_rows():
+    """188 rows whose number alone is told: of a covariance by inversion no digit was right."""
+    off, prior = np.array([[1e-12, 6016.0]]), np.array([[83.0, 83.0]])
+    mean, _ = _posterior(np.array([[188.0, 120.5]]), off, prior, np.ones((1, 2)), 0.46)
+    assert mean.sum() == pytest.approx(188, abs=1e-6)
+    assert mean[0, 0] > mean[0, 1] > 10
+
+
+def test_two_normal_numbers_and_what_is_known_of_them():
+    rng, p = np.random.default_rng(0), 0.3
+    off, prior, surprise = rng.uniform(0.1, 9, (3, 40, 2))
+    A = np.array([[1, 1], [p, p - 1]])
+    precision = np.einsum("ki,ck,kj->cij", A, 1 / off, A)
+    precision[:, [0, 1], [0, 1]] += 1 / prior
+    covariance = np.linalg.inv(precision)
+    moved, variance = _normal_posterior(surprise, off, prior, p)
+    assert moved == pytest.approx(np.einsum("cij,kj,ck->ci", covariance, A, surprise / off))
+    assert variance == pytest.approx(covariance[:, [0, 1], [0, 1]])

@@ -53,3 +53,12 @@ def test_the_worst_defense_of_an_attack_is_named(tmp_path):
     (line,) = per_attack(paired(*sides))
     assert line[:5] == ["`joint`", "ra", "0.500", "0.500", "+0.000"]
     assert line[5:] == ["-0.100 (p, server, `hist-rounding[step=2]`)", "1 of 2"]
+
+
+def test_what_another_attack_took_over_counts_where_it_reads_more(tmp_path):
+    ranks = {"attack": "split-ordering", "metric": "rank_correlation"}
+    old = rows(tmp_path / "old", (0.8, 0.8), **ranks)
+    new = rows(tmp_path / "new", (0.5, 0.9), **ranks)
+    heir = rows(tmp_path / "heir", (0.7, 0.7), **ranks | {"attack": "linear-reconstruction"})
+    found = paired([old], [new, heir])
+    assert found["value_new"].tolist() == [0.7, 0.9]
