@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.grid import Grid
@@ -21,6 +23,8 @@ from fedtrees.guessing.wanted import spaced, wanted
 POOL = 4000
 # Rows drawn from declared ranges, where no rows and no cut points are known.
 FEW = 500
+# Thresholds that count as much as what is usual.
+FEW_CUTS = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +65,7 @@ class Basis:
             known = evidence.likely
             low, high = ranges_within(known, low, high)
         if use_prior and not len(known) and evidence.cuts is None:
-            known = rows_in_ranges(schema)
+            known = rows_in_ranges(schema, grid.edges)
         few = spaced(known, wanted(len(known)))
         trees = len(evidence.trees) if n_trees is None else n_trees
         sums = victim_sums(evidence, own, trees, evidence.own_inside and subtract)
@@ -103,11 +107,27 @@ class Basis:
         return replace(self, prior=replace(self.prior, recipe=recipe, pool=pool))
 
 
-def rows_in_ranges(schema: Schema) -> Table:
+def rows_in_ranges(
+    schema: Schema, thresholds: Sequence[NDArray[np.floating]] | None = None
+) -> Table:
     """Return likely rows for who knows neither rows nor cut points: draws from declared ranges.
 
-    None where no number has such a range.
+    None where no number has such a range. ``thresholds`` of trees, of each feature, are where rows
+    are: half of the draws are below their median, as far as they are many.
     """
     if not any(f.declared_range and not f.categories for f in schema.features):
         return Table.empty(schema)
-    return Draws(None, schema, FEW, np.random.default_rng(0)).of("low")[-1]
+    rows = Draws(None, schema, FEW, np.random.default_rng(0)).of("low")[-1]
+    X = rows.X.copy()
+    for f, feature in enumerate(schema.features):
+        cut = np.empty(0) if thresholds is None else thresholds[f][np.isfinite(thresholds[f])]
+        if feature.declared_range is None or feature.categories or not len(cut):
+            continue
+        low, high = feature.declared_range
+        u = np.clip((X[:, f].astype(np.float64) - low) / (high - low), 1e-6, 1.0)
+        usual, seen = (
+            float(np.clip(np.median(x), 0.02, 0.98)) for x in (u, (cut - low) / (high - low))
+        )
+        middle = (len(cut) * seen + FEW_CUTS * usual) / (len(cut) + FEW_CUTS)
+        X[:, f] = low + (high - low) * u ** (np.log(middle) / np.log(usual))
+    return Table(X, rows.y)

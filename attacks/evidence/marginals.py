@@ -97,9 +97,10 @@ def _of_ranks(n: int, own: int, noise: float) -> float:
     """Return what share of the variance of n rows' ranks among own rows is not noise.
 
     Of n rows drawn as m others were, the rank of a value is off by ``n q (1-q) (1 + n/m)``: on
-    average over values, n/6 (1 + n/m).
+    average over values, n/6 (1 + n/m). Without own rows by a tenth of the rows: more says no more
+    than the range of the values.
     """
-    drawn = n / 6 * (1 + n / (own + 1))
+    drawn = n / 6 * (1 + n / (own + 1)) if own else (n / 10) ** 2
     return drawn / (drawn + noise) if noise else 1.0
 
 
@@ -270,6 +271,15 @@ def shortest(low: NDArray[np.float64], high: NDArray[np.float64]) -> Floats:
     return out.astype(np.float32)
 
 
+def are_drawn(view: View) -> bool:
+    """Tell whether sketches are values that a mechanism drew: bins, if seen, tell columns better.
+
+    Between two values of a column it draws any number.
+    """
+    changes = view.changes(FeatureSketch, "points", "client")
+    return any(isinstance(c, Mechanism) and c.rank_error > 0 for c in changes)
+
+
 def _together(parts: Sequence[Column]) -> Column:
     values, group = np.unique(np.concatenate([p.values for p in parts]), return_inverse=True)
     counts = np.zeros(len(values), dtype=np.int64)
@@ -349,7 +359,8 @@ def likely_rows(
     """Return rows as the victims' may be, by `rows_with`; None unless every sketch is seen.
 
     They are as many as the victims' rows, but no more than own rows or `MOST_LIKELY_ROWS`. None,
-    too, where own rows say more of the victims' columns than noisy counts do. Of one ``owner``, who
+    too, where own rows, or declared ranges, say more of the victims' columns than noisy sketches
+    do. Of one ``owner``, who
     has so many ``rows``, its own sketch counts.
     """
     columns = columns_of(view).get(owner) if owner is not None else None
@@ -357,7 +368,8 @@ def likely_rows(
     if columns is None or not view.schema.classes:
         return None
     own = Table.empty(view.schema) if view.rows is None else view.rows
-    if len(own) and reliability(columns) < LEAST_RELIABLE:
+    drawn = any(c.points for c in columns)
+    if (len(own) or drawn) and reliability(columns) < LEAST_RELIABLE:
         return None
     of = max(_rows(columns), rows if alone else victims_rows(view))
     n = min(of, max(len(own), MOST_LIKELY_ROWS))

@@ -72,7 +72,7 @@ class Joint(Options, Attack):
     ) -> Guess:
         victims = victims_of(view, most=self.most)
         if victims:
-            victims = with_likely(victims, view, rng) if self.sketches else victims
+            victims = with_likely(victims, view, rng, bins=False) if self.sketches else victims
             # the sums that travel with clients' own trees are float32
             alone = replace(self, exact=self.exact and not victims[0].blocks)
             return union_of(

@@ -94,7 +94,7 @@ class TimberStrike(Options, Attack):
             victims = []  # of the rows of all there is one reconstruction
         if victims:
             if self.sketches and self.use_prior:
-                victims = with_likely(victims, view, rng)
+                victims = with_likely(victims, view, rng, bins=self.most == "histograms")
             return union_of(
                 victims, self.most, lambda e: reconstruct(e, view.rows, view.schema, self, rng)
             )
@@ -105,7 +105,9 @@ class TimberStrike(Options, Attack):
             evidence = as_published(evidence)
         if self.sketches and self.use_prior:
             likely = likely_rows(view, rng)
-            evidence = replace(evidence, likely=likely, sketched=all_sketched(view))
+            evidence = replace(
+                evidence, likely=likely, sketched=likely is not None and all_sketched(view)
+            )
         return reconstruct(evidence, view.rows, view.schema, self, rng)
 
 

@@ -19,7 +19,7 @@ from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, Shares, shares_of_values
 from fedtrees.attacks.evidence.counts import first_gradient
 from fedtrees.attacks.evidence.laws import law_of_shared
-from fedtrees.attacks.evidence.marginals import columns_of, likely_rows
+from fedtrees.attacks.evidence.marginals import are_drawn, columns_of, likely_rows
 from fedtrees.attacks.evidence.opened_leaves import EVERYONE, OTHERS, opened_leaves
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of, with_opened
 from fedtrees.core.guess import Guess, LeafCounts, Records
@@ -264,14 +264,21 @@ def _counted(victim: Victim, view: View) -> Victim:
     return replace(victim, late=late)
 
 
-def with_likely(victims: Sequence[Victim], view: View, rng: np.random.Generator) -> list[Victim]:
-    """Return the victims with rows that have the columns that each told, if it did."""
+def with_likely(
+    victims: Sequence[Victim], view: View, rng: np.random.Generator, *, bins: bool
+) -> list[Victim]:
+    """Return the victims with rows that have the columns that each told, if it did.
+
+    Where ``bins`` are read they tell columns better than what a mechanism drew.
+    """
     found = []
     for victim in victims:
         e = victim.evidence
         if victim.owner is not None and e.n_rows is not None and not victim.blocks:
-            likely = likely_rows(view, rng, victim.owner, e.n_rows)
-            e = replace(e, likely=likely, sketched=victim.owner in columns_of(view))
+            drawn = bins and e.histograms is not None and are_drawn(view)
+            likely = None if drawn else likely_rows(view, rng, victim.owner, e.n_rows)
+            told = likely is not None and victim.owner in columns_of(view)
+            e = replace(e, likely=likely, sketched=told)
         found.append(replace(victim, evidence=e))
     return found
 
