@@ -165,15 +165,16 @@ def measured(
 
 def main() -> None:
     """Run the study as a command and print its table; lines where reading scores lower last."""
-    options = options_of("evidence_read", "--tables")
-    tables = options.tables if options.tables != ["pima", "stroke"] else TABLES
+    asked = "--tables", "--trees", "--seeds"
+    options = options_of("evidence_read", *asked, tables=TABLES, seeds=len(SEEDS))
+    seeds, trees = range(options.seeds), options.trees
     lines = [
         line
-        for data in tables
+        for data in options.tables
         for seat in SEATS
         for defense in seat.defenses
         if seat.fits(defense)
-        for line in measured(data, seat, defense, data_dir=options.data_dir)
+        for line in measured(data, seat, defense, seeds, options.data_dir, trees=trees)
     ]
     header = (
         "table",

@@ -37,6 +37,7 @@ def options_of(
     name: str,
     *options: str,
     tables: Sequence[str] = ("pima", "stroke"),
+    seeds: int = 10,
     **choices: Sequence[str],
 ) -> Any:
     """Read the options of a study's command: --data-dir, and which others it has."""
@@ -49,7 +50,8 @@ def options_of(
         "--jobs": {"type": int, "default": default_workers()},
         "--fast": {"action": "store_true"},
         "--tables": {"nargs": "+", "default": list(tables)},
-        "--seeds": {"type": int, "default": 10},
+        "--seeds": {"type": int, "default": seeds},
+        "--trees": {"type": int, "default": 10},
         "--row-seeds": {"type": int, "default": 2},
         "--depths": {"nargs": "+", "type": int, "default": tuple(range(3, 9))},
     }
