@@ -115,13 +115,20 @@ def quoted(trials: Trials) -> str:
 
 
 def table(trials: Trials) -> str:
-    """Return a line per recipe: its cost, what rows and counts leave, what speaks against it."""
-    found = recommend(trials)
+    """Return a line per recipe: its cost, what rows and counts leave, what speaks against it.
+
+    Recipes that some table or adversary was not tried with are named below.
+    """
+    found, left = recommend(trials), list[str]()
     lines = [_line(UNDEFENDED, trials[UNDEFENDED], None, "")]
     for c in found.candidates:
+        if c.untested:
+            left.append(f"`{c.name}`")
+            continue
         reading = c.reason or ("holds" if c.shown else "may hold")
         lines.append(_line(c.name, trials[c.name], c, reading))
-    return markdown(HEADER, lines)
+    below = f"\n\nNot run everywhere: {listed(left)}." if left else ""
+    return markdown(HEADER, lines) + below
 
 
 def _line(name: str, tried: Sequence[Trial], c: Candidate | None, reading: str) -> list[str]:
