@@ -198,7 +198,7 @@ def _without_lone_trees(learner: Mapping[str, Any]) -> str:
         booster = learner["gradient_booster"]["model"]
         outputs = int(learner["learner_model_param"]["num_class"])
         alone = trees_alone(booster["tree_info"], outputs)
-    except (KeyError, TypeError, ValueError):  # what is wrong is told when the forest is read
+    except (KeyError, TypeError, ValueError, OverflowError):  # told when the forest is read
         return ""
     if not alone:
         return ""

@@ -5,6 +5,8 @@ how it ends, and that a copy which was written has the trees that were read.
 """
 
 import json
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,3 +198,15 @@ def test_a_process_that_is_killed_or_slow_is_a_reason(models, tmp_path, monkeypa
         monkeypatch.setattr(margins, "__file__", str(script))
         (found,) = margins_of(models[:1], rows)
         assert found.startswith(reason)
+
+
+@pytest.mark.parametrize("count", [float("inf"), float("nan"), "many", [2], None])
+def test_a_number_of_classes_that_is_none_ends_in_an_error_of_ours_or_is_not_needed(
+    tmp_path, count
+):
+    model = json.loads((Path(__file__).parent / "models/flower-1.41.0-cyclic.json").read_text())
+    model["learner"]["learner_model_param"]["num_class"] = count
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps(model))
+    with suppress(FedtreesError):
+        assert len(read_model(file).forest.trees) > 0

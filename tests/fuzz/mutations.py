@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,9 @@ def arrays_changed(data, rng):
     if how == 0:
         del arrays[name]
     elif how == 1:
-        arrays[name] = array.astype(chosen(rng, ["<i2", "<f4", "<f8", "<u8", "?", "<c8", "<U3"]))
+        with suppress(ValueError):  # of a text no number
+            kind = chosen(rng, ["<i2", "<f4", "<f8", "<u8", "?", "<c8", "<U3"])
+            arrays[name] = array.astype(kind)
     elif how == 2:
         arrays[name] = array[..., : int(rng.integers(3))] if array.ndim else array.reshape(1)
     elif how == 3:
