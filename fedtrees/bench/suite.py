@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.core.attack import contenders
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, did_you_mean, short
 from fedtrees.core.registry import register
 from fedtrees.core.rows import FORMULA, MOST_WHOLE
 from fedtrees.core.specs import (
@@ -83,7 +83,7 @@ class DataRef:
         known = {f.name for f in fields(cls)}
         for key, text in value.items():
             if key not in known:
-                raise UsageError(f"data has no key {key!r}{did_you_mean(key, known)}")
+                raise UsageError(f"data has no key {short(key)!r}{did_you_mean(key, known)}")
             texts = text if key in _LISTS and isinstance(text, (list, tuple)) else [text]
             for each in texts:
                 if not isinstance(each, str) or not _SOUND.fullmatch(each):
@@ -130,7 +130,7 @@ class Grid:
         known = {f.name for f in fields(cls)}
         for key in table:
             if key not in known:
-                raise UsageError(f"a grid has no key {key!r}{did_you_mean(key, known)}")
+                raise UsageError(f"a grid has no key {short(key)!r}{did_you_mean(key, known)}")
         read: dict[str, Any] = {}
         for key, value in table.items():
             items = list(value) if isinstance(value, (list, tuple)) else [value]
@@ -284,7 +284,7 @@ class Suite:
         known = {"name", "description", "seeds", "grid", "time_limit"}
         for key in table:
             if key not in known:
-                raise UsageError(f"unknown key {key!r}{did_you_mean(key, known)}")
+                raise UsageError(f"unknown key {short(key)!r}{did_you_mean(key, known)}")
         seeds = parse_seeds(table.get("seeds", 3))
         grids = table.get("grid")
         if not isinstance(grids, list) or not grids:
