@@ -360,8 +360,7 @@ def likely_rows(
 
     They are as many as the victims' rows, but no more than own rows or `MOST_LIKELY_ROWS`. None,
     too, where own rows, or declared ranges, say more of the victims' columns than noisy sketches
-    do. Of one ``owner``, who
-    has so many ``rows``, its own sketch counts.
+    do. Of one ``owner``, who has so many ``rows``, its own sketch counts.
     """
     columns = columns_of(view).get(owner) if owner is not None else None
     columns, alone = (pooled(view), False) if columns is None else (columns, True)

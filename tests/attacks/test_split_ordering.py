@@ -112,3 +112,16 @@ def test_scores_of_orders():
     assert "no victim has it" in metric.refuses(other, case)
     case = Case(held, training.transcript.roles, ("passive-1",), training.schema, None)
     assert {key[0] for key in metric.truth(case).columns} == {"active"}
+
+
+def test_columns_without_a_split_are_guessed_by_what_own_and_split_ones_have_in_common():
+    whole, _ = claims_of(BOOST.replace("max_depth=4", "max_depth=1"))
+    alone, _ = claims_of(BOOST.replace("max_depth=4", "max_depth=1"), own_columns=False)
+    split = {c.feature for c in alone}
+    unsplit = [c for c in whole if c.feature not in split]
+    assert unsplit
+    for claim in unsplit:
+        assert (claim.low == 0).all()
+        assert (claim.high == 1).all()
+        assert np.ptp(claim.rank) > 0.5
+        assert (claim.rank == unsplit[0].rank).all()

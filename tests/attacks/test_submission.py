@@ -11,6 +11,7 @@ from timberstrike_world import structured, world
 
 from fedtrees.attacks.evidence.basis import Basis, rows_in_ranges
 from fedtrees.attacks.evidence.boxes import open_boxes
+from fedtrees.attacks.evidence.marginals import are_drawn, likely_rows
 from fedtrees.attacks.evidence.submission import (
     HEARD_BY,
     Blind,
@@ -24,6 +25,7 @@ from fedtrees.bench.cells import Setting
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
@@ -377,3 +379,31 @@ def test_noisy_columns_and_few_trees_do_not_end_below_the_blind_baseline(
     principals = tuple(dict.fromkeys((who, "client-0")))
     gaps = [gap("wine", protocol, defense, principals, attack, seed) for seed in range(2)]
     assert np.mean(gaps) > -0.02
+
+
+def test_draws_from_ranges_lie_where_trees_split():
+    wide = Schema(
+        (Feature("x", low=0.0, high=10.0), Feature("y", low=2.0, high=4.0), Feature("z")), "t"
+    )
+    none = np.empty(0, np.float32)
+    usual = rows_in_ranges(wide).X
+    far = rows_in_ranges(wide, (np.float32([7, 8, 9, 9.5]), none, none)).X
+    assert np.median(usual[:, 0]) < 3
+    assert 6 < np.median(far[:, 0]) < 9
+    assert (far[:, 1:] == usual[:, 1:]).all()
+    assert ((far[:, 0] >= 0) & (far[:, 0] <= 10)).all()
+
+
+@pytest.mark.parametrize(("epsilon", "told"), [(0.1, False), (1000, True)])
+def test_quantiles_that_tell_no_ranks_make_no_rows_likely(epsilon, told):
+    rng = np.random.default_rng(0)
+    schema = Schema((Feature("x", low=0.0, high=9.0), Feature("y", low=0.0, high=9.0)), "t")
+    tables = [Table(rng.uniform(2, 4, (200, 2)).astype(np.float32), rng.integers(0, 2, 200))
+              for _ in range(3)]  # fmt: skip
+    held = over_clients(tables)
+    defense = make_defense(parse_composed([f"dp-quantile-cuts[epsilon={epsilon}]"])[0])
+    protocol = register.make("protocol", parse_grid("fedtree-hist[trees=1,max_depth=1]")[0])
+    run = train(protocol, held, schema, defense=defense)
+    view = view_of(run, ("server",), held)
+    assert are_drawn(view)
+    assert (likely_rows(view, np.random.default_rng(0)) is not None) == told

@@ -265,3 +265,16 @@ def test_averages_of_several_others_are_left_alone():
     run = trained("horizontal-regression[rounds=60]", held, schema)
     view, _ = seen(run, held, "client[index=0]")
     assert "averages are of 2 other clients" in str(ATTACK.inapplicable(view))
+
+
+@pytest.mark.parametrize("defense", ["dp-gd[epsilon=1,parties=2]", "decrypted-precision[bits=4]"])
+def test_where_errors_drown_all_it_claims_what_known_values_make_likely(defense):
+    rows, schema = table(20, 6, 6)
+    held, threat = by_columns(rows, 3), "active[entries=9]"
+    spec = "vertical-regression[rounds=12,fake=20]"
+    scores, notes, _ = inverted(trained(spec, held, schema, defense), held, threat)
+    bare, read, _ = inverted(trained(spec, held, schema), held, threat)
+    assert notes["submits_blind"] == 1
+    assert read["submits_blind"] == 0
+    assert scores["relative_error"] <= 1.05
+    assert bare["entries"] > 0.9
