@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,11 @@ class PrivateQuantileCuts(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that the summary is drawn from the columns, and how far off its ranks are."""
+        each = self._each(len(schema.features))
         drawn = Mechanism(
             "quantiles drawn from the columns take the place of the sketch",
-            rank_error=rank_error(self.quantiles, self._each(len(schema.features))),
+            rank_error=rank_error(self.quantiles, each),
+            log_chance=partial(_log_chance, each),
         )
         return {(FeatureSketch, f): drawn for f in ("points", "weights", "offsets", "low")}
 
@@ -111,15 +114,11 @@ class PrivateQuantileCuts(Defense):
         rng: np.random.Generator,
     ) -> NDArray[np.float32]:
         """Return the private quantiles of one column, float32, shape (quantiles,)."""
-        present = column[~np.isnan(column)]
-        low, high = map(float, ends)
+        steps, first, last = _steps(column[~np.isnan(column)], ends)
+        chosen = private_quantiles(steps, self.quantiles, first, last, epsilon, rng)
+        low, high = ends
         if np.isnan(low):
-            top = int(float_rank(LARGEST))
-            return of_rank(
-                private_quantiles(float_rank(present), self.quantiles, -top, top, epsilon, rng)
-            )
-        steps = _steps(present, low, high)
-        chosen = private_quantiles(steps, self.quantiles, 0, _STEPS, epsilon, rng)
+            return of_rank(chosen)
         return (low + chosen * ((high - low or 1.0) / _STEPS)).astype(np.float32)
 
     def log_chance(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
@@ -133,8 +132,7 @@ class PrivateQuantileCuts(Defense):
         for k, (column, low, high) in enumerate(zip(X.T, *schema.ranges, strict=True)):
             mine = slice(*message.offsets[k : k + 2])
             points = np.repeat(message.points[mine], times[mine] // weight)
-            chosen, values = _steps(points, low, high), _steps(column, low, high)
-            told += log_chance(chosen, values, 0, _STEPS, each)
+            told += _log_chance(each, points, column, 1.0, (low, high))
         return told
 
     def spent(self, transcript: Transcript) -> Guarantee:
@@ -142,7 +140,28 @@ class PrivateQuantileCuts(Defense):
         return spent_on_cuts(FeatureSketch, transcript)
 
 
-def _steps(values: NDArray[np.float32], low: float, high: float) -> NDArray[np.int64]:
-    """Read present values of a column as steps of its declared range."""
+def _log_chance(
+    epsilon: float,
+    points: NDArray[np.floating],
+    values: NDArray[np.floating],
+    rows_each: float,
+    ends: tuple[float, float],
+) -> float:
+    """Return the log probability of a column's points, given its values of so many rows each."""
+    (chosen, first, last), (held, *_) = (_steps(part, ends) for part in (points, values))
+    return log_chance(chosen, held, first, last, epsilon * rows_each)
+
+
+def _steps(
+    values: NDArray[np.floating], ends: tuple[float, float]
+) -> tuple[NDArray[np.int64], int, int]:
+    """Read present values of a column as steps, and return the first and the last of these.
+
+    Steps are of the declared range; without one, ranks among all float32 numbers.
+    """
+    low, high = map(float, ends)
+    if np.isnan(low):
+        top = int(float_rank(LARGEST))
+        return float_rank(values.astype(np.float32)), -top, top
     share = (values.astype(np.float64) - low) / (high - low or 1.0)
-    return np.floor(share * _STEPS).astype(np.int64)
+    return np.floor(share * _STEPS).astype(np.int64), 0, _STEPS

@@ -58,13 +58,14 @@ class Basis:
         grid = Grid.of(evidence.trees, len(codes), codes)
         if evidence.targets is not None:
             grid = replace(grid, edges=(*grid.edges[:-1], evidence.targets.edges))
-        low, high = value_ranges(schema, own, grid, evidence.cuts, ranges)
+        cuts = evidence.cuts if evidence.ranges_told else None
+        low, high = value_ranges(schema, own, grid, cuts, ranges)
         known = own if use_prior else own.take(np.zeros(0, dtype=np.intp))
         told = use_prior and evidence.likely is not None
         if told and evidence.likely is not None:
             known = evidence.likely
             low, high = ranges_within(known, low, high)
-        if use_prior and not len(known) and evidence.cuts is None:
+        if use_prior and not len(known) and cuts is None:
             known = rows_in_ranges(schema, grid.edges)
         few = spaced(known, wanted(len(known)))
         trees = len(evidence.trees) if n_trees is None else n_trees

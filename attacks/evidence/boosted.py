@@ -112,6 +112,9 @@ class Evidence:
         One per tree.
     cuts : Cuts or None
         Bins of the histograms.
+    ranges_told : bool
+        Whether these tell the rows' ranges: not where they were merged of values that a mechanism
+        drew.
     n_rows : int or None
         Declared number of the rows the trees were grown on, own ones among them or not
         (``own_inside``).
@@ -166,6 +169,7 @@ class Evidence:
     min_child_weight: float = 1.0
     histograms: tuple[NodeHistograms, ...] | None = None
     cuts: Cuts | None = None
+    ranges_told: bool = True
     n_rows: int | None = None
     noise: tuple[NodeNoise, ...] | None = None
     rounding: Channel | None = None

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.categories import likely_shares
 from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.noisy_counts import likely_counts
-from fedtrees.core.channel import Channel, Mechanism, Share, chained
+from fedtrees.core.channel import Change, Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.view import View
 from fedtrees.guessing.imputation import ChainedEquations
@@ -72,7 +73,8 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
     """Return the columns of every victim whose sketch is seen, by owner.
 
     Where a defense changes sketches, values are what it made of them: nothing is exact, and as
-    reliable as the ranks are known of values that it draws.
+    reliable as the ranks are known of values that it draws. Of categories it draws numbers between
+    their codes, and its law tells their shares.
     """
     altered = any(issubclass(FeatureSketch, p.guards) for p in view.defense.parts)
     changes = view.changes(FeatureSketch, "points", "client")
@@ -87,10 +89,31 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
         if owner not in view.principals and owner not in found:
             whole = not (altered or some)
             columns = (_column(sketch, f, size, whole) for f in range(len(sketch.low)))
-            found[owner] = tuple(
-                replace(c, reliability=_of_ranks(c.present, own, noise)) for c in columns
-            )
+            told = (replace(c, reliability=_of_ranks(c.present, own, noise)) for c in columns)
+            found[owner] = tuple(_categories(view, changes, f, c) for f, c in enumerate(told))
     return found
+
+
+def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -> Column:
+    """Return a column of categories where a mechanism drew numbers between them; else as it is."""
+    feature, n = view.schema.features[f], column.present
+    laws = [c.log_chance for c in changes if isinstance(c, Mechanism) and c.log_chance]
+    if not feature.categories or not laws or not n:
+        return column
+    codes = np.arange(len(feature.categories), dtype=np.float32)
+    own = Table.empty(view.schema).X[:, f] if view.rows is None else view.rows.X[:, f]
+    mine = np.bincount(own[np.isfinite(own)].astype(np.int64), minlength=len(codes))
+    each = column.counts // np.gcd.reduce(column.counts)
+    points = np.repeat(column.values.astype(np.float64), each)
+    low, high = (float(end[f]) for end in view.schema.ranges)
+    shares, told = likely_shares(
+        lambda values, rows: laws[0](points, values, rows, (low, high)),
+        mine.astype(np.float64),
+        n,
+        np.random.default_rng(f),
+    )
+    rows = share_out(shares, n)
+    return Column(codes[rows > 0], rows[rows > 0], False, told)
 
 
 def _of_ranks(n: int, own: int, noise: float) -> float:
@@ -367,11 +390,15 @@ def likely_rows(
     if columns is None or not view.schema.classes:
         return None
     own = Table.empty(view.schema) if view.rows is None else view.rows
-    drawn = any(c.points for c in columns)
-    if (len(own) or drawn) and reliability(columns) < LEAST_RELIABLE:
+    drawn = are_drawn(view)
+    parts = zip(columns, view.schema.features, strict=True)
+    ranks = [c for c, f in parts if not (drawn and f.categories)] or columns
+    if (len(own) or drawn) and reliability(ranks) < LEAST_RELIABLE:
         return None
-    of = max(_rows(columns), rows if alone else victims_rows(view))
+    most = _rows(columns)
+    of = max(most, rows if alone else victims_rows(view))
     n = min(of, max(len(own), MOST_LIKELY_ROWS))
+    of = most if drawn else of  # what is drawn stands for fewer rows than there are
     columns = filled(columns, own)
     owner = np.zeros(n, dtype=np.int64)
     y = labels_of(label_shares(view, own), owner, rng)

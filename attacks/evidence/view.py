@@ -19,6 +19,7 @@ from fedtrees.attacks.evidence.laws import (
     row_variance,
     told_variance,
 )
+from fedtrees.attacks.evidence.marginals import are_drawn
 from fedtrees.attacks.evidence.opened_leaves import (
     Opened,
     leaf_noise,
@@ -106,6 +107,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         min_child_weight=params.min_child_weight,
         histograms=histograms,
         cuts=cuts,
+        ranges_told=not are_drawn(view),
         n_rows=view.n_rows,
         noise=noise_of(view, shown, noisy_cuts, parties, told),
         rounding=law_of_values(view),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -69,10 +69,15 @@ class Mechanism(Change):
 
     `rank_error`: Of values drawn from a column, the standard deviation of their ranks, about, in
     rows.
+    `log_chance`: Log probability of the values drawn, (k,), from a column's values, (n,), each of
+    so many rows, between its public ends; None if it is not known.
     """
 
     why: str
     rank_error: float = 0.0
+    log_chance: Callable[[Floats, Floats, float, tuple[float, float]], float] | None = field(
+        default=None, compare=False
+    )
 
 
 @dataclass(frozen=True)
