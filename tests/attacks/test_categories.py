@@ -63,7 +63,7 @@ def test_shares_are_nearer_the_more_was_spent():
             column = rng.choice(4, 400, p=shares).astype(np.float32)
             points = defense._quantiles(column, (0.0, 3.0), epsilon / 5, rng)
             found, _ = likely_shares(
-                lambda values, each, points=points: law(points, values, each, (0.0, 3.0)),
+                lambda values, each, points=points, law=law: law(points, values, each, (0.0, 3.0)),
                 np.zeros(4), 400, rng,
             )  # fmt: skip
             off[epsilon].append(np.abs(found - shares).sum())
