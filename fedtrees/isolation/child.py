@@ -248,6 +248,8 @@ def _answer_and_exit(
         with socket.socket(fileno=fd) as ours:
             answer(Channel(ours.makefile("rb"), ours.makefile("wb")), compiled)
         status = 0
+    except Closed:  # whoever asked is gone
+        status = 0
     except BaseException:
         traceback.print_exc()
     finally:
