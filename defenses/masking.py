@@ -168,8 +168,7 @@ class MaskedSums(Aggregation):
     """
 
     def __init__(self, threshold: int | None, real: bool, lost: Lost, *, exposing: bool) -> None:
-        self.threshold, self.real, self.ideal = threshold, real, not real
-        self.lost, self.exposing = lost, exposing
+        self.threshold, self.real, self.lost, self.exposing = threshold, real, lost, exposing
         self._kept: defaultdict[int, Kept] = defaultdict(dict)  # by batch
 
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:

@@ -221,7 +221,8 @@ class _Client(Closing):
             checked = where if own is None or not where.ranges else replace(where, ranges=own)
             checked.check(numbers[field])
         if Trait.LABELS_COUNTED in reply.traits:
-            self._own = replace(self._own, classes=tuple(map(int, arrays["sums"][1:])))
+            classes = (max(int(rows), 1) for rows in arrays["sums"][1:])  # it may have none
+            self._own = replace(self._own, classes=tuple(classes))
         return numbers, slots
 
 

@@ -103,10 +103,9 @@ class Opening(ABC):
 class Aggregation(ABC):
     """How replies are summed in one run; `Defense.aggregation` makes it.
 
-    `ideal`: Whether it is a functionality, which is in nobody's hands: one object for all.
+    It holds nobody's secrets; an ideal functionality, which is in nobody's hands, keeps values in
+    it, so that it is one object for all.
     """
-
-    ideal: bool = False
 
     @abstractmethod
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:
@@ -123,8 +122,6 @@ class Aggregation(ABC):
 
 class IdealSum(Aggregation):
     """The ideal functionality: nothing but the sum is opened, and nothing else crosses."""
-
-    ideal = True
 
     def __init__(self) -> None:
         self.inside: dict[str, Message] = {}

@@ -385,6 +385,14 @@ def test_a_party_that_brings_more_than_it_has_rows_stops_the_run(mode):
             summing(mode, counts, rows=5)[0]()
 
 
+def test_a_client_without_rows_has_its_part_in_sums():
+    tables, schema = sample_federation(rows=60, clients=2)
+    parts = [*tables, tables[0].take(np.arange(0))]
+    protocol = "nvflare-hist[trees=1,max_depth=1,max_bin=6]"
+    models = [run(protocol, d, (parts, schema))[0].model for d in ("", "paillier[mode=ideal]")]
+    assert len({encode(as_message(model)) for model in models}) == 1
+
+
 def test_one_client_has_nobody_to_hide_among():
     for defense in ("masking", "paillier[bits=1024]"):
         with pytest.raises(UsageError, match="two"):

@@ -162,6 +162,20 @@ def test_ciphertexts_of_parties_leave_as_they_are_recorded(name, monkeypatch):
     assert all(len(seal.payload) == seal.nbytes for seal in seals)
 
 
+def test_every_party_draws_the_root_of_its_noise_itself(monkeypatch):
+    drawn = []
+
+    def token(count):
+        drawn.append(len(drawn).to_bytes(count, "big"))
+        return drawn[-1]
+
+    monkeypatch.setattr("fedtrees.core.streams.secrets.token_bytes", token)
+    clients, schema = sample_federation(rows=60)
+    defense = make_defense(parse_composed(["laplace-hist[epsilon=4]"])[0])
+    done = base.train(small("nvflare-hist"), over_clients(clients), schema, defense=defense)
+    assert len(drawn) == len(done.net.names) + 1  # and one for what happens on the way
+
+
 class Failing(Party):
     """Has something to hide, and fails."""
 
