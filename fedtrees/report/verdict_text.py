@@ -8,7 +8,7 @@ from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import said
-from fedtrees.report.findings import REFUTED, Adversary, Findings, Found
+from fedtrees.report.found import REFUTED, Adversary, Findings, Found
 from fedtrees.report.price import Price
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.rows import UNDEFENDED
