@@ -11,6 +11,7 @@ import numpy as np
 from fedtrees.bench.evaluate import score_guess
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
+from fedtrees.capture.training import SERVER
 from fedtrees.capture.wires import WIRES, Decoded
 from fedtrees.core.attack import contenders
 from fedtrees.core.codec import encoded_size
@@ -25,6 +26,7 @@ from fedtrees.core.view import Seen, View
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.captured import HistogramSegment, LabelMean, RankedSketch
 from fedtrees.metrics.metric import Case
+from fedtrees.protocols.horizontal.nvflare_hist import AllReduceClient
 
 #: Whoever sees all that crosses, and is no party.
 THIRD = "third"
@@ -89,6 +91,11 @@ def _promises(kept: list[Record], who: str, wire: str) -> Iterator[str]:
         yield "nothing is known of promises: messages were handed over by the framework itself"
         return
     yield "encryption on the way: everything here was read as it crossed, in plain text"
+    if wire == "xgboost":
+        yield (
+            "only parties take part: without certificates, whoever reaches the server is the rank "
+            "that it names"
+        )
     others = [r.message for r in kept if r.sender != who]
     alone = [m for m in others if isinstance(m, HistogramSegment) and "," not in m.parties]
     if alone:
@@ -131,9 +138,9 @@ def _view(kept: list[Record], who: str, parties: list[str]) -> View | None:
     if not sketches:
         return None
     features = tuple(Feature(f"f{k}") for k in range(len(sketches[0].low)))
-    roles = dict.fromkeys(parties, "client")
-    if who not in roles:
-        roles[who] = who
+    roles = {p: SERVER if p == SERVER else AllReduceClient.role for p in (*parties, who)}
+    if who == THIRD:
+        roles[who] = THIRD
     return View(
         principals=(who,),
         roles=roles,
@@ -178,14 +185,16 @@ def _scores(
     name: str, guess: Guess, view: View, truth: Mapping[str, Table]
 ) -> dict[str, float | None]:
     """Return scores against the rows of all others, nothing where some are not given."""
-    others = {p for p, role in view.roles.items() if role == "client"} - set(view.principals)
+    others = set(view.roles) - {SERVER, *view.principals}
     if not others <= set(truth):
         return {}
     begin, held = 0, {}
     for party, table in truth.items():
         held[party] = LocalData.of(table, np.arange(begin, begin + len(table)))
         begin += len(table)
-    case = Case(held, dict(view.roles), view.principals, view.schema, Streams(0), "client")
+    case = Case(
+        held, dict(view.roles), view.principals, view.schema, Streams(0), AllReduceClient.role
+    )
     rows = score_guess(name, guess, case, None)
     return {str(r["metric"]): r["value"] for r in rows if "part" not in r or not r["part"]}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from fedtrees.core.schema import Table
 from fedtrees.messages.captured import (
     GradientTotals,
     HistogramSegment,
+    Intercept,
     LabelMean,
     RankedSketch,
 )
@@ -58,41 +60,52 @@ def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
     """Return what follows from messages about everybody but those who read them."""
     sketches: dict[str, RankedSketch] = {}
     means: dict[str, LabelMean] = {}
-    totals: dict[str, NDArray[np.float64]] = {}
-    root: list[HistogramSegment] = []
+    intercept, roots = None, dict[frozenset[str], NDArray[np.float64]]()
+    segments: list[HistogramSegment] = []
     for record in seen:
         m = record.message
         if isinstance(m, RankedSketch):
-            sketches[record.sender] = m
+            sketches[m.owner or record.sender] = m
         elif isinstance(m, LabelMean):
             means[record.sender] = m
+        elif isinstance(m, Intercept):
+            intercept = m.value
         elif isinstance(m, GradientTotals) and m.tree == 0:
-            totals[record.sender] = m.sums
+            roots[frozenset(m.parties.split(","))] = m.sums
         elif isinstance(m, HistogramSegment) and m.tree == 0 and m.level == 0:
-            root.append(m)
-    start = _start(means, totals)
-    return [
-        *(r for name, m in means.items() if name not in who for r in _labels(name, m, start)),
-        *(r for name, s in sketches.items() if name not in who for r in _columns(name, s)),
-        *(() if start is None else _with_labels(sketches, shares(root), start, who)),
-    ]
+            segments.append(m)
+    start = _start(intercept, means, sketches, roots)
+    found = [r for name, m in means.items() if name not in who for r in _labels(name, m, start)]
+    found += [r for name, s in sketches.items() if name not in who for r in _columns(name, s)]
+    if start is not None:
+        found += _with_labels(sketches, shares(segments), start, who)
+    return found
 
 
 def _start(
-    means: Mapping[str, LabelMean], totals: Mapping[str, NDArray[np.float64]]
+    intercept: float | None,
+    means: Mapping[str, LabelMean],
+    sketches: Mapping[str, RankedSketch],
+    roots: Mapping[frozenset[str], NDArray[np.float64]],
 ) -> float | None:
-    """Return the first probability, if labels are 0 and 1 and the loss is the logistic one."""
-    rows = sum(m.rows for m in means.values())
-    if not rows or not totals or not all(0 <= m.mean <= 1 for m in means.values()):
+    """Return the first probability, if the hessian of the root is that of the logistic loss."""
+    everybody = frozenset(sketches)
+    alone = [roots[one] for name in sketches if (one := frozenset([name])) in roots]
+    if everybody not in roots and (not alone or len(alone) < len(everybody)):
         return None
-    sums = list(totals.values())
-    same = all((s == sums[0]).all() for s in sums)
-    G, H = sums[0] if same and len(means) == 2 else np.sum(sums, axis=0)
-    positives = sum(round(m.rows * m.mean) for m in means.values())
-    start = (G + positives) / rows
-    if 0 < start < 1 and abs(H - rows * start * (1 - start)) < 1e-4 * H:
-        return float(start)
-    return None
+    hessian = (roots[everybody] if everybody in roots else np.sum(alone, axis=0))[1]
+    rows = sum(m.rows for m in means.values())
+    if everybody - set(means):  # columns without missing values tell it as well
+        rows = sum(max(map(int, _sizes(s)), default=0) for s in sketches.values())
+    if intercept is None or not 0 < intercept < 1 or not rows:
+        return None
+    expected = rows * intercept * (1 - intercept)
+    return intercept if abs(hessian - expected) < 1e-5 * expected else None
+
+
+def _sizes(sketch: RankedSketch) -> Iterator[int]:
+    for begin, end in pairwise(sketch.offsets):
+        yield sketch.weights[begin:end].sum()
 
 
 def _labels(name: str, m: LabelMean, start: float | None) -> list[Reading]:

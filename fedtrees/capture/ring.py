@@ -9,41 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedtrees.capture.operations import CutOff, Hop, OtherOperation, Reduced
 
 #: Bytes at most that one member sends another within one operation.
 MOST_BYTES = 128 << 20
-
-
-class OtherOperation(Exception):
-    """These bytes are not of that operation."""
-
-
-class CutOff(OtherOperation):
-    """The bytes end before the operation does."""
-
-
-@dataclass(frozen=True, eq=False)
-class Hop:
-    """A part of the numbers of an all-reduce on its way, summed over some members."""
-
-    sender: int
-    receivers: tuple[int, ...]
-    first: int  # position of the first number
-    numbers: NDArray[Any]
-    members: tuple[int, ...]  # whose numbers are in it
-
-
-@dataclass(frozen=True, eq=False)
-class Reduced:
-    """What crossed in an all-reduce: all hops, and the numbers that everybody has at the end."""
-
-    hops: tuple[Hop, ...]
-    total: NDArray[Any]
+_MOST_TEXT, _FEW = 4096, 64
 
 
 class Ring:
@@ -56,6 +29,8 @@ class Ring:
     more : callable
         Fetches more bytes into `streams`; returns False where there are none.
     """
+
+    central = False
 
     def __init__(self, world: int, more: Callable[[], bool]) -> None:
         self.world, self._more = world, more
@@ -123,6 +98,8 @@ class Ring:
     def reduce(self, n: int, dtype: str) -> Reduced:
         """Read an all-reduce by sums of n numbers."""
         w, width = self.world, np.dtype(dtype).itemsize
+        if not n:  # nothing crosses
+            return Reduced((), np.zeros(0, dtype))
         if not 0 < n <= MOST_BYTES // width:
             raise OtherOperation(f"{n} numbers at once")
         if n < w:
@@ -135,6 +112,7 @@ class Ring:
             return Reduced(hops, total)
         begins = [k * (n // w) for k in range(w)]
         sizes = [(e - b) * width for b, e in zip(begins, [*begins[1:], n], strict=True)]
+        self._plausible(sizes)
         hops_there, everybody = list[Hop](), tuple(range(w))
         for step in range(w - 1):
             for member in range(w):
@@ -149,21 +127,46 @@ class Ring:
             hops_there.append(Hop(member, to, begins[part], numbers, everybody))
         return Reduced(tuple(hops_there), np.concatenate(last))
 
+    def _plausible(self, sizes: list[int]) -> None:
+        """Raise `OtherOperation` unless the first sums are passed on with the bytes they have.
 
-def shares(reduced: Reduced, world: int) -> NDArray[Any]:
-    """Return what each member brought to an all-reduce, by whoever sees every hop; (world, n).
+        That takes a few bytes each, so that many sizes can be tried.
+        """
+        w = self.world
+        for member in range(w):
+            before, after = (member - 1) % w, (member + 1) % w
+            there, here = (sum(sizes) - sizes[(r + 1) % w] for r in (before, member))
+            few = min(_FEW, sizes[member])
+            said = self._look(before, member, there, few)
+            if said != self._look(member, after, here + sizes[after], few):
+                raise OtherOperation("parts that change on their way")
 
-    Differences of sums: exact for whole numbers, else up to their rounding.
-    """
-    found = np.zeros((world, len(reduced.total)), reduced.total.dtype)
-    sums: dict[int, NDArray[Any]] = {}
-    for hop in sorted(reduced.hops, key=lambda h: (h.first, len(h.members))):
-        span = slice(hop.first, hop.first + len(hop.numbers))
-        if len(hop.members) == 1:
-            found[hop.members[0], span] = hop.numbers
-            sums[hop.first] = hop.numbers
-        else:
-            # the one that was added last sends it; of the final sum, it is the sender too
-            found[hop.sender, span] = hop.numbers - sums[hop.first]
-            sums[hop.first] = hop.numbers
-    return found
+    def _look(self, sender: int, receiver: int, ahead: int, size: int) -> bytes:
+        """Return bytes some way ahead, and stay where it is."""
+        link = sender, receiver
+        begin = self._at[link] + ahead
+        while len(self.streams[link]) < begin + size:
+            if not self._more():
+                raise CutOff("the capture ends")
+        return bytes(self.streams[link][begin : begin + size])
+
+    def object(self, follows: Callable[[], None]) -> bytes:
+        """Read what member 0 tells everybody: braces, as long as what follows it says."""
+        for size in range(8, _MOST_TEXT):
+            found = b""
+            try:
+                with self.trying():
+                    found = self.broadcast(size)
+                    if found[-1:] != b"}" or found[:1] != b"{":
+                        raise OtherOperation("no object, or it goes on")
+                    before = dict(self._at)
+                    follows()
+                    self._at = before
+                    return found
+            except OtherOperation:
+                if found[:1] != b"{":
+                    break
+        raise OtherOperation("no object")
+
+    def next_size(self) -> None:
+        """Bytes that carry no lengths tell nothing of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,8 @@ WHOLE = 0.02
 def shares(segments: Iterable[HistogramSegment]) -> dict[str, NDArray[np.float64]]:
     """Return each worker's own numbers of one histogram, NaN where they do not follow.
 
-    Of every part of a histogram, sums over more and more workers go round: what the later one has
-    more is of the workers that it has more, and of one alone if that is one.
+    Of every part of a histogram, sums over some workers are seen: what one has more than another is
+    of the workers that it has more, and of one alone if that is one.
     """
     seen: dict[int, dict[frozenset[str], NDArray[np.float64]]] = defaultdict(dict)
     for one in segments:
@@ -26,13 +27,13 @@ def shares(segments: Iterable[HistogramSegment]) -> dict[str, NDArray[np.float64
     size = max((first + max(map(len, sums.values())) for first, sums in seen.items()), default=0)
     found: dict[str, NDArray[np.float64]] = {}
     for first, sums in seen.items():
-        before, parties = np.zeros(1), frozenset[str]()
-        for whose in sorted(sums, key=len):
-            more = whose - parties
-            if len(more) == 1 and parties < whose:
-                own = found.setdefault(*more, np.full(size, np.nan))
-                own[first : first + len(sums[whose])] = sums[whose] - before
-            before, parties = sums[whose], whose
+        part = {frozenset[str](): np.zeros(1), **sums}
+        for less, more in permutations(sorted(part, key=len), 2):
+            if less < more and len(alone := more - less) == 1:
+                own = found.setdefault(*alone, np.full(size, np.nan))
+                span = slice(first, first + len(part[more]))
+                if np.isnan(own[span]).any():
+                    own[span] = part[more] - part[less]
     return found
 
 

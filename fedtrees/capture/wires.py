@@ -9,7 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedtrees.capture.rabit import Ended, Rabit
+from fedtrees.capture.federated import Federated
+from fedtrees.capture.operations import Ended
+from fedtrees.capture.rabit import Rabit
 from fedtrees.capture.rabit_relay import RabitRelay
 from fedtrees.capture.records import Capture, Record, Run, Writer
 from fedtrees.capture.relay import Relay
@@ -29,6 +31,7 @@ class Decoder(Protocol):
 #: By name: the framework, its package, and what decodes its bytes.
 WIRES: dict[str, tuple[str, str, Callable[[Iterable[Record]], Any]]] = {
     "rabit": ("XGBoost's own collective (Dask, Spark)", "xgboost", Rabit),
+    "xgboost": ("XGBoost's federated server", "xgboost", Federated),
 }
 
 
@@ -58,7 +61,10 @@ def record(
     with Writer(path, Run(package, installed, wire, now, {"host": host})) as writer:
         relay = Relay(writer, host)
         try:
-            ready(RabitRelay(relay, to, to[0]).listen(listen))
+            if wire == "rabit":
+                ready(RabitRelay(relay, to, to[0]).listen(listen))
+            else:
+                ready(relay.door("federated", to, port=listen))
             since = time.monotonic()
             while not writer.written or time.monotonic() - since < _IDLE:
                 time.sleep(0.05)

@@ -13,7 +13,11 @@ from fedtrees.core.errors import UsageError
 
 def capture(
     wire: Annotated[
-        str, typer.Argument(help="Whose bytes: rabit (XGBoost's own collective: Dask, Spark).")
+        str,
+        typer.Argument(
+            help="Whose bytes: rabit (XGBoost's own collective: Dask, Spark), or xgboost (its "
+            "federated server)."
+        ),
     ],
     to: Annotated[str, typer.Option(help="Where the tracker or server listens: [HOST:]PORT.")],
     output: Annotated[str, typer.Option("--output", "-o", help="The capture; runs are appended.")],

@@ -21,7 +21,7 @@ class WireBytes(Message):
     link : int
         Number of the connection, in the order of opening.
     door : str
-        What was connected to: ``tracker``, ``server``, or ``peer:PORT``.
+        What was connected to: ``tracker``, ``federated``, or ``peer:PORT``.
     opener : bool
         Whether whoever opened the connection said it.
     data : uint8 array, shape (n,)
@@ -51,6 +51,14 @@ class LabelMean(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class Intercept(Message):
+    """Where boosting starts: of classes 0 and 1, a probability."""
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
 class ColumnSizes(Message):
     """How many values of each column are not missing, int64, shape (d,)."""
 
@@ -60,11 +68,15 @@ class ColumnSizes(Message):
 
 @dataclass(frozen=True, eq=False)
 class GradientTotals(Message):
-    """Sums of gradient and hessian over the root of a tree, float64, shape (2,)."""
+    """Sums of gradient and hessian over the root of a tree, float64, shape (2,).
+
+    `parties`: Whose rows they are over, joined by commas.
+    """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     tree: int
     sums: NDArray[np.float64]
+    parties: str
 
 
 @dataclass(frozen=True, eq=False)
