@@ -24,7 +24,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import Seen, View
 from fedtrees.isolation.process import attacks
-from fedtrees.messages.captured import HistogramSegment, LabelMean, RankedSketch
+from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.horizontal.nvflare_hist import AllReduceClient
 
@@ -134,7 +134,7 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
 def _view(kept: list[Record], who: str, parties: list[str]) -> View | None:
     """Return what the bench's attacks read, None where no columns are known."""
     sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
-    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelMean)}
+    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare)}
     if not sketches:
         return None
     features = tuple(Feature(f"f{k}") for k in range(len(sketches[0].low)))

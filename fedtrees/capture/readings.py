@@ -16,7 +16,7 @@ from fedtrees.messages.captured import (
     GradientTotals,
     HistogramSegment,
     Intercept,
-    LabelMean,
+    LabelShare,
     RankedSketch,
 )
 
@@ -59,14 +59,14 @@ def _holds(fact: tuple[int | None, float | None, int | None, int | None], truth:
 def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
     """Return what follows from messages about everybody but those who read them."""
     sketches: dict[str, RankedSketch] = {}
-    means: dict[str, LabelMean] = {}
+    means: dict[str, LabelShare] = {}
     intercept, roots = None, dict[frozenset[str], NDArray[np.float64]]()
     segments: list[HistogramSegment] = []
     for record in seen:
         m = record.message
         if isinstance(m, RankedSketch):
             sketches[m.owner or record.sender] = m
-        elif isinstance(m, LabelMean):
+        elif isinstance(m, LabelShare):
             means[record.sender] = m
         elif isinstance(m, Intercept):
             intercept = m.value
@@ -75,8 +75,11 @@ def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
         elif isinstance(m, HistogramSegment) and m.tree == 0 and m.level == 0:
             segments.append(m)
     start = _start(intercept, means, sketches, roots)
-    found = [r for name, m in means.items() if name not in who for r in _labels(name, m, start)]
-    found += [r for name, s in sketches.items() if name not in who for r in _columns(name, s)]
+    rows = sum(m.rows for m in means.values()) if set(sketches) <= set(means) else 0
+    found: list[Reading] = []
+    for name in (name for name in sketches if name not in who):
+        found += _counts(name, means.get(name), rows, roots.get(frozenset([name])), start)
+        found += _columns(name, sketches[name])
     if start is not None:
         found += _with_labels(sketches, shares(segments), start, who)
     return found
@@ -84,23 +87,28 @@ def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
 
 def _start(
     intercept: float | None,
-    means: Mapping[str, LabelMean],
+    means: Mapping[str, LabelShare],
     sketches: Mapping[str, RankedSketch],
     roots: Mapping[frozenset[str], NDArray[np.float64]],
 ) -> float | None:
-    """Return the first probability, if the hessian of the root is that of the logistic loss."""
-    everybody = frozenset(sketches)
-    alone = [roots[one] for name in sketches if (one := frozenset([name])) in roots]
-    if everybody not in roots and (not alone or len(alone) < len(everybody)):
+    """Return the first probability, if hessians over the root are those of the logistic loss.
+
+    Where it is not told it may be 1/2, which the hessians then say.
+    """
+    start = 0.5 if intercept is None else intercept
+    if not 0 < start < 1 or not roots:
         return None
-    hessian = (roots[everybody] if everybody in roots else np.sum(alone, axis=0))[1]
-    rows = sum(m.rows for m in means.values())
-    if everybody - set(means):  # columns without missing values tell it as well
-        rows = sum(max(map(int, _sizes(s)), default=0) for s in sketches.values())
-    if intercept is None or not 0 < intercept < 1 or not rows:
-        return None
-    expected = rows * intercept * (1 - intercept)
-    return intercept if abs(hessian - expected) < 1e-5 * expected else None
+    for whose, (_, hessian) in roots.items():
+        if not whose <= set(sketches):
+            return None
+        rows = 0
+        for name in whose:  # columns without missing values tell it as well
+            told = max(map(int, _sizes(sketches[name])), default=0)
+            rows += means[name].rows if name in means else told
+        expected = rows * start * (1 - start)
+        if not abs(hessian - expected) < 1e-5 * expected:
+            return None
+    return start
 
 
 def _sizes(sketch: RankedSketch) -> Iterator[int]:
@@ -108,15 +116,28 @@ def _sizes(sketch: RankedSketch) -> Iterator[int]:
         yield sketch.weights[begin:end].sum()
 
 
-def _labels(name: str, m: LabelMean, start: float | None) -> list[Reading]:
-    positives = m.rows * m.mean
-    # a share in float32 tells the number of rows up to so much
-    sure = start is not None and abs(positives - round(positives)) < WHOLE and m.rows < 1 << 20
-    found = [Reading("number of rows", name, ((None, None, m.rows, None),), True)]
-    if sure:
-        fact = (None, None, None, round(positives))
-        found.append(Reading("number of positives", name, (fact,), True))
-    return found
+def _counts(
+    name: str,
+    told: LabelShare | None,
+    rows: int,
+    root: NDArray[np.float64] | None,
+    start: float | None,
+) -> Iterator[Reading]:
+    """Read numbers of rows and of positives, off label shares or the sums over a first root.
+
+    `rows`: Of all parties, 0 if not known.
+    """
+    own = told.rows if told is not None else None
+    positives = told.share * rows if told is not None and rows else np.nan
+    if start is not None and root is not None:
+        own = own or round(root[1] / (start * (1 - start)))
+        positives = own * start - root[0]
+    if own is not None:
+        yield Reading("number of rows", name, ((None, None, own, None),), True)
+    # sums of float32 tell it up to so many rows
+    sure = start is not None and abs(positives - np.rint(positives)) < WHOLE and rows < 1 << 17
+    if sure and own is not None and 0 <= round(positives) <= own:
+        yield Reading("number of positives", name, ((None, None, None, round(positives)),), True)
 
 
 def _columns(name: str, sketch: RankedSketch) -> list[Reading]:
@@ -145,10 +166,15 @@ def _with_labels(
         if name in who or name not in sketches or len(numbers) != 2 * len(values):
             continue
         told = counts(numbers, start)
-        facts = []
-        for (f, value), (rows, positives) in zip(values, told.tolist(), strict=True):
-            if rows > 0 and rows == _rows_of(sketches[name], f, value):
-                facts.append((f, value, rows, positives))
+        held = np.array([_rows_of(sketches[name], f, value) for f, value in values])
+        seen = ~np.isnan(numbers.reshape(-1, 2)).any(axis=1)
+        if (told[seen, 0] != held[seen]).any():  # of another loss, or of a sample of the rows
+            continue
+        facts = [
+            (f, value, rows, positives)
+            for (f, value), (rows, positives) in zip(values, told.tolist(), strict=True)
+            if rows > 0
+        ]
         if facts:
             found.append(Reading("values with the labels of their rows", name, tuple(facts), True))
     return found

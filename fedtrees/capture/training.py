@@ -25,7 +25,7 @@ from fedtrees.messages.captured import (
     GradientTotals,
     HistogramSegment,
     Intercept,
-    LabelMean,
+    LabelShare,
     RankedSketch,
 )
 
@@ -165,8 +165,8 @@ class Training:
             return
         self._rows = rows
         for rank in self._everybody:
-            mean = LabelMean(int(rows[rank]), float(share[rank]) * self._world)
-            yield rank, to[rank], mean, "where boosting starts: the mean of label means"
+            part = LabelShare(int(rows[rank]), float(share[rank]))
+            yield rank, to[rank], part, "where boosting starts: the mean label"
         value = _INTERCEPT.search(text)
         if value is not None:
             told, why = Intercept(float(value[1])), "where boosting starts"

@@ -35,19 +35,15 @@ class WireBytes(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelMean(Message):
-    """A party's number of rows and the mean of its labels, for where boosting starts.
+class LabelShare(Message):
+    """A party's number of rows, and its part of the mean label, for where boosting starts.
 
-    Attributes
-    ----------
-    rows : int
-    mean : float
-        In float32; of classes 0 and 1, the share of class 1.
+    `share`: In float32: the sum of its labels, over the number of rows of all.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rows: int
-    mean: float
+    share: float
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ import pytest
 
 from fedtrees.capture.records import MOST_BYTES, Capture, Run, Writer
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.messages.captured import LabelMean, WireBytes
+from fedtrees.messages.captured import LabelShare, WireBytes
 
 RUN = Run("xgboost", "3.2.0", "", "now", {"host": "127.0.0.1"})
 
@@ -15,7 +15,7 @@ RUN = Run("xgboost", "3.2.0", "", "now", {"host": "127.0.0.1"})
 def written(path, n=3, run=RUN):
     with Writer(path, run) as out:
         for k in range(n):
-            out.write(LabelMean(k, 0.5), "a", ("b", "c"), "because")
+            out.write(LabelShare(k, 0.5), "a", ("b", "c"), "because")
     return path
 
 

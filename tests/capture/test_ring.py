@@ -26,7 +26,7 @@ def test_every_byte_between_workers_is_decoded(name, tmp_path):
     assert ended.left == 0
     kinds = Counter(type(r.message).__name__ for r in records)
     w = len(rows(name))
-    assert kinds["RankedSketch"] == kinds["LabelMean"] == w
+    assert kinds["RankedSketch"] == kinds["LabelShare"] == w
     # two trees of depth 2: a root's and one level's histogram each, w (w - 1) hops and w sums
     assert kinds["HistogramSegment"] == 2 * 2 * w * w
     assert kinds["GradientTotals"] == 2 * w

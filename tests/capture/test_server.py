@@ -14,7 +14,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
-from fedtrees.messages.captured import HistogramSegment, LabelMean, RankedSketch
+from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
 from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
@@ -31,7 +31,7 @@ def records(tmp_path_factory):
 def test_every_call_is_decoded(records):
     kinds = Counter((type(r.message).__name__, r.sender == "server") for r in records)
     assert kinds == {
-        ("LabelMean", False): 3,
+        ("LabelShare", False): 3,
         ("Intercept", False): 1,
         ("Intercept", True): 1,
         ("ColumnSizes", False): 3,
@@ -89,11 +89,12 @@ def test_histograms_are_those_of_the_simulation(records, simulated, tree, level)
             assert numbers == pytest.approx(sums[party].ravel(), abs=2e-5)
 
 
-def test_label_means_are_those_of_the_rows(records):
+def test_label_shares_are_those_of_the_rows(records):
     for r in records:
-        if isinstance(r.message, LabelMean):
+        if isinstance(r.message, LabelShare):
             y = rows("server3")[r.sender].y
-            assert (r.message.rows, r.message.mean) == (len(y), pytest.approx(y.mean(), abs=1e-6))
+            share = pytest.approx(y.sum() / 27, abs=1e-6)
+            assert (r.message.rows, r.message.share) == (len(y), share)
 
 
 @pytest.mark.parametrize("who", ["server", "worker-1", "third"])
