@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,12 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import Seen, View
 from fedtrees.isolation.process import attacks
-from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
+from fedtrees.messages.captured import (
+    HistogramSegment,
+    LabelShare,
+    RankedSketch,
+    RowGradients,
+)
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.horizontal.nvflare_hist import AllReduceClient
 
@@ -104,6 +110,8 @@ def _promises(kept: list[Record], who: str, wire: str) -> Iterator[str]:
             f"only sums over all parties are shared: {numbers:,} numbers of the first tree's "
             "histograms are of one party alone"
         )
+    if rows := next((len(m.g) for m in others if isinstance(m, RowGradients)), 0):
+        yield f"labels stay with who has them: gradients of all {rows:,} rows cross, one by one"
     sketches = [m for m in others if isinstance(m, RankedSketch)]
     if sketches:
         whole = sum(int(s.whole.sum()) for s in sketches)
@@ -116,8 +124,8 @@ def _together(found: list[Reading]) -> list[Reading]:
     joined: dict[tuple[str, str, bool], Reading] = {}
     for r in found:
         key = r.what, r.owner, r.certain
-        before = joined[key].facts if key in joined else ()
-        joined[key] = Reading(r.what, r.owner, (*before, *r.facts), r.certain)
+        before = joined.get(key)
+        joined[key] = replace(r, facts=(*before.facts, *r.facts)) if before else r
     return list(joined.values())
 
 

@@ -7,10 +7,11 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
+from fedtrees.capture import columns
 from fedtrees.capture.calls import Call, Calls
 from fedtrees.capture.operations import CutOff, Ended, Hop, OtherOperation, Reduced
 from fedtrees.capture.records import Record
-from fedtrees.capture.training import decoded
+from fedtrees.capture.training import decoded, recorded
 from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import WireBytes
 
@@ -33,7 +34,10 @@ class Federated:
         server = Server(self._chunks)
         if not server.world:
             raise DataError("the capture ends before the server's first answer")
-        why = yield from decoded(server)
+        if server.vertical:
+            why = yield from recorded(columns.messages(server.calls(), server.world), server.world)
+        else:
+            why = yield from decoded(server)
         left = server.left()
         self.ended = Ended(left, why) if left else Ended()
 
@@ -62,6 +66,20 @@ class Server:
                 raise CutOff("the capture ends")
             self._calls.feed(chunk.link, chunk.opener, chunk.data.tobytes())
         return self._taken[self._at]
+
+    @property
+    def vertical(self) -> bool:
+        """Whether parties have columns of the same rows: these tell how many, one by one."""
+        return self._peek().kind == "gather"
+
+    def calls(self) -> Iterator[Call]:
+        """Yield all calls."""
+        with suppress(CutOff):
+            while True:
+                call = self._peek()
+                self._at += 1
+                self.forget()
+                yield call
 
     def _next(self, kind: str) -> Call:
         call = self._peek()

@@ -41,3 +41,8 @@ class Ended:
 
     left: int = 0
     why: str = ""
+
+
+def worker(rank: int) -> str:
+    """Return the name of a worker."""
+    return f"worker-{rank}"

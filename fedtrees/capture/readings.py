@@ -9,15 +9,18 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.capture.operations import worker
 from fedtrees.capture.records import Record
 from fedtrees.capture.shares import WHOLE, counts, shares
 from fedtrees.core.schema import Table
 from fedtrees.messages.captured import (
+    BestSplits,
     GradientTotals,
     HistogramSegment,
     Intercept,
     LabelShare,
     RankedSketch,
+    RowGradients,
 )
 
 
@@ -45,11 +48,26 @@ class Reading:
         return sum(not _holds(fact, truth) for fact in self.facts)
 
 
+@dataclass(frozen=True)
+class RowLabels(Reading):
+    """Labels of all rows, in their order: the facts are as many, and tell nothing else."""
+
+    labels: tuple[int, ...] = ()
+
+    def wrong(self, truth: Table) -> int:
+        """Return how many labels are not so."""
+        if len(truth) != len(self.labels):
+            return len(self.labels)
+        return int((truth.y != np.array(self.labels)).sum())
+
+
 def _holds(fact: tuple[int | None, float | None, int | None, int | None], truth: Table) -> bool:
     column, value, rows, positives = fact
     there = np.ones(len(truth), dtype=bool)
     if column is not None:
         there = truth.X[:, column] == np.float32(value)
+        if rows is None:  # a value that somebody has, no more
+            return bool(there.any())
     labels = truth.y[there]
     return (rows is None or len(labels) == rows) and (
         positives is None or int((labels == 1).sum()) == positives
@@ -62,6 +80,8 @@ def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
     means: dict[str, LabelShare] = {}
     intercept, roots = None, dict[frozenset[str], NDArray[np.float64]]()
     segments: list[HistogramSegment] = []
+    cuts: dict[str, set[tuple[int, float]]] = {}
+    labels: tuple[int, ...] = ()
     for record in seen:
         m = record.message
         if isinstance(m, RankedSketch):
@@ -74,9 +94,19 @@ def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
             roots[frozenset(m.parties.split(","))] = m.sums
         elif isinstance(m, HistogramSegment) and m.tree == 0 and m.level == 0:
             segments.append(m)
+        elif isinstance(m, RowGradients) and m.round == 0:
+            labels = _row_labels(m)
+        elif isinstance(m, BestSplits) and m.owner not in who:
+            cuts.setdefault(m.owner, set()).update(_thresholds(m))
     start = _start(intercept, means, sketches, roots)
     rows = sum(m.rows for m in means.values()) if set(sketches) <= set(means) else 0
     found: list[Reading] = []
+    if labels and worker(0) not in who:
+        facts = ((None, None, None, None),) * len(labels)
+        found.append(RowLabels("labels of rows, in their order", worker(0), facts, True, labels))
+    for owner, pairs in cuts.items():
+        facts = tuple((f, value, None, None) for f, value in sorted(pairs))
+        found.append(Reading("thresholds that are values of the party", owner, facts, False))
     for name in (name for name in sketches if name not in who):
         found += _counts(name, means.get(name), rows, roots.get(frozenset([name])), start)
         found += _columns(name, sketches[name])
@@ -138,6 +168,21 @@ def _counts(
     sure = start is not None and abs(positives - np.rint(positives)) < WHOLE and rows < 1 << 17
     if sure and own is not None and 0 <= round(positives) <= own:
         yield Reading("number of positives", name, ((None, None, None, round(positives)),), True)
+
+
+def _row_labels(m: RowGradients) -> tuple[int, ...]:
+    """Return the labels of all rows, if there are two gradients, 1 apart; () if not."""
+    values = np.unique(m.g)
+    if len(values) != 2 or abs(values[1] - values[0] - 1) > 1e-6:
+        return ()
+    return tuple((m.g < 0).astype(int).tolist())
+
+
+def _thresholds(m: BestSplits) -> Iterator[tuple[int, float]]:
+    """Yield the party's column and threshold of splits that gain anything."""
+    for feature, value, gain in zip(m.feature, m.threshold, m.gain, strict=True):
+        if gain > 0 and m.first <= feature < m.first + m.columns:
+            yield int(feature) - m.first, float(value)
 
 
 def _columns(name: str, sketch: RankedSketch) -> list[Reading]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.capture.operations import CutOff, OtherOperation, Reduced
+from fedtrees.capture.operations import CutOff, OtherOperation, Reduced, worker
 from fedtrees.capture.records import Record
 from fedtrees.core.messages import Message
 from fedtrees.messages.captured import (
@@ -63,18 +63,17 @@ class Operations(Protocol):
         """Return the bytes of the next operation, None where they are not told."""
 
 
-def worker(rank: int) -> str:
-    """Return the name of a worker."""
-    return f"worker-{rank}"
-
-
 def decoded(operations: Operations) -> Generator[Record, None, str]:
     """Yield what crossed in a training until nothing is left, or something that is not known.
 
     Returns why it ended.
     """
-    names = [*map(worker, range(operations.world)), SERVER]
-    told = Training(operations).messages()
+    return (yield from recorded(Training(operations).messages(), operations.world))
+
+
+def recorded(told: Iterator[Told], world: int) -> Generator[Record, None, str]:
+    """Yield messages with the names of parties; return why they ended."""
+    names = [*map(worker, range(world)), SERVER]
     try:
         for order, (sender, receivers, message, why) in enumerate(told):
             yield Record(0, order, names[sender], tuple(names[r] for r in receivers), message, why)

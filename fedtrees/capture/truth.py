@@ -26,7 +26,8 @@ def read_truth(files: Sequence[str], target: str = "") -> dict[str, Table]:
         party, path = (party, path) if equals else (Path(text).stem, text)
         table = read_csv(path)
         label = target or table.names[-1]
-        y = numeric(table, label)
+        # who has columns alone has no labels
+        y = numeric(table, label) if label in table.names else np.zeros(len(table))
         if np.isnan(y).any():
             raise DataError(f"{path}: column {label!r} lacks labels; leave these rows out")
         names = [name for name in table.names if name != label]

@@ -113,3 +113,51 @@ class RankedSketch(FeatureSketch):
     discloses: ClassVar[frozenset[Reveal]] = FeatureSketch.discloses
     verbatim: ClassVar[frozenset[str]] = FeatureSketch.verbatim
     whole: NDArray[np.bool_] = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class RowGradients(Message):
+    """Gradient and hessian of every row, as whoever has the labels tells them.
+
+    `g, h`: float32 arrays, shape (n,). In the order of the rows.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    round: int
+    g: NDArray[np.float32]
+    h: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class BestSplits(Message):
+    """The best split that one party found of every node of a level, whether it is taken or not.
+
+    Attributes
+    ----------
+    round : int
+    node : int32 array, shape (k,)
+    feature : int32 array, shape (k,)
+        Among all columns, the first party's first.
+    threshold : float32 array, shape (k,)
+        One of the party's values, but where missing values alone go to one side.
+    gain : float32 array, shape (k,)
+    left, right : float64 array, shape (k, 2)
+        Sums of gradients and hessians.
+    owner : str
+        The party.
+    first, columns : int
+        Its first column, and how many it has.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
+    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
+    round: int
+    node: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    gain: NDArray[np.float32]
+    left: NDArray[np.float64]
+    right: NDArray[np.float64]
+    owner: str
+    first: int
+    columns: int

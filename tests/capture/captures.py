@@ -17,4 +17,4 @@ def capture(name, folder):
 
 def rows(name):
     """Return the rows of every party."""
-    return read_truth([str(p) for p in sorted((HERE / name).glob("*.csv"))])
+    return read_truth([str(p) for p in sorted((HERE / name).glob("*.csv"))], "label")

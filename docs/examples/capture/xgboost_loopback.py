@@ -43,12 +43,24 @@ def parts_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArray
     return parts
 
 
+def columns_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArray[np.float32]]:
+    """Deal columns to workers, the labels to the first, and write each one's to a file."""
+    parts = np.array_split(rows[:, :-1], workers, axis=1)
+    for k, part in enumerate(parts):
+        own = part if k else np.column_stack([part, rows[:, -1]])
+        names = [*(f"f{c}" for c in range(part.shape[1])), "label"][: own.shape[1]]
+        np.savetxt(out / f"worker-{k}.csv", own, "%.9g", ",", header=",".join(names), comments="")
+    return [np.column_stack([part, rows[:, -1]]) for part in parts]
+
+
 def work(
     how: dict[str, Any], rows: NDArray[np.float32], params: dict[str, Any], trees: int
 ) -> None:
-    """Train as one worker."""
+    """Train as one worker; where columns are dealt, the first alone has labels."""
+    vertical = params.pop("vertical", False)
     with xgb.collective.CommunicatorContext(**how):
-        data = xgb.DMatrix(rows[:, :-1], rows[:, -1], nthread=1)
+        y = None if vertical and xgb.collective.get_rank() else rows[:, -1]
+        data = xgb.DMatrix(rows[:, :-1], y, nthread=1, data_split_mode=int(vertical))
         xgb.train({"nthread": 1, "tree_method": "hist", **params}, data, trees)
 
 
@@ -155,7 +167,8 @@ def main() -> None:
         rows = np.loadtxt(asked.csv, np.float32, delimiter=",", skiprows=1)
     else:
         rows = table(asked.rows, asked.columns, asked.seed, asked.digits)
-    parts = parts_of(rows, asked.workers, asked.out)
+    deal = columns_of if asked.params.get("vertical") else parts_of
+    parts = deal(rows, asked.workers, asked.out)
     train(parts, asked.over, asked.params, asked.trees, asked.out / "run.capture")
 
 
