@@ -7,20 +7,21 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import (
     Aggregation,
+    Closing,
+    Known,
+    Opening,
     Wire,
     agreed,
-    from_whole,
-    size_of_whole,
     summands,
+    summed,
     whole,
 )
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError, check_flag, check_whole
+from fedtrees.core.errors import ProtocolError, UsageError, check_flag, check_whole
 from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Reason
@@ -31,7 +32,15 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.crypto import sizes
 from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
-from fedtrees.crypto.mask_rounds import IdealMasks, MaskRounds, RealMasks
+from fedtrees.crypto.mask_rounds import (
+    IdealMasker,
+    IdealUnmasker,
+    Kept,
+    Masker,
+    RealMasker,
+    RealUnmasker,
+    Unmasker,
+)
 from fedtrees.crypto.survivor_sets import SurvivorSets
 from fedtrees.defenses.real_sums import RealSums, opaque
 from fedtrees.messages.aggregation import (
@@ -44,7 +53,7 @@ from fedtrees.messages.aggregation import (
     MaskSurvivors,
 )
 from fedtrees.sealing.errors import MissingPartyError, TooFewPartiesError
-from fedtrees.sealing.ledger import Ledger, costs_by_party
+from fedtrees.sealing.ledger import Ledger, Told, costs_by_party
 
 # Sums whose masks are agreed on at once (`MaskPlan.sums`); those that are left at the end of a run
 # were made for nothing.
@@ -117,9 +126,8 @@ class Masking(RealSums):  # type: ignore[misc]
 
     def aggregation(self) -> Aggregation:
         """Make the rounds of one run."""
-        kind = RealMasks if self.mode == "real" else IdealMasks
         lost = partial(_misses, self.dropout)
-        return MaskedSums(self.threshold, kind, lost, exposing=self.exposing)
+        return MaskedSums(self.threshold, self.mode == "real", lost, exposing=self.exposing)
 
     def claim(self) -> Guarantee:
         """Return what holds, and what may be read beside the server's sums."""
@@ -147,41 +155,133 @@ class Masking(RealSums):  # type: ignore[misc]
 
 
 class MaskedSums(Aggregation):
-    """The sums of one run under masks: who says what to whom.
+    """The sums of one run under masks.
 
     Parameters
     ----------
-    rounds : type
-        `RealMasks` or `IdealMasks`.
+    real : bool
+        Whether masks are computed; else by the ideal functionality.
     lost : callable
         ``lost(name, reply, wire)``: whether it does not arrive.
     exposing : bool
         As for `Masking`.
     """
 
-    def __init__(
-        self,
-        threshold: int | None,
-        rounds: type[RealMasks] | type[IdealMasks],
-        lost: Lost,
-        *,
-        exposing: bool,
-    ) -> None:
-        self._threshold, self._rounds = threshold, rounds
-        self._lost, self._exposing = lost, exposing
-        self._real = rounds is RealMasks
-        self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
-        self._masks: MaskRounds | None = None
+    def __init__(self, threshold: int | None, real: bool, lost: Lost, *, exposing: bool) -> None:
+        self.threshold, self.real, self.lost, self.exposing = threshold, real, lost, exposing
+        self._kept: defaultdict[int, Kept] = defaultdict(dict)  # by batch
+
+    def closing(self, name: str, rows: int | None, known: Known) -> Closing:
+        """Make a client's side."""
+        return MaskedReplies(self, name, known.parties)
+
+    def opening(self) -> Opening:
+        """Make the side of whoever adds."""
+        return UnmaskedSums(self)
+
+    def costs(self, ledgers: Mapping[str, Told]) -> Mapping[str, float]:
+        """Return what it took."""
+        return costs_by_party(ledgers)
+
+    def plan(self, parties: tuple[str, ...], batch: int) -> MaskPlan:
+        """Return what all parties agree on for a batch of sums."""
+        threshold = self.threshold or usual_threshold(len(parties))
+        return MaskPlan(parties, threshold, SUMS_AT_ONCE, b"fedtrees, batch %d" % batch)
+
+    def masker(
+        self, plan: MaskPlan, batch: int, name: str, ledger: Ledger, opened: SurvivorSets
+    ) -> Masker:
+        """Make what a client computes with, for a batch of sums."""
+        if self.real:
+            return RealMasker(plan, name, ledger, opened)
+        return IdealMasker(plan, name, ledger, opened, self._kept[batch])
+
+    def unmasker(self, plan: MaskPlan, batch: int, ledger: Ledger) -> Unmasker:
+        """Make what whoever adds computes with, for a batch of sums."""
+        if self.real:
+            return RealUnmasker(plan, ledger)
+        return IdealUnmasker(plan, ledger, self._kept[batch])
+
+    def opaque(self, text: bytes, nbytes: int) -> Sealed:
+        """Return bytes as a message field."""
+        made: Sealed = opaque(text, nbytes, real=self.real)
+        return made
+
+
+class MaskedReplies(Closing):
+    """One client's side: its masks, its shares, and what it refuses to open."""
+
+    def __init__(self, sums: MaskedSums, name: str, parties: tuple[str, ...]) -> None:
+        super().__init__()
+        self._sums, self._name, self._parties = sums, name, parties
+        self._opened = SurvivorSets(exposing=sums.exposing)
+        self.ledger = Ledger()
+        self._masker: Masker
+        self._dealt = 0
+
+    def takes(self, message: Message) -> bool:
+        """Tell whether it is one of the rounds."""
+        return isinstance(message, (MaskKeysRequest, MaskRoster, MaskBoxes, MaskSurvivors))
+
+    def answer(self, message: Message) -> Message | None:
+        """Answer in a round."""
+        sums = self._sums
+        if isinstance(message, MaskKeysRequest):
+            plan = sums.plan(self._parties, message.batch)
+            if (message.sums, message.threshold) != (plan.sums, plan.threshold):
+                raise ProtocolError(
+                    f"keys for {message.sums} sums of {message.threshold} are asked for; agreed on "
+                    f"are {plan.sums} of {plan.threshold}"
+                )
+            batch, opened = message.batch, self._opened
+            self._masker = sums.masker(plan, batch, self._name, self.ledger, opened)
+            return MaskKeys(sums.opaque(self._masker.keys(), KEY_BYTES))
+        if isinstance(message, MaskRoster):
+            among = message.parties.split(",")
+            self._dealt = len(among)
+            text = self._masker.shares(message.keys.payload, among)
+            return MaskShares(sums.opaque(text, sizes.deal(self._masker.plan, len(among))))
+        if isinstance(message, MaskBoxes):
+            self._masker.collect(message.boxes.payload, message.parties.split(","))
+            return None
+        assert isinstance(message, MaskSurvivors)
+        survivors = message.parties.split(",")
+        if self._name not in survivors:  # its own refusals depend on what was opened
+            self._opened.note(survivors)
+            return None
+        text = self._masker.opening(message.sum, survivors)
+        return MaskOpening(message.sum, sums.opaque(text, sizes.unmasking(self._dealt)))
+
+    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+        """Mask all summed fields of the reply as one array; ``sum`` is its number in the batch."""
+        assert reply is not None
+        arrays = summands(reply)
+        parts = {field: whole(array) for field, array in arrays.items()}
+        text = self._masker.masked(how["sum"], np.concatenate(list(parts.values())))
+        fields: dict[str, Sealed] = {}
+        begin = 0
+        for field, array in arrays.items():
+            size = sizes.masked(parts[field].size)
+            size += sizes.TAG_BYTES * (len(fields) == len(arrays) - 1)  # it stands at the end
+            payload = text[begin : begin + size]
+            fields[field] = Sealed(
+                (), array.shape, array.dtype.newbyteorder("<").str, size, payload
+            )
+            begin += size
+        return replace(reply, **fields)
+
+
+class UnmaskedSums(Opening):
+    """The side of whoever adds: who says what to whom."""
+
+    def __init__(self, sums: MaskedSums) -> None:
+        self._sums, self.ledger = sums, Ledger()
+        self._masks: Unmasker | None = None
         self._dealt: set[str] = set()  # who has keys for the next sums
-        self._opened: dict[str, SurvivorSets] = {}  # each client's own
         self._series: dict[str, tuple[str, ...]] = {}  # survivors of each
         self._used = self._batches = 0
 
-    def costs(self) -> Mapping[str, float]:
-        """Return what it took."""
-        return costs_by_party(self._ledgers)
-
-    def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
+    def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Agree on keys where none are left, let masked replies cross, and open their sum.
 
         Raises
@@ -193,10 +293,10 @@ class MaskedSums(Aggregation):
         ExposureError
             If the sum and those before would tell what one client sent.
         """
-        names = tuple(replies)
-        found = {n: reply for n, reply in replies.items() if not self._lost(n, reply, wire)}
-        plan = self._plan(names)
-        plan.need(found, f"sent {type(next(iter(replies.values()))).__name__}")
+        names = tuple(waiting)
+        found = {n: reply for n, reply in waiting.items() if not self._sums.lost(n, reply, wire)}
+        plan = self._sums.plan(wire.known.parties, self._batches)
+        plan.need(found, f"sent {type(next(iter(waiting.values()))).__name__}")
         _check_noise(names, tuple(found), wire.least)
         first = agreed(found.values())
         self._check_series(first.series, tuple(found))
@@ -204,16 +304,16 @@ class MaskedSums(Aggregation):
         if masks is None or not {*found} <= self._dealt or self._used == masks.plan.sums:
             masks = self._masks = self._agree(plan, tuple(found), wire)
         index, self._used = self._used, self._used + 1
-        for name, reply in found.items():
-            wire.carry(name, (wire.server,), self._masked(masks, name, index, reply), why)
+        for name, reply in wire.seal(found, {"sum": index}, why).items():
+            seals = (getattr(reply, field) for field in summands(first))
+            masks.take_masked(name, index, b"".join(seal.payload for seal in seals))
         survivors = masks.survivors(index)
         # who is missing hears of it later: its own refusals depend on what was opened
-        wire.carry(wire.server, names, MaskSurvivors(index, ",".join(survivors)), _OPEN)
-        for name in survivors:
-            text = masks.opening(name, index, survivors)
-            shares = opaque(text, sizes.unmasking(len(self._dealt)), real=self._real)
-            wire.carry(name, (wire.server,), MaskOpening(index, shares), _OPEN)
-        return _put(first, masks.opened(index))
+        said = wire.ask(names, MaskSurvivors(index, ",".join(survivors)), _OPEN)
+        for name, opening in said.items():
+            assert isinstance(opening, MaskOpening)
+            masks.take_opening(name, index, opening.shares.payload, survivors)
+        return summed(first, masks.opened(index))
 
     def _check_series(self, series: str, found: tuple[str, ...]) -> None:
         """Raise unless the same parties are in all sums that a protocol combines."""
@@ -227,51 +327,23 @@ class MaskedSums(Aggregation):
                 "Wait for who is missing"
             )
 
-    def _masked(self, masks: MaskRounds, name: str, index: int, reply: Message) -> Message:
-        """Let a client mask all its summed fields as one array; return its reply as it crosses."""
-        arrays = summands(reply)
-        parts = {field: whole(array) for field, array in arrays.items()}
-        text = masks.masked(name, index, np.concatenate(list(parts.values())))
-        fields: dict[str, Sealed] = {}
-        begin = 0
-        for field, array in arrays.items():
-            size = sizes.masked(parts[field].size)
-            size += sizes.TAG_BYTES * (len(fields) == len(arrays) - 1)  # it stands at the end
-            payload = text[begin : begin + size]
-            fields[field] = Sealed(
-                (), array.shape, array.dtype.newbyteorder("<").str, size, payload
-            )
-            begin += size
-        return replace(reply, **fields)
-
-    def _plan(self, names: tuple[str, ...]) -> MaskPlan:
-        threshold = self._threshold or usual_threshold(len(names))
-        return MaskPlan(names, threshold, SUMS_AT_ONCE, b"fedtrees, batch %d" % self._batches)
-
-    def _agree(self, plan: MaskPlan, names: tuple[str, ...], wire: Wire) -> MaskRounds:
+    def _agree(self, plan: MaskPlan, names: tuple[str, ...], wire: Wire) -> Unmasker:
         """Rounds 0 and 1, for the next sums of those who are there: keys, and shares in boxes."""
-        for name in plan.parties:
-            self._opened.setdefault(name, SurvivorSets(exposing=self._exposing))
-        server, real = wire.server, self._real
-        masks = self._rounds(plan, server, self._ledgers, self._opened)
+        sums, gone = self._sums, [name for name in plan.parties if name not in names]
+        masks = sums.unmasker(plan, self._batches, self.ledger)
         request = MaskKeysRequest(self._batches, plan.sums, plan.threshold)
-        wire.carry(server, plan.parties, request, _KEYS)
+        for name, told in wire.ask(plan.parties, request, _KEYS, gone=gone).items():
+            assert isinstance(told, MaskKeys)
+            masks.take_keys(name, told.keys.payload)
         self._used, self._batches, self._dealt = 0, self._batches + 1, {*names}
-        roster, size = b"", KEY_BYTES
-        for name in names:
-            text = masks.keys(name)
-            roster += text
-            wire.carry(name, (server,), MaskKeys(opaque(text, size, real=real)), _KEYS)
-        keys = opaque(roster, size * len(names), real=real)
-        wire.carry(server, names, MaskRoster(",".join(names), keys), _KEYS)
-        for name in names:
-            text = masks.shares(name, roster, names)
-            dealt = opaque(text, sizes.deal(plan, len(names)), real=real)
-            wire.carry(name, (server,), MaskShares(dealt), _KEYS)
+        keys = sums.opaque(masks.roster(names), KEY_BYTES * len(names))
+        for name, dealt in wire.ask(names, MaskRoster(",".join(names), keys), _KEYS).items():
+            assert isinstance(dealt, MaskShares)
+            masks.take_shares(name, dealt.boxes.payload)
         for name in names:
             others = ",".join(other for other in names if other != name)
-            boxes = opaque(masks.boxes(name), sizes.box(plan) * (len(names) - 1), real=real)
-            wire.carry(server, (name,), MaskBoxes(others, boxes), _KEYS)
+            boxes = sums.opaque(masks.boxes(name), sizes.box(plan) * (len(names) - 1))
+            wire.ask([name], MaskBoxes(others, boxes), _KEYS)
         return masks
 
 
@@ -298,13 +370,3 @@ def _told_by_survivors(claim: Guarantee, also: bool) -> Guarantee:
     assert isinstance(claim, Computational)
     names = [claim.uncovered, _DIFFERING] if also else [claim.uncovered]
     return replace(claim, uncovered="+".join(filter(None, names)))
-
-
-def _put(first: Message, opened: NDArray[np.int64]) -> Message:
-    """Return the message with its summed fields from one array of whole numbers."""
-    found, begin = {}, 0
-    for field, array in summands(first).items():
-        size = size_of_whole(array)
-        found[field] = from_whole(opened[begin : begin + size], array.shape, array.dtype)
-        begin += size
-    return replace(first, **found)

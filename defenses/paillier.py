@@ -1,6 +1,5 @@
 """Secure aggregation under a Paillier key, computed."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,11 +10,15 @@ from numpy.typing import NDArray
 from fedtrees.core.aggregation import (
     FLOAT_LIMIT,
     Aggregation,
+    Closing,
+    Known,
+    Opening,
     Wire,
     agreed,
     from_whole,
     size_of_whole,
     summands,
+    summed,
     whole,
 )
 from fedtrees.core.errors import UsageError, check_flag, check_whole
@@ -27,7 +30,7 @@ from fedtrees.crypto import encrypted_sums
 from fedtrees.defenses.real_sums import RealSums, opaque
 from fedtrees.messages.aggregation import OpenedSum, PaillierKey
 from fedtrees.sealing import sizes
-from fedtrees.sealing.ledger import Ledger, costs_by_party
+from fedtrees.sealing.ledger import Ledger, Told, costs_by_party
 from fedtrees.sealing.slots import Slots
 
 # Symmetric strength of a modulus of so many bits (NIST SP 800-57, part 1, table 2).
@@ -98,121 +101,236 @@ class Paillier(RealSums):  # type: ignore[misc]
         return Reason("key-and-ciphertexts", server=servers[0], holder=holder, defense=self.name)
 
 
+@dataclass(frozen=True)
+class Declared:
+    """What bounds sums: rows, None where they have weights; and of each class, once known."""
+
+    rows: int | None
+    classes: tuple[int, ...] = ()
+
+
+def ranges(reply: Message, known: Known, told: Declared) -> tuple[tuple[int, int], ...] | None:
+    """Return between what sums over so many rows are, place by place in turn; None: unknown."""
+    if told.rows is None or not known.exact:
+        return None
+    rows = max(told.rows, 1)
+    if Trait.COUNTED in reply.traits:
+        return ((0, rows),)
+    numeric = not known.classes or known.parameters.get("objective") == "reg:squarederror"
+    if Trait.GRADIENTS not in reply.traits or numeric:
+        return None
+    g_bits, h_bits = (getattr(reply, name) for name in ("g_bits", "h_bits"))
+    # Of each row p - y and p (1 - p), of several classes 2 p (1 - p): y is 1 for as many rows
+    # as the base score tells everybody.
+    below = above = rows
+    if len(told.classes) == 2:
+        above, below = told.classes
+    hessians = -(-rows // 2) << h_bits
+    if known.classes == 2:
+        hessians = -(-(rows << h_bits) // 4)
+    return (-below << g_bits, above << g_bits), (0, hessians)
+
+
 class PaillierSums(Aggregation):
-    """The sums of one run under a key: who says what to whom."""
+    """The sums of one run under a key."""
 
     def __init__(self, how: Paillier) -> None:
-        self._how, self._real = how, how.mode == "real"
-        self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
-        self._sums: encrypted_sums.EncryptedSums | None = None
-        self._classes: NDArray[np.float64] | None = None  # rows of each, once everybody knows
-        self._parties: tuple[str, ...] = ()
-        self._holder = ""
+        self.how, self.ideal = how, how.mode == "ideal"
+        self._inside: dict[str, NDArray[Any]] = {}
 
-    def costs(self) -> Mapping[str, float]:
+    def closing(self, name: str, rows: int | None, known: Known) -> Closing:
+        """Make the side of the holder of the key, who is the first, or of another client."""
+        return (KeyHolding if name == known.parties[0] else Encrypting)(self, name, rows, known)
+
+    def opening(self) -> Opening:
+        """Make the side of whoever adds."""
+        return Adding(self)
+
+    def costs(self, ledgers: Mapping[str, Told]) -> Mapping[str, float]:
         """Return what it took."""
-        return costs_by_party(self._ledgers)
+        return costs_by_party(ledgers)
 
-    def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Let encrypted replies cross, add them, and let the holder of the key open the sum.
+    def holder(self, others: int, ledger: Ledger) -> encrypted_sums.KeyHolder:
+        """Make what the holder of the key computes with."""
+        how = self.how
+        if self.ideal:
+            return encrypted_sums.IdealHolder(how.bits, ledger, self._inside)
+        return encrypted_sums.RealHolder(others, how.bits, how.djn, ledger)
 
-        Raises `MissingPartyError` if somebody's reply is not there who had a part in the first sum.
-        """
-        first, server = agreed(replies.values()), wire.server
-        sums = self._sums or self._agree(tuple(replies), wire)
-        encrypted_sums.check_all(self._parties, replies)
-        others = {name: reply for name, reply in replies.items() if name != self._holder}
-        texts: dict[str, dict[str, bytes]] = {name: {} for name in others}
-        slots: dict[str, Slots] = {}
-        added: dict[str, bytes] = {}
-        opened: dict[str, NDArray[np.int64]] = {}
-        arrays = summands(first)
-        for field, array in arrays.items():
-            where = slots[field] = self._slots(first, array, wire, len(replies))
-            numbers = {name: whole(summands(reply)[field]) for name, reply in replies.items()}
-            own = numbers[self._holder]
-            where.check(own)
-            if where.ranges:  # nobody sees whether all together keep to them: it is checked here
-                where.check(np.sum(list(numbers.values()), axis=0))
-            for name in others:
-                texts[name][field] = sums.encrypted(name, numbers[name], where)
-            sent = {name: text[field] for name, text in texts.items()}
-            added[field] = sums.added(server, sent, own.size, where)
-            opened[field] = sums.opened(added[field], own.size, where) + own
-        for name, reply in others.items():
-            wire.carry(name, (server,), self._sealed(name, reply, texts[name], slots), why)
-        product = self._sealed(server, first, added, slots)
-        wire.carry(server, (self._holder,), product, _ADDED)
-        whole_sums = {f: from_whole(opened[f], a.shape, a.dtype) for f, a in arrays.items()}
-        total = replace(first, **whole_sums)
-        if Trait.LABELS_COUNTED in total.traits:
-            self._classes = summands(total)["sums"][1:]
-        wire.carry(self._holder, (self._holder,), total, _OPENED)
-        message = OpenedSum(type(first).__name__, np.concatenate(list(opened.values())))
-        wire.carry(self._holder, (server,), message, _OPENED)
-        return total
+    def encrypter(self, name: str, ledger: Ledger) -> encrypted_sums.Encrypter:
+        """Make what another client computes with."""
+        how = self.how
+        if self.ideal:
+            return encrypted_sums.IdealEncrypter(how.bits, ledger, self._inside)
+        return encrypted_sums.RealEncrypter(name, how.djn, ledger)
 
-    def _agree(self, names: tuple[str, ...], wire: Wire) -> encrypted_sums.EncryptedSums:
-        """Let the first client draw a key and tell its public part."""
-        how, self._parties, (self._holder, *others) = self._how, names, names
-        if not others:
-            raise UsageError(
-                f"{how.name!r} needs two clients or more: the sum of one is its own; leave it out"
-            )
-        sums: encrypted_sums.EncryptedSums
-        if self._real:
-            sums = encrypted_sums.RealSums(names, how.bits, how.djn, self._ledgers)
-        else:
-            sums = encrypted_sums.IdealSums(self._holder, how.bits, self._ledgers)
-        size = sizes.public_key_bytes(how.bits, how.djn)
-        key = opaque(sums.public_key(), size, real=self._real)
-        message = PaillierKey(self._holder, how.bits, key)
-        wire.carry(self._holder, (wire.server,), message, _KEY)
-        wire.carry(wire.server, tuple(others), message, _KEY)
-        self._sums = sums
-        return sums
+    def adder(self, others: Sequence[str], ledger: Ledger) -> encrypted_sums.Adder:
+        """Make what whoever adds computes with."""
+        how = self.how
+        if self.ideal:
+            return encrypted_sums.IdealAdder(how.bits, ledger, self._inside)
+        return encrypted_sums.RealAdder(others, ledger)
 
-    def _slots(self, reply: Message, array: NDArray[Any], wire: Wire, terms: int) -> Slots:
+    def slots(self, reply: Message, field: Any, known: Known, told: Declared) -> Slots:
         """Return places for sums of a field, as public knowledge bounds them."""
-        if array.dtype.kind == "f":
+        terms = len(known.parties)
+        if np.dtype(field.dtype).kind == "f":
             return Slots(FLOAT_LIMIT, terms)
-        most = (1 << (self._how.packing or _INT64_BITS) - 1) - 1
-        ranges = None if self._how.packing else self._ranges(reply, wire)
-        if ranges is None or (bound := max(max(-low, high) for low, high in ranges)) > most:
+        most = (1 << (self.how.packing or _INT64_BITS) - 1) - 1
+        found = None if self.how.packing else ranges(reply, known, told)
+        if found is None or (bound := max(max(-low, high) for low, high in found)) > most:
             return Slots(most // terms, terms)
-        return Slots(bound, terms, ranges)
+        return Slots(bound, terms, found)
 
-    def _ranges(self, reply: Message, wire: Wire) -> tuple[tuple[int, int], ...] | None:
-        """Return between what sums are, place by place in turn; None: nothing public tells."""
-        if wire.rows is None or not wire.exact:
-            return None
-        rows = max(wire.rows, 1)
-        if Trait.COUNTED in reply.traits:
-            return ((0, rows),)
-        numeric = not wire.classes or wire.parameters.get("objective") == "reg:squarederror"
-        if Trait.GRADIENTS not in reply.traits or numeric:
-            return None
-        g_bits, h_bits = (getattr(reply, name) for name in ("g_bits", "h_bits"))
-        # Of each row p - y and p (1 - p), of several classes 2 p (1 - p): y is 1 for as many rows
-        # as the base score tells everybody.
-        below = above = rows
-        if self._classes is not None and len(self._classes) == 2:
-            above, below = map(int, self._classes)
-        hessians = -(-rows // 2) << h_bits
-        if wire.classes == 2:
-            hessians = -(-(rows << h_bits) // 4)
-        return (-below << g_bits, above << g_bits), (0, hessians)
-
-    def _sealed(
-        self, sender: str, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots]
-    ) -> Message:
+    def sealed(
+        self, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots],
+        holder: str, ledger: Ledger,
+    ) -> Message:  # fmt: skip
         """Return a reply with ciphertexts in place of its summed fields, and count them."""
         fields = {}
         for field, text in texts.items():
-            array = getattr(reply, field)
-            count, nbytes = sizes.array(size_of_whole(array), slots[field], self._how.bits)
-            assert len(text) == (nbytes if self._real else 0)
-            dtype = array.dtype.newbyteorder("<").str
-            fields[field] = Sealed((self._holder,), array.shape, dtype, nbytes, text)
-            self._ledgers[sender].sent(type(reply).__name__, count, nbytes)
+            value = getattr(reply, field)
+            count, nbytes = sizes.array(size_of_whole(value), slots[field], self.how.bits)
+            assert len(text) == (0 if self.ideal else nbytes)
+            dtype = np.dtype(value.dtype).newbyteorder("<").str
+            fields[field] = Sealed((holder,), value.shape, dtype, nbytes, text)
+            ledger.sent(type(reply).__name__, count, nbytes)
         return replace(reply, **fields)
+
+
+class _Client(Closing):
+    """What holder and others share: what they know of the sums, and of their own rows."""
+
+    def __init__(self, sums: PaillierSums, name: str, rows: int | None, known: Known) -> None:
+        super().__init__()
+        self._sums, self._name, self._known = sums, name, known
+        self.ledger = Ledger()
+        self._own = Declared(rows)
+
+    def _numbers(self, reply: Message, how: Mapping[str, Any]) -> tuple[Any, dict[str, Slots]]:
+        """Return its summed fields as whole numbers, checked by its own rows, and their slots.
+
+        Nobody sees whether all together keep to what is declared: each sees to its own part.
+        """
+        told = Declared(how["rows"], tuple(how["classes"]))
+        arrays = summands(reply)
+        slots = {f: self._sums.slots(reply, a, self._known, told) for f, a in arrays.items()}
+        numbers = {field: whole(array) for field, array in arrays.items()}
+        own = ranges(reply, self._known, self._own)
+        for field, where in slots.items():
+            checked = where if own is None or not where.ranges else replace(where, ranges=own)
+            checked.check(numbers[field])
+        if Trait.LABELS_COUNTED in reply.traits:
+            classes = (max(int(rows), 1) for rows in arrays["sums"][1:])  # it may have none
+            self._own = replace(self._own, classes=tuple(classes))
+        return numbers, slots
+
+
+class KeyHolding(_Client):
+    """The first client's side: it draws the key, and opens sums."""
+
+    def __init__(self, sums: PaillierSums, name: str, rows: int | None, known: Known) -> None:
+        super().__init__(sums, name, rows, known)
+        self._holder: encrypted_sums.KeyHolder
+        self._reply: Message | None = None  # its part of the sum that it will open
+
+    def takes(self, message: Message) -> bool:
+        """Tell whether it is a sum to be opened."""
+        return type(message) is type(self._reply)
+
+    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+        """Return the public key where it is asked for; its own reply crosses nowhere."""
+        if how.get("key"):
+            sums, bits = self._sums, self._sums.how.bits
+            self._holder = sums.holder(len(self._known.parties) - 1, self.ledger)
+            size = sizes.public_key_bytes(bits, sums.how.djn)
+            key = opaque(self._holder.public_key(), size, real=not sums.ideal)
+            return PaillierKey(self._name, bits, key)
+        assert reply is not None
+        self._reply, (self._parts, self._slots) = reply, self._numbers(reply, how)
+        return None
+
+    def answer(self, message: Message) -> Message:
+        """Open a sum, and add its own part."""
+        assert self._reply is not None
+        opened, found = [], {}
+        for field, array in summands(self._reply).items():
+            own, text = self._parts[field], getattr(message, field).payload
+            opened.append(self._holder.opened(text, own.size, self._slots[field]) + own)
+            found[field] = from_whole(opened[-1], array.shape, array.dtype)
+        self.kept.append((replace(self._reply, **found), _OPENED))
+        self._reply = None
+        return OpenedSum(type(message).__name__, np.concatenate(opened))
+
+
+class Encrypting(_Client):
+    """Another client's side: it encrypts."""
+
+    def __init__(self, sums: PaillierSums, name: str, rows: int | None, known: Known) -> None:
+        super().__init__(sums, name, rows, known)
+        self._encrypter = sums.encrypter(name, self.ledger)
+        self._holder = ""
+
+    def takes(self, message: Message) -> bool:
+        """Tell whether it is the key."""
+        return isinstance(message, PaillierKey)
+
+    def answer(self, message: Message) -> None:
+        """Take in the key."""
+        assert isinstance(message, PaillierKey)
+        self._encrypter.learn(message.key.payload, message.bits)
+        self._holder = message.holder
+
+    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message:
+        """Encrypt the reply; ``rows`` and ``classes`` are what is declared of all."""
+        assert reply is not None
+        numbers, slots = self._numbers(reply, how)
+        texts = {f: self._encrypter.encrypted(n, slots[f]) for f, n in numbers.items()}
+        return self._sums.sealed(reply, texts, slots, self._holder, self.ledger)
+
+
+class Adding(Opening):
+    """The side of whoever adds: who says what to whom."""
+
+    def __init__(self, sums: PaillierSums) -> None:
+        self._sums, self.ledger = sums, Ledger()
+        self._adder: encrypted_sums.Adder | None = None
+        self._classes: tuple[int, ...] = ()  # rows of each, once everybody knows
+
+    def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
+        """Let encrypted replies cross, add them, and let the holder of the key open the sum.
+
+        Raises `MissingPartyError` if somebody's reply is not there who has a part in the sums.
+        """
+        first, known = agreed(waiting.values()), wire.known
+        holder, *others = known.parties
+        if not others:
+            raise UsageError(
+                f"{self._sums.how.name!r} needs two clients or more: the sum of one is its own; "
+                "leave it out"
+            )
+        adder = self._adder = self._adder or self._agree(holder, others, wire)
+        encrypted_sums.check_all(known.parties, waiting)
+        told = Declared(wire.rows, self._classes)
+        replies = wire.seal(waiting, {"rows": told.rows, "classes": list(told.classes)}, why)
+        slots, added = {}, {}
+        for field, seal in summands(first).items():
+            slots[field] = self._sums.slots(first, seal, known, told)
+            texts = {name: getattr(reply, field).payload for name, reply in replies.items()}
+            added[field] = adder.added(texts, size_of_whole(seal), slots[field])
+        product = self._sums.sealed(first, added, slots, holder, self.ledger)
+        message = wire.ask([holder], product, _ADDED, _OPENED)[holder]
+        assert isinstance(message, OpenedSum)
+        total = summed(first, message.values)
+        if Trait.LABELS_COUNTED in total.traits:
+            self._classes = tuple(map(int, summands(total)["sums"][1:]))
+        return total
+
+    def _agree(self, holder: str, others: Sequence[str], wire: Wire) -> encrypted_sums.Adder:
+        """Let the first client draw a key and tell its public part."""
+        key = wire.seal([holder], {"key": True}, _KEY)[holder]
+        assert isinstance(key, PaillierKey)
+        wire.ask(others, key, _KEY)
+        adder = self._sums.adder(others, self.ledger)
+        adder.learn(key.key.payload, key.bits)
+        return adder

@@ -4,11 +4,15 @@ import numpy as np
 
 from fedtrees.bench.conformance import sample_table
 from fedtrees.bench.evaluate import make_defense, score_guess
+from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Guess, LeafCounts
+from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import over_clients
+from fedtrees.core.network import LocalNetwork
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.streams import Streams
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
 
@@ -17,6 +21,20 @@ def sample_federation(seed=0, rows=240, clients=3):
     """Return the small table's rows of each client, and its schema."""
     table, schema = sample_table(seed, rows)
     return [table.take(part) for part in np.array_split(np.arange(rows), clients)], schema
+
+
+def network_of(parties, schema, defense=None, summed=(), held=(), network=LocalNetwork):
+    """Connect parties, each beside a host with what it holds, by name."""
+    roles, held = {party.name: party.role for party in parties}, dict(held)
+    agreement = Agreement(schema, {}, defense or Composition(), roles, summed)
+    rows = sum(map(len, held.values())) if held else None
+    net = network(agreement, Streams(0), rows)
+    for party in parties:
+        given = {"aggregation": net.aggregation, "held": held.get(party.name)}
+        host = Host(agreement, party.name, Streams(0), **given)
+        host.join(party)
+        net.join(host)
+    return net
 
 
 def clients_of(federation):

@@ -15,16 +15,16 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import nbinom, norm
 
-from fedtrees.core.aggregation import agreed, summands
+from fedtrees.core.aggregation import IdealOpening, agreed, summands
 from fedtrees.core.channel import Share
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import closed
-from fedtrees.core.network import IdealSum
+from fedtrees.core.transcript import Transcript
 from fedtrees.defenses import label_noise, settled_cuts
 from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
-from fedtrees.defenses.masking import MaskedSums
-from fedtrees.defenses.paillier import PaillierSums
+from fedtrees.defenses.masking import UnmaskedSums
+from fedtrees.defenses.paillier import Adding
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
 from fedtrees.messages.cuts import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
@@ -177,24 +177,29 @@ class Shared:
 @contextmanager
 def replayed(tape):
     """Let all noise of a run pass through a tape."""
-    sent, kinds = Noise.send, (IdealSum, MaskedSums, PaillierSums)
+    sent, kinds = Noise.send, (IdealOpening, UnmaskedSums, Adding)
     respond, flip = label_noise.respond, dp_forest.permute_and_flip
-    quantiles, summed = PrivateQuantileCuts.outgoing, {k: k.summed for k in kinds}
+    quantiles, summed = PrivateQuantileCuts.outgoing, {k: k.opened for k in kinds}
+    recorded, bare = Transcript.record, []
+
+    def record(self, sender, receivers, message, why):
+        own = receivers == (sender,) or isinstance(message, OpenedSum)
+        if not (bare and own):  # a sum without its noise, which is opened below
+            recorded(self, sender, receivers, message, why)
 
     def opened(kind):
-        def method(self, replies, wire, why):
-            left = [len(replies)]
+        def method(self, waiting, wire, why):
+            left = [len(waiting)]
 
-            def carry(sender, receivers, message, why):
+            def ask(to, message, *given, **named):
                 if isinstance(message, MaskSurvivors):
                     left.append(len(message.parties.split(",")))
-                own = receivers == (sender,) or isinstance(message, OpenedSum)
-                if own and type(agreed(replies.values())) in tape.kinds:
-                    return  # the sum, as it is opened below
-                wire.carry(sender, receivers, message, why)
+                return wire.ask(to, message, *given, **named)
 
-            total = summed[kind](self, replies, replace(wire, carry=carry), why)
-            shared = type(total) in tape.kinds
+            shared = type(agreed(waiting.values())) in tape.kinds
+            bare.extend([True] * shared)
+            total = summed[kind](self, waiting, replace(wire, ask=ask), why)
+            bare.clear()
             return tape.opened(total, left[-1]) if shared else total
 
         return method
@@ -217,7 +222,8 @@ def replayed(tape):
             "outgoing",
             lambda part, message, ctx: tape.quantiles(part, message, ctx, quantiles),
         ),
-        *((kind, "summed", opened(kind)) for kind in kinds),
+        *((kind, "opened", opened(kind)) for kind in kinds),
+        (Transcript, "record", record),
     ]
     with ExitStack() as stack:
         for where, name, made in swaps:

@@ -169,7 +169,8 @@ def test_layouts_are_named_by_the_data_layer_and_by_protocols():
 #: Roles of whole-row federations, and who besides protocols and defenses may name them.
 ROLES = {
     # the central engines draw the coins of the federation that they are compared with
-    "server": {"fedtrees/core/streams.py"},
+    # and a captured run has no protocol that says who adds
+    "server": {"fedtrees/core/streams.py", "fedtrees/capture/training.py"},
     # a suite that names no threat means the last client
     "client": {"fedtrees/bench/suite.py"},
     "client-": {"fedtrees/core/local_data.py", "fedtrees/core/streams.py"},

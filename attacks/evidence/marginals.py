@@ -17,6 +17,7 @@ from fedtrees.core.view import View
 from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.recipes import FEWEST_ROWS, usual_guess
 from fedtrees.messages.boosting import BaseScore
+from fedtrees.messages.captured import RankedSketch
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts, GridRequest
 from fedtrees.trees.grid import count_cells
 from fedtrees.trees.sketch import POINTS_PER_BIN
@@ -88,7 +89,11 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
         owner = sketch.owner or item.sender
         if owner not in view.principals and owner not in found:
             whole = not (altered or some)
-            columns = (_column(sketch, f, size, whole) for f in range(len(sketch.low)))
+            known = sketch.whole if isinstance(sketch, RankedSketch) else None
+            columns = (
+                _column(sketch, f, size, whole, None if known is None else bool(known[f]))
+                for f in range(len(sketch.low))
+            )
             told = (replace(c, reliability=_of_ranks(c.present, own, noise)) for c in columns)
             found[owner] = tuple(_categories(view, changes, f, c) for f, c in enumerate(told))
     return found
@@ -127,11 +132,15 @@ def _of_ranks(n: int, own: int, noise: float) -> float:
     return drawn / (drawn + noise) if noise else 1.0
 
 
-def _column(sketch: FeatureSketch, f: int, size: int, whole: bool) -> Column:
+def _column(
+    sketch: FeatureSketch, f: int, size: int, whole: bool, known: bool | None = None
+) -> Column:
+    """Return a column; `known`: whether the sketch says itself that it is of all values."""
     part = slice(sketch.offsets[f], sketch.offsets[f + 1])
     values, counts = sketch.points[part], sketch.weights[part]
     below = len(values) > 0 and sketch.low[f] < values[0]
-    exact = whole and not below and holds_all_values(counts, size)
+    all_there = holds_all_values(counts, size) if known is None else known
+    exact = whole and not below and all_there
     if below:  # the first point stands for the smallest value, too
         values = np.concatenate([sketch.low[f : f + 1], values])
         counts = np.concatenate([[1], counts[:1] - 1, counts[1:]])

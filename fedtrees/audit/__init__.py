@@ -2,6 +2,7 @@
 
 from fedtrees.audit.audit import Audit, audit
 from fedtrees.audit.exposure import Known
-from fedtrees.audit.model import ModelFile, read_model
+from fedtrees.audit.model import ModelFile
+from fedtrees.audit.read import read_model
 
 __all__ = ["Audit", "Known", "ModelFile", "audit", "read_model"]

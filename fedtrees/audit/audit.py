@@ -10,14 +10,10 @@ from fedtrees.attacks.evidence import AGREES
 from fedtrees.audit.exposure import Known, Rows, Summary, TreeExposure, summary
 from fedtrees.audit.first_trees import LeafStatistics
 from fedtrees.audit.leaf_values import label_share
-from fedtrees.audit.model import (
-    LIGHTGBM_STATISTICS,
-    XGBOOST_STATISTICS,
-    ModelFile,
-    is_logistic,
-    state_of,
-)
+from fedtrees.audit.model import ModelFile, is_logistic
 from fedtrees.audit.newton import Settings, agreement, infer_settings, is_unshrunk, settings_by_tree
+from fedtrees.audit.read_lightgbm import LIGHTGBM_STATISTICS
+from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS, state_of
 from fedtrees.audit.recover import first_round, recover_boosted, start_of, sums_of
 from fedtrees.audit.sources import Sources, find_sources
 from fedtrees.audit.stated import recover_forest, recover_lightgbm, samples_rows

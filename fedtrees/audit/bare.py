@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile
+from fedtrees.audit.model import ModelFile
+from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import Softmax

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from fedtrees.audit.bare import bare_model
 from fedtrees.audit.margins import margins_of
-from fedtrees.audit.model import ModelFile, read_model
+from fedtrees.audit.model import ModelFile
+from fedtrees.audit.read import read_model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.files import write_text
 from fedtrees.trees.boosted.forest import Forest, Tree

@@ -9,7 +9,8 @@ from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
 from fedtrees.audit.leaf_values import may_be_mean
-from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile
+from fedtrees.audit.model import ModelFile
+from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
 from fedtrees.audit.scrub import LOST, Scrubbed
 from fedtrees.core.counts import many
 

@@ -92,12 +92,17 @@ class Runner:
         found = ((c, self.store.read(c.key(self.provenance))) for c in cells)
         return [c for c, result in found if result is None or _again(result)]
 
-    def jobs(self, plan: Plan) -> tuple[list[Job], list[Job]]:
+    def phases(self, plan: Plan) -> tuple[list[Job], ...]:
+        """Return what remains of the first seed, then of the others: phases of jobs, two each."""
+        seeds = list(dict.fromkeys(setting.seed for setting in plan.settings))
+        return *self.jobs(plan, seeds[:1]), *self.jobs(plan, seeds[1:])
+
+    def jobs(self, plan: Plan, seeds: Sequence[int]) -> tuple[list[Job], list[Job]]:
         """Return what remains: first the blind baseline and references, then the groups."""
-        blind = [Job((c,)) for c in self.missing(plan.blind)]
-        references = [Job((c,)) for c in self.missing(plan.references)]
+        mine = [[c for c in of if c.setting.seed in seeds] for of in (plan.blind, plan.references)]
+        blind, references = ([Job((c,)) for c in self.missing(cells)] for cells in mine)
         groups: dict[str, list[Job]] = {}
-        for group in plan.groups:
+        for group in (g for g in plan.groups if g.train.setting.seed in seeds):
             left = self.missing([group.train, *group.attacks])
             if left:
                 job = Job((group.train, *(c for c in left if c is not group.train)))
@@ -313,33 +318,34 @@ def _end_with(parent: int) -> None:
 
 
 def run_jobs(
-    runner: Runner, phases: Sequence[Sequence[Job]], workers: int, done: Callable[[str, str], None]
+    runner: Runner,
+    phases: Sequence[Sequence[Job]],
+    workers: int,
+    done: Callable[[str, str], None],
+    ended: Callable[[int], None] = lambda phase: None,
 ) -> None:
     """Run jobs in this process, or in several; `done(status, label)` follows each cell.
+
+    `ended(k)` follows the k-th phase.
 
     A worker process that is killed costs only the job that it was at: its cells are tried again
     one by one, and the one that loses its process a second time is reported as failed. Meanwhile
     no other process of this user can read the rows in these.
     """
     with closed_memory():
-        if workers == 1:
-            for job in chain(*phases):
-                for status, label in runner.work(job):
-                    done(status, label)
-        else:
-            _run_beside(runner, phases, workers, done)
-
-
-def _run_beside(
-    runner: Runner, phases: Sequence[Sequence[Job]], workers: int, done: Callable[[str, str], None]
-) -> None:
-    pool = [_Worker(runner, done) for _ in range(min(workers, max(map(len, phases), default=0)))]
-    try:
-        for phase in phases:
-            _run_phase(pool, deque(phase))
-    finally:
-        for worker in pool:
-            worker.end()
+        most = min(workers, max(map(len, phases), default=0))
+        pool = [_Worker(runner, done) for _ in range(most if workers > 1 else 0)]
+        try:
+            for k, phase in enumerate(phases):
+                if workers > 1:
+                    _run_phase(pool, deque(phase))
+                else:
+                    for status, label in chain.from_iterable(map(runner.work, phase)):
+                        done(status, label)
+                ended(k)
+        finally:
+            for worker in pool:
+                worker.end()
 
 
 def _run_phase(pool: Sequence[_Worker], waiting: deque[Job]) -> None:

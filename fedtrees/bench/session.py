@@ -83,12 +83,18 @@ class Bench:
         paths = dict.fromkeys(p for s in self.plan.settings for p in s.data.files)
         return [{"file": Path(path).name, "sha256": sha256(Path(path))} for path in paths]
 
-    def remaining(self) -> tuple[list[Job], list[Job]]:
-        """Return the jobs that have not finished yet, in two phases."""
-        return self.runner.jobs(self.plan)
+    def remaining(self) -> tuple[list[Job], ...]:
+        """Return the jobs that have not finished yet, in phases."""
+        return self.runner.phases(self.plan)
 
-    def run(self, done: Callable[[str, str], None] = lambda status, label: None) -> Counter[str]:
+    def run(
+        self,
+        done: Callable[[str, str], None] = lambda status, label: None,
+        first: Callable[[], None] | None = None,
+    ) -> Counter[str]:
         """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished.
+
+        Where there is more to run, `first` follows the first seed, whose rows are written by then.
 
         Raises `StoreError` if the folder cannot be written, or somebody else removes cells from it.
         """
@@ -98,10 +104,17 @@ class Bench:
             counts[status] += 1
             done(status, label)
 
+        keys = [c.key(self.runner.provenance) for c in self.plan.cells()]
+        phases = self.remaining()
+
+        def ended(phase: int) -> None:
+            if first is not None and phase == 1 and phases[1] and any(phases[2:]):
+                self.store.write_rows(keys)
+                first()
+
         try:
-            run_jobs(self.runner, self.remaining(), self.workers, tally)
+            run_jobs(self.runner, phases, self.workers, tally, ended)
         finally:
-            keys = [c.key(self.runner.provenance) for c in self.plan.cells()]
             unreadable = self.store.write_rows(keys)
         if unreadable:
             raise StoreError(

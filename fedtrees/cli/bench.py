@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,7 +44,7 @@ def bench(
         _dry_run(session, format.is_json)
         return
     session.open(options.resume)
-    counts = _run_with_progress(session)
+    counts = _run_with_progress(session, options.margin)
     _finish(session, counts, options.margin, format.is_json)
 
 
@@ -78,8 +79,11 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
     return total, f"{total:,} to compute" + (f" ({shown})" if shown else "")
 
 
-def _run_with_progress(bench: Bench) -> Counter[str]:
-    """Run with a bar on stderr that names the last cell; with log lines where it is no terminal."""
+def _run_with_progress(bench: Bench, margin: float | None) -> Counter[str]:
+    """Run with a bar on stderr that names the last cell; with log lines where it is no terminal.
+
+    What the first seed says is told on the way; what a run says that is stopped, at its end.
+    """
     from rich.console import Console
 
     from fedtrees.core.counts import many
@@ -88,8 +92,16 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
     console = Console(stderr=True, soft_wrap=True)
     processes = many(bench.workers, "process", "processes")
     print(f"cells: {what}, {processes}, into {bench.folder}", file=sys.stderr)
+    seeds = len(bench.suite.seeds)
+
+    def first() -> None:
+        _so_far(bench, console, margin, f"after 1 of {many(seeds, 'seed')}")
+
     try:
-        counts = _with_bar(bench, console, total) if console.is_terminal else bench.run(_Log(total))
+        if console.is_terminal:
+            counts = _with_bar(bench, console, total, first)
+        else:
+            counts = bench.run(_Log(total), first)
         if counts["skipped"]:
             idle = f"{counts['skipped']:,} of {many(total, 'cell')} did not apply"
             print(f"{idle}; `fedtrees show {bench.folder}` says why", file=sys.stderr)
@@ -97,10 +109,31 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
     except KeyboardInterrupt:
         text = "\nstopped; finished cells are kept. Go on with: fedtrees bench --resume --out "
         print(f"{text}{bench.folder}", file=sys.stderr)
+        _so_far(bench, console, margin, "so far")
         raise
 
 
-def _with_bar(bench: Bench, console: Console, total: int) -> Counter[str]:
+def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> None:
+    """Say on stderr what the finished cells say, and write the report of these."""
+    from fedtrees.cli.results import print_verdict
+    from fedtrees.core.errors import FedtreesError
+    from fedtrees.report.html import write_page
+    from fedtrees.report.study import study_of
+
+    try:
+        study = study_of(bench.folder, None, margin)
+        if not study.findings.settings:
+            return
+        report = write_page(study)
+    except FedtreesError:  # nothing is finished yet
+        return
+    console.print(f"\n{when}: {report}", markup=False, highlight=False)
+    print_verdict(study, console)
+
+
+def _with_bar(
+    bench: Bench, console: Console, total: int, first: Callable[[], None]
+) -> Counter[str]:
     """Run with a bar: cells done, time left, the cell that was finished last."""
     from rich import progress as bars
     from rich.table import Column
@@ -118,7 +151,7 @@ def _with_bar(bench: Bench, console: Console, total: int) -> Counter[str]:
             if status not in ("ok", "skipped"):
                 console.print(f"{status}: {label}", markup=False, highlight=False)
 
-        return bench.run(done)
+        return bench.run(done, first)
 
 
 class _Log:

@@ -20,7 +20,18 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 import typer
 
 from fedtrees import __version__
-from fedtrees.cli import bench, bound, explain, inspect, measure, new, paper, table, train
+from fedtrees.cli import (
+    bench,
+    bound,
+    capture,
+    explain,
+    inspect,
+    measure,
+    new,
+    paper,
+    table,
+    train,
+)
 from fedtrees.cli.options import Details, Format, Margin, Output, RunFolder, columns_of
 from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
 
@@ -160,6 +171,8 @@ def audit(
     command.run(model, own, truth, columns, scrub, report, known, seed, shown, held)
 
 
+app.command()(capture.capture)
+app.command()(capture.attack)
 app.command()(inspect.fetch)
 app.command()(inspect.doctor)
 

@@ -1,7 +1,14 @@
 """What a run found, for a terminal."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from fedtrees.cli.inspect import console
 from fedtrees.report.study import Study
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def print_tables(study: Study) -> None:
@@ -22,14 +29,14 @@ def print_tables(study: Study) -> None:
             out.print(str(gap), markup=False)
 
 
-def print_verdict(study: Study) -> None:
+def print_verdict(study: Study, out: Console | None = None) -> None:
     """Print the verdict of a run, its keys beside its sentences."""
     from rich.table import Table
     from rich.text import Text
 
     from fedtrees.report.verdict_text import verdict
 
-    out, said = console(), verdict(study.findings)
+    out, said = out or console(), verdict(study.findings)
     made = Table.grid(padding=(0, 2))
     made.add_column(no_wrap=True, style="bold")
     made.add_column(overflow="fold")

@@ -1,5 +1,6 @@
 """Aggregation: how replies cross closed in a run, and how their sum alone is opened."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, ProtocolError
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, sealed
+from fedtrees.core.sealed import Sealed
 from fedtrees.core.streams import Streams
 
 # Floats are added as whole numbers of 2^-192, in twelve digits of 32 bits: a sum of up to 2^31 of
@@ -22,42 +24,140 @@ _LARGEST = np.float64(2.0 ** (_DIGITS * _DIGIT - _PLACES))  # more than a float3
 
 
 @dataclass(frozen=True)
+class Known:
+    """What everybody knows of the sums of a run."""
+
+    parties: tuple[str, ...]  # who has a part in them
+    exact: bool  # whether nobody adds noise or rounds: sums are then bounded by what rows can bring
+    classes: int  # of the target; 0: it is a number
+    parameters: Mapping[str, Any]  # the protocol's public parameters
+
+
+@dataclass(frozen=True)
 class Wire:
-    """What an aggregation may know and do in one run."""
+    """What whoever opens a sum may know and do."""
 
     server: str  # who asked, and opens the sum
     # declared rows of all parties, where each counts once; None where rows have weights
     rows: int | None
-    exact: bool  # whether nobody adds noise or rounds: sums are then bounded by what rows can bring
-    classes: int  # of the target; 0: it is a number
-    parameters: Mapping[str, Any]  # the protocol's public parameters
-    # ``carry(sender, receivers, message, why)`` sends and writes down; a receiver who is the sender
-    # opened it
-    carry: Callable[[str, tuple[str, ...], Message, str], None]
+    known: Known
+    # ``ask(to, message, why, back="", gone=())`` sends to all and returns what answers, by party;
+    # `back` is why they answer, where that is another reason, and of who is `gone` nothing is heard
+    ask: Callable[..., dict[str, Message]]
+    # ``seal(names, how, why)`` lets waiting replies cross closed; ``how`` is what the parties'
+    # `Closing` takes
+    seal: Callable[[Iterable[str], Mapping[str, Any], str], dict[str, Message]]
     streams: Streams  # randomness of what happens to messages on their way, and no party's own
     # how many replies must arrive for a sum to be opened: those whose shares of noise add up to
     # what is claimed
     least: int = 0
 
 
-class Aggregation(ABC):
-    """What seals replies and opens their sum in one run; `Defense.aggregation` makes it.
+class Closing(ABC):
+    """What one party closes its replies with; its keys are here and nowhere else.
 
-    What is each party's own stays with this object, never in a message.
+    Attributes
+    ----------
+    ledger : object
+        What it took (`fedtrees.sealing.ledger`); None: nothing.
+    kept : list of (Message, str)
+        What it opened for itself, each with a reason, for its own log.
     """
 
+    ledger: Any = None
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Message, str]] = []
+
     @abstractmethod
-    def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Let replies cross closed and return their sum, as the server opens it.
+    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+        """Return a reply as it crosses, or what is asked for in its place; None: nothing crosses.
+
+        `reply`: What waits, if anything does.
+        """
+
+    def takes(self, message: Message) -> bool:
+        """Tell whether a message is for it, and not for the party beside it."""
+        return False
+
+    def answer(self, message: Message) -> Message | None:
+        """Answer what whoever opens sends."""
+        raise ProtocolError(f"{type(self).__name__} takes no {type(message).__name__}")
+
+
+class Opening(ABC):
+    """What whoever asked opens sums with."""
+
+    ledger: Any = None
+
+    @abstractmethod
+    def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
+        """Let replies cross closed and return their sum.
 
         Nothing may be opened where fewer than ``wire.least`` replies arrive.
 
-        `replies`: By party, all of one type; each part of the work reads its own party's alone.
+        `waiting`: Replies by party, all of one type, without what is inside their summed fields.
         """
 
-    def costs(self) -> Mapping[str, float]:
-        """Return what it took: counts, and CPU seconds as ``cpu_seconds:...``."""
+
+class Aggregation(ABC):
+    """How replies are summed in one run; `Defense.aggregation` makes it.
+
+    It holds nobody's secrets; an ideal functionality, which is in nobody's hands, keeps values in
+    it, so that it is one object for all.
+    """
+
+    @abstractmethod
+    def closing(self, name: str, rows: int | None, known: Known) -> Closing:
+        """Make what one party closes its replies with, given how many rows it has."""
+
+    @abstractmethod
+    def opening(self) -> Opening:
+        """Make what the sums are opened with."""
+
+    def costs(self, ledgers: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return what it took by the ledgers of all parties: counts, and ``cpu_seconds:...``."""
         return {}
+
+
+class IdealSum(Aggregation):
+    """The ideal functionality: nothing but the sum is opened, and nothing else crosses."""
+
+    def __init__(self) -> None:
+        self.inside: dict[str, Message] = {}
+
+    def closing(self, name: str, rows: int | None, known: Known) -> Closing:
+        """Make what hands replies to the functionality."""
+        return IdealClosing(name, self.inside)
+
+    def opening(self) -> Opening:
+        """Make what takes their sum from it."""
+        return IdealOpening(self.inside)
+
+
+class IdealClosing(Closing):
+    """A party's way to the functionality."""
+
+    def __init__(self, name: str, inside: dict[str, Message]) -> None:
+        super().__init__()
+        self._name, self._inside = name, inside
+
+    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+        """Hand a reply over; nothing of it is in what crosses."""
+        assert reply is not None
+        self._inside[self._name] = reply
+        return sealed(reply)
+
+
+class IdealOpening(Opening):
+    """The way to it of whoever asked."""
+
+    def __init__(self, inside: dict[str, Message]) -> None:
+        self._inside = inside
+
+    def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
+        """Let replies cross closed and return their sum."""
+        return add_messages(self._inside.pop(name) for name in wire.seal(waiting, {}, why))
 
 
 def agreed(messages: Iterable[Message]) -> Message:
@@ -77,8 +177,8 @@ def agreed(messages: Iterable[Message]) -> Message:
     return first
 
 
-def summands(message: Message) -> dict[str, NDArray[Any]]:
-    """Return the fields of a message that are added, by name."""
+def summands(message: Message) -> dict[str, Any]:
+    """Return the fields of a message that are added, by name: arrays, or sealed ones."""
     return {f.name: getattr(message, f.name) for f in fields(message) if f.metadata.get("summed")}
 
 
@@ -122,9 +222,19 @@ def from_whole(
     return np.array(found, dtype=dtype).reshape(shape)
 
 
-def size_of_whole(array: NDArray[Any]) -> int:
-    """Return how many whole numbers `whole` makes of an array."""
-    return int(array.size) * (_DIGITS if array.dtype.kind == "f" else 1)
+def size_of_whole(array: NDArray[Any] | Sealed) -> int:
+    """Return how many whole numbers `whole` makes of an array, which may be sealed."""
+    return math.prod(array.shape) * (_DIGITS if np.dtype(array.dtype).kind == "f" else 1)
+
+
+def summed(first: Message, numbers: NDArray[np.int64]) -> Message:
+    """Return a message with its summed fields made of sums of what `whole` made, one by one."""
+    found, begin = {}, 0
+    for field, like in summands(first).items():
+        end = begin + size_of_whole(like)
+        found[field] = from_whole(numbers[begin:end], like.shape, np.dtype(like.dtype))
+        begin = end
+    return replace(first, **found)
 
 
 def add_arrays(arrays: list[NDArray[Any]]) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -145,45 +146,90 @@ def stacked(local_data: Iterable[LocalData], schema: Schema) -> Table | None:
     return Table.concat(tables) if tables else None
 
 
+@dataclass(frozen=True)
+class Declared:
+    """What a party says of its local data, for others to check that together they make a table.
+
+    Attributes
+    ----------
+    columns : tuple of int
+        Which columns, as positions in the schema.
+    labels, weighted : bool
+        Whether it has labels, and sample weights.
+    order : bytes
+        Keyed digest of the ids in their order: the same where the rows are, and nobody without the
+        key can try out ids.
+    """
+
+    rows: int
+    columns: tuple[int, ...]
+    labels: bool
+    weighted: bool
+    order: bytes
+
+    @classmethod
+    def of(cls, held: LocalData, key: bytes = b"") -> Declared:
+        """Return what a party says; ``key`` is what those who hold rows have agreed on."""
+        order = hashlib.blake2b(held.ids.tobytes(), key=key, digest_size=16).digest()
+        columns = tuple(held.columns.tolist())
+        return cls(len(held), columns, held.y is not None, held.weight is not None, order)
+
+
+def rows_declared(said: Iterable[Declared]) -> int:
+    """Return how many different rows are held."""
+    return sum({one.order: one.rows for one in said}.values())
+
+
 def rows_of(local_data: Mapping[str, LocalData]) -> int:
     """Return how many different rows are held."""
-    ids = list({h.ids.tobytes(): h.ids for h in local_data.values()}.values())
-    if len(ids) < 2:  # columns of the same rows; local data names no row twice
-        return sum(map(len, ids))
-    return len(np.unique(np.concatenate(ids)))
+    return rows_declared(map(Declared.of, local_data.values()))
 
 
-def check_local_data(local_data: Mapping[str, LocalData], schema: Schema) -> None:
-    """Refuse local data that do not make up a table.
+def check_own(name: str, held: LocalData, schema: Schema) -> None:
+    """Refuse what a party alone sees to be no part of such a table.
 
-    Raises `DataError` if a row is held twice, lacks a column or has one twice, has no label, stands
-    in another order with another party, or misses a value of a column that is declared complete.
+    Raises `DataError` if columns stand in another order, or a value is missing of a column that is
+    declared complete.
     """
-    every = np.arange(len(schema.features))
-    groups: dict[bytes, list[str]] = {}
-    for name, held in local_data.items():
-        if not isinstance(held, LocalData):
-            raise DataError(f"{name!r} holds a {type(held).__name__}; give it a LocalData")
-        if (np.diff(held.columns) <= 0).any():
-            raise DataError(f"{name!r} names its columns out of order; sort them as the schema")
-        for column in held.columns[np.isnan(held.X).any(axis=0)].tolist():
-            if column in every and schema.features[column].complete:
-                raise DataError(
-                    f"{name!r} misses a value of {schema.names[column]!r}, which is declared "
-                    "complete; declare it with complete=False"
-                )
-        if len(held):
-            groups.setdefault(held.ids.tobytes(), []).append(name)
-    for names in groups.values():
-        columns = np.sort(np.concatenate([local_data[n].columns for n in names]))
-        if not np.array_equal(columns, every):
+    if not isinstance(held, LocalData):
+        raise DataError(f"{name!r} holds a {type(held).__name__}; give it a LocalData")
+    if (np.diff(held.columns) <= 0).any():
+        raise DataError(f"{name!r} names its columns out of order; sort them as the schema")
+    for column in held.columns[np.isnan(held.X).any(axis=0)].tolist():
+        if column < len(schema.features) and schema.features[column].complete:
             raise DataError(
-                f"together {', '.join(names)} hold the columns {columns.tolist()} of their rows; "
+                f"{name!r} misses a value of {schema.names[column]!r}, which is declared "
+                "complete; declare it with complete=False"
+            )
+
+
+def check_together(said: Mapping[str, Declared], schema: Schema) -> None:
+    """Refuse what parties say they hold where that does not make up a table.
+
+    Raises `DataError` if rows lack a column, have one twice, or have no label.
+    """
+    every = list(range(len(schema.features)))
+    groups: dict[bytes, list[str]] = {}
+    for name, one in said.items():
+        if one.rows:
+            groups.setdefault(one.order, []).append(name)
+    for names in groups.values():
+        columns = sorted(c for n in names for c in said[n].columns)
+        if columns != every:
+            raise DataError(
+                f"together {', '.join(names)} hold the columns {columns} of their rows; "
                 f"the schema has 0 to {len(every) - 1}, each held once"
             )
-        if all(local_data[n].y is None for n in names):
+        if not any(said[n].labels for n in names):
             raise DataError(f"nobody of {', '.join(names)} holds the labels of their rows")
-    held_ids = [local_data[names[0]].ids for names in groups.values()]
+
+
+def check_ids(local_data: Mapping[str, LocalData]) -> None:
+    """Refuse ids by which a row is held twice; only whoever has all of them can tell.
+
+    Raises `DataError`.
+    """
+    held_ids = list({h.ids.tobytes(): h.ids for h in local_data.values()}.values())
     if len(held_ids) > 1 and len(np.unique(np.concatenate(held_ids))) < sum(map(len, held_ids)):
         raise DataError(
             "two parties name some of the same rows, but not all of them in the same order; give "

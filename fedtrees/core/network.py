@@ -1,25 +1,23 @@
 """Networks carry messages between parties and write every crossing down."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from weakref import proxy
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.aggregation import Aggregation, Wire
-from fedtrees.core.aggregation import add_messages as add_messages
-from fedtrees.core.composition import Composition
+from fedtrees.core.aggregation import Aggregation, IdealSum, Wire
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Level
 from fedtrees.core.errors import ProtocolError, did_you_mean
+from fedtrees.core.host import Agreement, Host, Reply
+from fedtrees.core.line import Far
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, closed, sealed
+from fedtrees.core.messages import Message
 from fedtrees.core.party import Party, acting, acting_party
-from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealing
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC, Transcript
@@ -75,116 +73,71 @@ class Network(ABC):
 
 
 class LocalNetwork(Network):
-    """All parties in one process.
+    """All parties in one process, each beside its `Host`.
 
     Parameters
     ----------
-    parameters : mapping
-        The protocol's public parameters.
-    summed : tuple of Message types
-        Reply types that cross under the protocol's own secure sum: the ideal one, unless a defense
-        brings its cryptography.
-    shared : tuple of Message types
-        Of these, what holds more than follows from the sender's rows: its share of noise.
+    agreement : Agreement
+        What everybody knows.
+    streams : Streams
+        Randomness of what happens to messages on their way.
     rows : int or None
         Declared training rows of all parties, where each counts once.
-    sealing : Sealing, optional
-        What computes on sealed values; every party gets its part of it.
     """
 
-    def __init__(
-        self,
-        *,
-        defense: Composition,
-        schema: Schema,
-        parameters: Mapping[str, Any],
-        streams: Streams,
-        summed: tuple[type[Message], ...] = (),
-        shared: tuple[type[Message], ...] = (),
-        rows: int | None = None,
-        sealing: Sealing | None = None,
-    ) -> None:
-        self._parties: dict[str, Party] = {}
-        self.defense = defense
+    def __init__(self, agreement: Agreement, streams: Streams, rows: int | None = None) -> None:
+        self.agreement, self.defense = agreement, agreement.defense
+        self._streams, self._rows = streams, rows
+        self._hosts: dict[str, Host] = {}
+        self._lines: dict[str, Host | Far] = {}
         self.transcript, self.inference = Transcript(), Transcript()
-        self._public = (schema, parameters)
-        self._streams = streams
-        self._summed, self._shared, self._rows, self._sealing = summed, shared, rows, sealing
-        self.aggregation: Aggregation = defense.aggregation() or IdealSum()
-        self._contexts: dict[str, Context] = {}
+        self._ledger = self.transcript  # of training and of predictions
+        self.aggregation: Aggregation = self.defense.aggregation() or IdealSum()
+        self._opening = self.aggregation.opening()
 
-    def join(self, party: Party) -> None:
+    def join(self, host: Host) -> None:
         """Connect a party; replies come in the order of joining.
 
         Raises `ProtocolError` if the name is taken.
         """
-        if party.name in self._parties:
-            raise ProtocolError(f"party names must be unique; {party.name!r} joined twice")
-        self._parties[party.name] = party
-        context = self.context_of(party.name, party.role)
-        with acting(party):
-            party.streams = self._streams.child(party.name)
-            party.row_hook = partial(self.defense.rows, ctx=context)
-            party.sealing = None if self._sealing is None else self._sealing.part(party.role)
-            party.net = proxy(self)  # what one party holds leads to nobody else's
-        self.transcript.roles[party.name] = party.role
-
-    def context_of(self, name: str, role: str, held: LocalData | None = None) -> Context:
-        """Return the defense context of a party, which may yet have to join."""
-        if name not in self._contexts:
-            schema, parameters = self._public
-            self._contexts[name] = Context(
-                party=name,
-                role=role,
-                schema=schema,
-                parameters=parameters,
-                streams=self._streams.child(name, "defense"),
-                ledger=self.transcript.events,
-                acted=self.transcript.acted,
-                _held=held,
-            )
-        return self._contexts[name]
+        if host.name in self._hosts:
+            raise ProtocolError(f"party names must be unique; {host.name!r} joined twice")
+        self._hosts[host.name], self._lines[host.name] = host, self.line(host)
+        with acting(host.party):
+            host.party.net = proxy(self)  # what one party holds leads to nobody else's
+        self.transcript.roles[host.name] = host.role
+        self._enter(host.spent())
 
     @property
     def names(self) -> list[str]:
         """Names of all parties, in the order of joining."""
-        return list(self._parties)
+        return list(self._hosts)
 
     def party(self, name: str) -> Party:
         """Return a party, behind its local data boundary; act as it to hand it rows to predict."""
-        return self._parties[name]
+        return self._hosts[name].party
 
     def context(self, name: str) -> Context:
         """Return the defense context of a party."""
-        return self._contexts[name]
+        return self._hosts[name].context
+
+    def line(self, host: Host) -> Host | Far:
+        """Return what the network says to a party by: its host itself, in one process."""
+        return host
 
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
         """Send a request and return the replies, or their sum under a secure sum."""
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
-        replies: dict[str, Message] = {}
-        summed, told = False, set[str]()
-        for name in receivers:
-            reply = self._parties[name].answer(message)
-            if reply is None:
-                raise ProtocolError(f"{name!r} gave no reply to {type(message).__name__}")
-            context = self.context(name)
-            with acting(self._parties[name]):
-                replies[name] = reply = self.defense.outgoing(reply, context)
-            by_defense = self.defense.seals(reply, context)
-            summed |= by_defense or type(reply) in self._summed
-            if by_defense or type(reply) in self._shared:
-                told.add(name)
-        if not summed:
+        found = {name: self._enter(self._lines[name].ask(message)) for name in receivers}
+        replies = {name: self._there(name, reply, message) for name, reply in found.items()}
+        if not any(reply.waits for reply in found.values()):
             for name, reply in replies.items():
                 self.transcript.record(name, (sender,), reply, why)
             return list(replies.values())
-        first = len(self.transcript.deliveries)
-        total = self.aggregation.summed(replies, self._wire(sender, replies), why)
-        for d in self.transcript.deliveries[first:]:
-            own = replies.get(d.sender)
-            if d.sender in told and type(own) is type(d.message) and closed(d.message):
-                self.transcript.inside[d.index] = replies[d.sender]
+        if not all(reply.waits for reply in found.values()):
+            raise ProtocolError(f"of replies to {type(message).__name__} only some are summed")
+        total = self._opening.opened(replies, self._wire(sender, replies), why)
         self.transcript.record(sender, (sender,), total, f"{why} (sum only)")
         return [total]
 
@@ -192,8 +145,17 @@ class LocalNetwork(Network):
         """Send without reply; return the message as it left."""
         _, message, receivers = self._send(to, message, why)
         for name in receivers:
-            self._parties[name].answer(message)
+            self._enter(self._lines[name].tell(message))
         return message
+
+    def costs(self, sealing: Sealing | None) -> dict[str, float]:
+        """Return what cryptography took, of all parties."""
+        found = {name: self._lines[name].ledgers() for name in self._hosts}
+        sums = {name: sums for name, (sums, _) in found.items() if sums}
+        if self._opening.ledger is not None:
+            sums[self.transcript.coordinator] = self._opening.ledger.told()
+        own = [own for _, own in found.values() if own]
+        return {**self.aggregation.costs(sums), **(sealing.costs(own) if sealing else {})}
 
     def note(self, message: Message, *, why: str) -> None:
         """Write down what the acting party opened of what it had received; nothing crosses."""
@@ -202,10 +164,10 @@ class LocalNetwork(Network):
 
     def publish(self, message: Message, *, why: str) -> Message:
         """Tell the model to whoever wants it, the role ``public``; return it as it left."""
-        party = self._sender()
-        message = self.defense.outgoing(message, self.context(party.name))
+        name = self._sender().name
+        message = self._leaving(name, message)
         self.transcript.roles[PUBLIC] = PUBLIC
-        self.transcript.record(party.name, (PUBLIC,), message, why)
+        self.transcript.record(name, (PUBLIC,), message, why)
         return message
 
     def spend(self, mechanism: str, **release: Any) -> None:
@@ -225,9 +187,8 @@ class LocalNetwork(Network):
             The coordinator's method.
         """
         for name, held in queries.items():
-            with acting(self._parties[name]):
-                self._parties[name].queries = held
-        coordinator: Any = self._parties[self.transcript.coordinator]
+            self._hosts[name].expect(held)
+        coordinator: Any = self.party(self.transcript.coordinator)
         training, self.transcript = self.transcript, self.inference
         try:
             with acting(coordinator):
@@ -238,31 +199,20 @@ class LocalNetwork(Network):
 
     def own_thresholds(self) -> dict[str, Mapping[tuple[int, int], tuple[int, float]]]:
         """Return what each party alone knows of its splits, for the harness (`Party`)."""
-        found = {}
-        for name, party in self._parties.items():
-            with acting(party):
-                found[name] = party.own_thresholds()
-        return found
+        return {name: host.own(Party.own_thresholds) for name, host in self._hosts.items()}
 
     def sealing_of(self, names: Sequence[str]) -> dict[str, Any]:
         """Return what parties compute on sealed values with, for the harness."""
-        found = {}
-        for name in (n for n in names if n in self._parties):  # the public computes nothing
-            with acting(self._parties[name]):
-                found[name] = self._parties[name].sealing
-        return found
+        there = [name for name in names if name in self._hosts]  # the public computes nothing
+        return {name: self._hosts[name].sealing for name in there}
 
     def own_bins(self) -> dict[str, Mapping[int, NDArray[np.int64]]]:
         """Return the bins of each party's rows, for the harness (`Party`)."""
-        found = {}
-        for name, party in self._parties.items():
-            with acting(party):
-                found[name] = party.own_bins()
-        return found
+        return {name: host.own(Party.own_bins) for name, host in self._hosts.items()}
 
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in the order of joining."""
-        return [p.name for p in self._parties.values() if p.role == role]
+        return [host.name for host in self._hosts.values() if host.role == role]
 
     def allowed_splits(
         self, tree: int, nodes: int, bins: int, level: Level | None = None
@@ -297,55 +247,86 @@ class LocalNetwork(Network):
         self.transcript.acted.update(settling)
         return self.defense.cut_plan
 
+    def _enter(self, reply: Reply) -> Reply:
+        """Enter what a party spent, and which defenses acted."""
+        self._ledger.events += reply.events
+        self._ledger.acted |= reply.acted
+        return reply
+
+    def settle(self, name: str) -> None:
+        """Enter what a party spent since it was last heard of."""
+        self._enter(self._hosts[name].spent())
+
+    def _there(self, name: str, reply: Reply, message: Message) -> Message:
+        if reply.message is None:
+            raise ProtocolError(f"{name!r} gave no reply to {type(message).__name__}")
+        return reply.message
+
+    def _leaving(self, name: str, message: Message) -> Message:
+        """Return a message as it leaves the acting party."""
+        message = self._hosts[name].leaving(message)
+        self.settle(name)
+        return message
+
     def _send(self, to: str, message: Message, why: str) -> tuple[str, Message, Sequence[str]]:
         if not why:
             raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
-        party = self._sender()
-        self.transcript.coordinator = self.transcript.coordinator or party.name
-        context = self.context(party.name)
-        receivers = self.defense.audience(message, self._resolve(to), context)
-        message = self.defense.outgoing(message, context)
-        self.transcript.record(party.name, tuple(receivers), message, why)
-        return party.name, message, receivers
+        name = self._sender().name
+        self.transcript.coordinator = self.transcript.coordinator or name
+        receivers = self.defense.audience(message, self._resolve(to), self.context(name))
+        message = self._leaving(name, message)
+        self.transcript.record(name, tuple(receivers), message, why)
+        return name, message, receivers
 
-    def _wire(self, server: str, replies: Mapping[str, Message]) -> Wire:
-        """Return what an aggregation may know and do."""
-        schema, parameters = self._public
-        shared = {**dict.fromkeys(self._shared, 0), **self.defense.shared(schema, parameters)}
-        kinds = {type(reply) for reply in replies.values()}
-        least = max((shared[kind] or len(replies) for kind in kinds & {*shared}), default=0)
+    def _wire(self, server: str, waiting: Mapping[str, Message]) -> Wire:
+        """Return what whoever opens a sum may know and do."""
+        agreed = self.agreement
+        shared = {**dict.fromkeys(agreed.shared, 0)}
+        shared |= self.defense.shared(agreed.schema, agreed.parameters)
+        kinds = {type(reply) for reply in waiting.values()}
+        least = max((shared[kind] or len(waiting) for kind in kinds & {*shared}), default=0)
 
-        def carry(sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
-            self.transcript.rounds += sender == server
-            self.transcript.record(sender, receivers, message, why)
+        def ask(
+            to: Sequence[str], message: Message, why: str, back: str = "", gone: Sequence[str] = ()
+        ) -> dict[str, Message]:
+            self.transcript.rounds += 1
+            self.transcript.record(server, tuple(to), message, why)
+            heard = {n: self._lines[n].ask(message) for n in to if n not in gone}
+            return carried(heard, back or why)
 
-        exact = self.defense.sums_exactly
+        def seal(names: Iterable[str], how: Mapping[str, Any], why: str) -> dict[str, Message]:
+            return carried({name: self._lines[name].seal(how) for name in names}, why)
+
+        def carried(heard: Mapping[str, Reply], why: str) -> dict[str, Message]:
+            for name, reply in heard.items():
+                self._enter(reply)
+                host = self._hosts[name]
+                for kept, reason in host.closing.kept:
+                    self.transcript.record(name, (name,), kept, reason)
+                host.closing.kept.clear()
+                if reply.message is None:
+                    continue
+                if host.inside is not None:
+                    self.transcript.inside[len(self.transcript.deliveries)] = host.inside
+                    host.inside = None
+                self.transcript.record(name, (server,), reply.message, why)
+            return {n: reply.message for n, reply in heard.items() if reply.message is not None}
+
+        known = agreed.sums(self._hosts[next(iter(waiting))].role)
         on_the_way = self._streams.child("network")
-        return Wire(
-            server, self._rows, exact, len(schema.classes), parameters, carry, on_the_way, least
-        )
+        return Wire(server, self._rows, known, ask, seal, on_the_way, least)
 
     def _sender(self) -> Party:
         party = acting_party()
-        if party is None or party.name not in self._parties:
+        if party is None or party.name not in self._hosts:
             raise ProtocolError("only a party of this network can send; run it with acting(party)")
         return party
 
     def _resolve(self, to: str) -> list[str]:
-        if to in self._parties:
+        if to in self._hosts:
             return [to]
         found = self.members(to)
         if not found:
-            names = {*self._parties, *(p.role for p in self._parties.values())}
+            names = {*self._hosts, *(host.role for host in self._hosts.values())}
             raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")
         return found
-
-
-class IdealSum(Aggregation):
-    """The ideal functionality: nothing but the sum is opened, and nothing else crosses."""
-
-    def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Let replies cross closed and return their sum."""
-        for name, reply in replies.items():
-            wire.carry(name, (wire.server,), sealed(reply), why)
-        return add_messages(replies.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,15 +52,15 @@ class Sealing:
         The role that has the private key.
     private, public : callable
         Make what a party of that role computes with, and what any other does, which has no private
-        key in it; the ideal functionality is one object for all.
+        key in it.
     costs : callable
-        What it took, by name.
+        What it took by name, from the ledgers of all parties.
     """
 
     keyholder: str
     private: Callable[[], Any]
     public: Callable[[], Any]
-    costs: Callable[[], Mapping[str, float]]
+    costs: Callable[[Iterable[Any]], Mapping[str, float]]
 
     def part(self, role: str) -> Any:
         """Make what a party computes with."""

@@ -1,11 +1,10 @@
-"""Sums under a Paillier key in bytes: who encrypts, who adds, who opens; and the same without work.
+"""Sums under a Paillier key in bytes, each side by itself; and the same without work.
 
 One party has the private key. The others encrypt with the public key, whoever adds cannot read, and
 the holder opens the sum, to which it adds its own array in the open: nobody but itself would have
 opened that.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.crypto.arrays import EncryptedArray
-from fedtrees.crypto.keys import KeyPair
+from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.obfuscators import DJNObfuscators, Obfuscators, PlainObfuscators
 from fedtrees.sealing import sizes
 from fedtrees.sealing.errors import MalformedError, MissingPartyError, WrongKeyError
@@ -44,20 +43,34 @@ def check_all(parties: Sequence[str], sent: Collection[str]) -> None:
         )
 
 
-class EncryptedSums(Protocol):
-    """What is sent, as bytes; what is received goes in likewise."""
+class KeyHolder(Protocol):
+    """The side of who has the key, as bytes."""
 
     def public_key(self) -> bytes:
-        """Return what the holder tells everybody."""
-
-    def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
-        """Let a party without the private key encrypt an array, shape (m,)."""
-
-    def added(self, adder: str, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
-        """Let a party add what it cannot read: everybody else's `size` numbers, by party."""
+        """Return what it tells everybody."""
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
-        """Let the holder of the key open a sum, int64, shape (size,)."""
+        """Open the next sum of everybody else's arrays, int64, shape (size,)."""
+
+
+class Encrypter(Protocol):
+    """The side of a party without the private key."""
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Take in the public key."""
+
+    def encrypted(self, array: NDArray[np.int64], slots: Slots) -> bytes:
+        """Encrypt its next array, shape (m,)."""
+
+
+class Adder(Protocol):
+    """The side of who adds what it cannot read."""
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Take in the public key."""
+
+    def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+        """Add the next arrays, of `size` numbers, of everybody but the holder, by party."""
 
 
 class _Shape(NamedTuple):
@@ -68,44 +81,61 @@ class _Shape(NamedTuple):
     terms: int = 1
 
 
-class RealSums(Unprintable):
-    """Ciphertexts as they are computed.
+class RealHolder(Unprintable):
+    """Who draws the key, opens sums, and adds its own array to them."""
 
-    Parameters
-    ----------
-    parties : sequence of str
-        Whose arrays a sum is of, all of them. The first one draws the key, opens sums and adds its
-        own array to them; the others encrypt theirs.
-    djn : bool
-        Whether the others make obfuscators by DJN's short powers, or by ``r^n``.
-    ledgers : mapping of str to Ledger
-        Of every party.
-    """
-
-    def __init__(
-        self, parties: Sequence[str], bits: int, djn: bool, ledgers: Mapping[str, Ledger]
-    ) -> None:
-        self._holder, *self._others = parties
-        self._ledgers, self._djn = ledgers, djn
+    def __init__(self, others: int, bits: int, djn: bool, ledger: Ledger) -> None:
+        self._others, self._djn, self._ledger = others, djn, ledger
         self._keys = KeyPair.generate(bits)
-        self._public = self._keys.public
-        kind = DJNObfuscators if djn else PlainObfuscators
-        self._obfuscators: Obfuscators = kind(self._public)
-        self._made: Counter[str] = Counter()  # arrays of each party
-        self._added = 0
+        self._opened = 0
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
-        return self._public.payload(self._djn)
+        return self._keys.public.payload(self._djn)
 
-    def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
+    def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
+        """Decrypt the sum of so many others' arrays."""
+        number, shape = self._opened + 1, _Shape(size, slots, self._others)
+        sealed = _read(_ADDER, number, total, shape, self._keys.public)
+        found = sealed.opened(self._keys, self._ledger)
+        self._opened = number
+        return found
+
+
+class RealEncrypter(Unprintable):
+    """Who encrypts its arrays under the public key.
+
+    `djn`: Whether obfuscators are DJN's short powers, or ``r^n``.
+    """
+
+    def __init__(self, name: str, djn: bool, ledger: Ledger) -> None:
+        self._name, self._djn, self._ledger = name, djn, ledger
+        self._made = 0
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Take in the public key; raises `MalformedError` if it is none."""
+        kind = DJNObfuscators if self._djn else PlainObfuscators
+        self._obfuscators: Obfuscators = kind(PublicKey.from_payload(key, bits), self._ledger)
+
+    def encrypted(self, array: NDArray[np.int64], slots: Slots) -> bytes:
         """Encrypt."""
-        ledger = self._obfuscators.ledger = self._ledgers[name]  # one table serves all, as public
-        sealed = EncryptedArray.of(array, slots, self._obfuscators, ledger)
-        self._made[name] += 1
-        return sealed.payload_of(_place(name, self._made[name]))
+        sealed = EncryptedArray.of(array, slots, self._obfuscators, self._ledger)
+        self._made += 1
+        return sealed.payload_of(_place(self._name, self._made))
 
-    def added(self, adder: str, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+
+class RealAdder(Unprintable):
+    """Who multiplies ciphertexts modulo n^2; `others`: Whose."""
+
+    def __init__(self, others: Sequence[str], ledger: Ledger) -> None:
+        self._others, self._ledger = others, ledger
+        self._added = 0
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Take in the public key; raises `MalformedError` if it is none."""
+        self._public = PublicKey.from_payload(key, bits)
+
+    def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
         """Multiply ciphertexts modulo n^2.
 
         Raises
@@ -118,63 +148,63 @@ class RealSums(Unprintable):
             If an array is under another key, of another sum or party, or was changed.
         """
         check_all(self._others, arrays)
-        number = self._added + 1
+        number, shape = self._added + 1, _Shape(size, slots)
         first, *others = (
-            self._read(name, number, arrays[name], _Shape(size, slots)) for name in self._others
+            _read(name, number, arrays[name], shape, self._public) for name in self._others
         )
         total = first
         for other in others:
-            total = total.plus(other, self._ledgers[adder])
+            total = total.plus(other, self._ledger)
         self._added = number
         return total.payload_of(_place(_ADDER, number))
 
-    def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
-        """Decrypt the sum of everybody else's arrays."""
-        shape = _Shape(size, slots, len(self._others))
-        sealed = self._read(_ADDER, self._added, total, shape)
-        return sealed.opened(self._keys, self._ledgers[self._holder])
 
-    def _read(self, name: str, number: int, text: bytes, shape: _Shape) -> EncryptedArray:
-        try:
-            return EncryptedArray.from_payload(
-                text, self._public, shape.slots, (shape.size,), shape.terms, _place(name, number)
-            )
-        except (MalformedError, WrongKeyError) as err:
-            raise type(err)(f"of {name}: {err}") from None
+def _read(name: str, number: int, text: bytes, shape: _Shape, public: PublicKey) -> EncryptedArray:
+    try:
+        return EncryptedArray.from_payload(
+            text, public, shape.slots, (shape.size,), shape.terms, _place(name, number)
+        )
+    except (MalformedError, WrongKeyError) as err:
+        raise type(err)(f"of {name}: {err}") from None
 
 
 def _place(name: str, number: int) -> str:
     return f"{number} of {name}"
 
 
-class IdealSums(Ideal):
-    """The ideal functionality of `EncryptedSums`; ledgers are of every party."""
+class IdealHolder(Ideal):
+    """The holder's way to the ideal functionality, which keeps sums by their number."""
 
-    def __init__(self, holder: str, bits: int, ledgers: Mapping[str, Ledger]) -> None:
-        super().__init__(bits, ledgers[holder])
-        self._ledgers = ledgers
-        self._sum: NDArray[np.int64] | None = None
-
-    def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
-        """Add the array to those since the last sum; refuse what the slots would refuse."""
-        slots.check(array)
-        count = self._count(array.size, slots)
-        self._ledgers[name].enter("obfuscators", count)
-        self._ledgers[name].enter("encrypted", count)
-        self._sum = array if self._sum is None else self._sum + array
-        return b""
-
-    def added(self, adder: str, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
-        """Add nothing: it is done."""
-        self._ledgers[adder].enter("added", (len(arrays) - 1) * self._count(size, slots))
-        return b""
+    _opened = 0
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
-        """Return the sum."""
-        self.ledger.enter("decrypted", self._count(size, slots))
-        found, self._sum = self._sum, None
-        assert found is not None
-        return found
+        """Return the next sum."""
+        self._opened += 1
+        self.ledger.enter("decrypted", sizes.array(size, slots, self._bits).ciphertexts)
+        return self._inside.pop(str(self._opened))
 
-    def _count(self, size: int, slots: Slots) -> int:
-        return sizes.array(size, slots, self._bits).ciphertexts
+
+class IdealEncrypter(Ideal):
+    """The way to it of a party that encrypts."""
+
+    _made = 0
+
+    def encrypted(self, array: NDArray[np.int64], slots: Slots) -> bytes:
+        """Add the array to its sum; refuse what the slots would refuse."""
+        slots.check(array)
+        self._made += 1
+        count, at = sizes.array(array.size, slots, self._bits).ciphertexts, str(self._made)
+        self.ledger.enter("obfuscators", count)
+        self.ledger.enter("encrypted", count)
+        self._inside[at] = self._inside[at] + array if at in self._inside else array
+        return b""
+
+
+class IdealAdder(Ideal):
+    """The way to it of who adds."""
+
+    def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+        """Add nothing: it is done."""
+        count = sizes.array(size, slots, self._bits).ciphertexts
+        self.ledger.enter("added", (len(arrays) - 1) * count)
+        return b""

@@ -1,4 +1,4 @@
-"""All rounds of masking in bytes, of the clients and of whoever adds; and the same without work.
+"""All rounds of masking in bytes, each side by itself; and the same without work.
 
 Messages are of the lengths that `fedtrees.crypto.sizes` states. Who is meant by which part is known
 from the plan and the rounds before; names are not in them.
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.crypto import sizes
 from fedtrees.crypto.agreement import KEY_BYTES
-from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskPlan, Unmasking
+from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty, check_numbers
 from fedtrees.crypto.shamir import SHARE_BYTES
@@ -21,169 +21,225 @@ from fedtrees.sealing.errors import MalformedError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Unprintable
 
-Opened = Mapping[str, SurvivorSets]
+#: Arrays by sum and party, as the ideal functionality keeps them, which is in nobody's hands.
+Kept = dict[int, dict[str, NDArray[np.int64]]]
 
 
-class MaskRounds(Protocol):
-    """What is sent in each round, as bytes; what is received goes in likewise.
+class Masker(Protocol):
+    """A client's side of each round, as bytes; its secrets are here and nowhere else."""
+
+    plan: MaskPlan
+
+    def keys(self) -> bytes:
+        """Round 0: tell its public key to whoever adds."""
+
+    def shares(self, roster: bytes, among: Sequence[str]) -> bytes:
+        """Round 1: deal shares among those whose keys these are."""
+
+    def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
+        """End of round 1: open the boxes that these made for it."""
+
+    def masked(self, index: int, array: NDArray[np.int64]) -> bytes:
+        """Round 2: mask an array, shape (m,); a tag is at the end."""
+
+    def opening(self, index: int, survivors: Sequence[str]) -> bytes:
+        """Round 3: tell the shares that open the sum of the survivors, itself among them."""
+
+
+class Unmasker(Protocol):
+    """The side of whoever adds.
 
     Who says nothing in a round is left out of the rounds after it.
     """
 
     plan: MaskPlan
 
-    def keys(self, name: str) -> bytes:
-        """Round 0: let a client tell its public key to whoever adds."""
+    def take_keys(self, name: str, text: bytes) -> None:
+        """Round 0: take a client's public key."""
 
-    def shares(self, name: str, roster: bytes, among: Sequence[str]) -> bytes:
-        """Round 1: let a client that has the keys of these deal shares, and send them."""
+    def roster(self, among: Sequence[str]) -> bytes:
+        """End of round 0: return the keys of these, who sent some."""
+
+    def take_shares(self, name: str, text: bytes) -> None:
+        """Round 1: take what a client dealt."""
 
     def boxes(self, name: str) -> bytes:
-        """End of round 1: the boxes for a client, which opens them."""
+        """End of round 1: return the boxes for a client."""
 
-    def masked(self, name: str, index: int, array: NDArray[np.int64]) -> bytes:
-        """Round 2: let a client mask an array, shape (m,), and send it, and its tag."""
+    def take_masked(self, name: str, index: int, text: bytes) -> None:
+        """Round 2: take a masked array and its tag."""
 
     def survivors(self, index: int) -> tuple[str, ...]:
-        """End of round 2: tell everybody whose arrays came."""
+        """End of round 2: return whose arrays came."""
 
-    def opening(self, name: str, index: int, survivors: Sequence[str]) -> bytes:
-        """Round 3: let a client tell the shares that open the sum of the survivors."""
+    def take_opening(self, name: str, index: int, text: bytes, survivors: Sequence[str]) -> None:
+        """Round 3: take a client's shares."""
 
     def opened(self, index: int) -> NDArray[np.int64]:
         """Return the sum, int64, shape (m,)."""
 
 
-class RealMasks(Unprintable):
-    """Keys, masks and shares as they are computed (`MaskingParty`, `MaskedSum`).
+class RealMasker(Unprintable):
+    """Keys, masks and shares of one client, computed (`MaskingParty`).
 
-    Parameters
-    ----------
-    server : str
-        Who adds.
-    ledgers : mapping of str to Ledger
-        Of every party.
-    opened : mapping of str to SurvivorSets
-        What each client knows to be opened.
+    `opened`: What it knows to be opened.
     """
 
-    def __init__(
-        self, plan: MaskPlan, server: str, ledgers: Mapping[str, Ledger], opened: Opened
-    ) -> None:
-        self.plan = plan
-        self._clients = {
-            name: MaskingParty(plan, name, ledgers[name], opened=opened[name])
-            for name in plan.parties
-        }
-        self._server = MaskedSum(plan, ledgers[server])
-        self._boxes: dict[str, dict[str, bytes]] = {}
+    def __init__(self, plan: MaskPlan, name: str, ledger: Ledger, opened: SurvivorSets) -> None:
+        self.plan, self._name = plan, name
+        self._party = MaskingParty(plan, name, ledger, opened=opened)
+        self._dealt: list[str] = []
 
-    def keys(self, name: str) -> bytes:
+    def keys(self) -> bytes:
         """Round 0."""
-        text = self._clients[name].advertise().key
-        self._server.take_keys(Advertisement(name, text))
-        return text
+        return self._party.advertise().key
 
-    def shares(self, name: str, roster: bytes, among: Sequence[str]) -> bytes:
+    def shares(self, roster: bytes, among: Sequence[str]) -> bytes:
         """Round 1."""
-        if name == among[0]:
-            self._server.roster()
-        others = [other for other in among if other != name]
-        dealt = self._clients[name].deal(read_roster(roster, among))
-        text = deal_bytes(dealt, others)
-        self._server.take_deal(read_deal(text, self.plan, name, others))
-        return text
+        others = [name for name in among if name != self._name]
+        return deal_bytes(self._party.deal(read_roster(roster, among)), others)
 
-    def boxes(self, name: str) -> bytes:
+    def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
         """End of round 1."""
-        self._boxes = self._boxes or self._server.boxes()
-        text = boxes_bytes(self._boxes[name])
-        others = list(self._boxes[name])
-        self._clients[name].collect(read_boxes(text, self.plan, others))
-        return text
+        self._party.collect(read_boxes(boxes, self.plan, senders))
+        self._dealt = [name for name in self.plan.parties if name in (self._name, *senders)]
 
-    def masked(self, name: str, index: int, array: NDArray[np.int64]) -> bytes:
+    def masked(self, index: int, array: NDArray[np.int64]) -> bytes:
         """Round 2."""
-        made = self._clients[name].mask(index, array)
-        self._server.take_array(made)
+        made = self._party.mask(index, array)
         return made.values + made.tag
 
+    def opening(self, index: int, survivors: Sequence[str]) -> bytes:
+        """Round 3."""
+        return unmasking_bytes(self._party.unmask(index, survivors), self._dealt)
+
+
+class RealUnmasker(Unprintable):
+    """Sums as they are opened (`MaskedSum`)."""
+
+    def __init__(self, plan: MaskPlan, ledger: Ledger) -> None:
+        self.plan, self._sum = plan, MaskedSum(plan, ledger)
+        self._among: Sequence[str] = ()
+        self._boxes: dict[str, dict[str, bytes]] = {}
+
+    def take_keys(self, name: str, text: bytes) -> None:
+        """Round 0."""
+        self._sum.take_keys(Advertisement(name, text))
+
+    def roster(self, among: Sequence[str]) -> bytes:
+        """End of round 0."""
+        self._among = among
+        return b"".join(item.key for item in self._sum.roster())
+
+    def take_shares(self, name: str, text: bytes) -> None:
+        """Round 1."""
+        others = [other for other in self._among if other != name]
+        self._sum.take_deal(read_deal(text, self.plan, name, others))
+
+    def boxes(self, name: str) -> bytes:
+        """End of round 1."""
+        self._boxes = self._boxes or self._sum.boxes()
+        return boxes_bytes(self._boxes[name])
+
+    def take_masked(self, name: str, index: int, text: bytes) -> None:
+        """Round 2."""
+        values, tag = text[: -sizes.TAG_BYTES], text[-sizes.TAG_BYTES :]
+        self._sum.take_array(MaskedArray(name, index, (len(values) // 8,), values, tag))
+
     def survivors(self, index: int) -> tuple[str, ...]:
         """End of round 2."""
-        found = self._server.survivors(index)
-        for name, client in self._clients.items():
-            if name not in found:
-                client.hear(found)
-        return found
+        return self._sum.survivors(index)
 
-    def opening(self, name: str, index: int, survivors: Sequence[str]) -> bytes:
+    def take_opening(self, name: str, index: int, text: bytes, survivors: Sequence[str]) -> None:
         """Round 3."""
         dealt = [party for party in self.plan.parties if party in self._boxes]
-        text = unmasking_bytes(self._clients[name].unmask(index, survivors), dealt)
-        self._server.take_shares(read_unmasking(text, name, index, dealt, survivors))
-        return text
+        self._sum.take_shares(read_unmasking(text, name, index, dealt, survivors))
 
     def opened(self, index: int) -> NDArray[np.int64]:
         """Return the sum."""
-        return self._server.opened(index)
+        return self._sum.opened(index)
 
 
-class IdealMasks(Unprintable):
-    """The ideal functionality in the same rounds: nothing is computed, and nothing is in them.
+class IdealMasker(Unprintable):
+    """A client's way to the ideal functionality: nothing is computed, and nothing is in the rounds.
 
-    `ledgers`: Work that is not done is counted, and takes no time.
-    `opened`: Real clients would open nothing that these refuse.
+    `ledger`: Work that is not done is counted, and takes no time.
+    `opened`: A real client would open nothing that these refuse.
     """
 
     def __init__(
-        self, plan: MaskPlan, server: str, ledgers: Mapping[str, Ledger], opened: Opened
+        self, plan: MaskPlan, name: str, ledger: Ledger, opened: SurvivorSets, kept: Kept
     ) -> None:
-        self.plan, self._opened = plan, opened
-        self._server, self._ledgers = server, ledgers
-        self._dealt: Sequence[str] = ()
-        self._arrays: dict[int, dict[str, NDArray[np.int64]]] = {}
+        self.plan, self._name, self._ledger = plan, name, ledger
+        self._opened, self._kept = opened, kept
+        self._among = 0
 
-    def keys(self, name: str) -> bytes:
+    def keys(self) -> bytes:
         """Round 0."""
         return b""
 
-    def shares(self, name: str, roster: bytes, among: Sequence[str]) -> bytes:
+    def shares(self, roster: bytes, among: Sequence[str]) -> bytes:
         """Round 1."""
         self.plan.need(among, "advertised keys")
-        self._dealt = among
-        self._ledgers[name].enter("shares", 2 * self.plan.sums * len(among))
+        self._among = len(among)
+        self._ledger.enter("shares", 2 * self.plan.sums * len(among))
         return b""
+
+    def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
+        """End of round 1."""
+
+    def masked(self, index: int, array: NDArray[np.int64]) -> bytes:
+        """Round 2."""
+        check_numbers(self.plan, array)
+        self._ledger.enter("masks expanded", self._among)
+        self._kept.setdefault(index, {})[self._name] = array
+        return b""
+
+    def opening(self, index: int, survivors: Sequence[str]) -> bytes:
+        """Round 3."""
+        self._opened.admit(survivors)
+        return b""
+
+
+class IdealUnmasker(Unprintable):
+    """The way to it of whoever adds."""
+
+    def __init__(self, plan: MaskPlan, ledger: Ledger, kept: Kept) -> None:
+        self.plan, self._ledger, self._kept = plan, ledger, kept
+        self._among: Sequence[str] = ()
+
+    def take_keys(self, name: str, text: bytes) -> None:
+        """Round 0."""
+
+    def roster(self, among: Sequence[str]) -> bytes:
+        """End of round 0."""
+        self._among = among
+        return b""
+
+    def take_shares(self, name: str, text: bytes) -> None:
+        """Round 1."""
 
     def boxes(self, name: str) -> bytes:
         """End of round 1."""
         return b""
 
-    def masked(self, name: str, index: int, array: NDArray[np.int64]) -> bytes:
+    def take_masked(self, name: str, index: int, text: bytes) -> None:
         """Round 2."""
-        check_numbers(self.plan, array)
-        self._ledgers[name].enter("masks expanded", len(self._dealt))
-        self._arrays.setdefault(index, {})[name] = array
-        return b""
 
     def survivors(self, index: int) -> tuple[str, ...]:
         """End of round 2."""
-        arrays = self._arrays[index]
+        arrays = self._kept.get(index, {})
         self.plan.need(arrays, f"sent their array for sum {index}")
-        for name in self.plan.parties:
-            if name not in arrays:
-                self._opened[name].note(arrays)
         return tuple(name for name in self.plan.parties if name in arrays)
 
-    def opening(self, name: str, index: int, survivors: Sequence[str]) -> bytes:
+    def take_opening(self, name: str, index: int, text: bytes, survivors: Sequence[str]) -> None:
         """Round 3."""
-        self._opened[name].admit(survivors)
-        return b""
 
     def opened(self, index: int) -> NDArray[np.int64]:
         """Return the sum."""
-        arrays = list(self._arrays.pop(index).values())
-        gone = len(self._dealt) - len(arrays)
-        self._ledgers[self._server].enter("masks expanded", len(arrays) * (1 + gone))
+        arrays = list(self._kept.pop(index).values())
+        gone = len(self._among) - len(arrays)
+        self._ledger.enter("masks expanded", len(arrays) * (1 + gone))
         total: NDArray[np.int64] = np.sum(arrays, axis=0)
         return total
 

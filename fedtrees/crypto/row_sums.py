@@ -1,7 +1,6 @@
 """Sums over bins of rows that their owner encrypted, in bytes (`fedtrees.sealing.row_sums`)."""
 
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -89,8 +88,6 @@ class BlindRowSums(Unprintable):
         return b"".join(parts)
 
 
-def real(
-    bits: int, ledger: Ledger
-) -> tuple[Callable[[], KeyedRowSums], Callable[[], BlindRowSums]]:
-    """Return what makes the holder's side, and any other's."""
-    return partial(KeyedRowSums, bits, ledger), partial(BlindRowSums, ledger)
+def real(bits: int) -> tuple[Callable[[], KeyedRowSums], Callable[[], BlindRowSums]]:
+    """Return what makes the holder's side, and any other's, each with a ledger of its own."""
+    return lambda: KeyedRowSums(bits, Ledger()), lambda: BlindRowSums(Ledger())

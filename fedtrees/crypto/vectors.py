@@ -1,7 +1,6 @@
 """Whole numbers in vectors under one Paillier key, computed (`fedtrees.sealing.vectors`)."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import numpy as np
 from gmpy2 import mpz, powmod
@@ -99,11 +98,9 @@ class BlindVectors(Unprintable):
         return count * ciphertext_bytes(self._public.bits)
 
 
-def real(
-    bits: int, ledger: Ledger
-) -> tuple[Callable[[], KeyedVectors], Callable[[], BlindVectors]]:
-    """Return what makes the holder's side, and any other's."""
-    return partial(KeyedVectors, bits, ledger), partial(BlindVectors, ledger)
+def real(bits: int) -> tuple[Callable[[], KeyedVectors], Callable[[], BlindVectors]]:
+    """Return what makes the holder's side, and any other's, each with a ledger of its own."""
+    return lambda: KeyedVectors(bits, Ledger()), lambda: BlindVectors(Ledger())
 
 
 def _product(found: list[mpz], powers: Integers, square: mpz) -> mpz:

@@ -17,7 +17,16 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Place, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, without_noise
-from fedtrees.core.local_data import LocalData, check_local_data, client_names, rows_of
+from fedtrees.core.host import Agreement, Host
+from fedtrees.core.local_data import (
+    Declared,
+    LocalData,
+    check_ids,
+    check_own,
+    check_together,
+    client_names,
+    rows_declared,
+)
 from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
 from fedtrees.core.network import LocalNetwork, Network
@@ -202,8 +211,14 @@ class Protocol(ABC):
         Raises `UsageError`.
         """
 
-    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:  # noqa: B027
-        """Refuse what the parties hold, before any of them is made.
+    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:  # noqa: B027
+        """Refuse what one party holds, at its host, before it is made.
+
+        Raises `DataError`.
+        """
+
+    def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:  # noqa: B027
+        """Refuse what the parties say they hold together, by name.
 
         Raises `DataError`.
         """
@@ -424,30 +439,35 @@ def train(
             f"{', '.join(local_data)}"
         )
     defense.check(roles, protocol.parameters)
-    if all(h.weight is None for h in local_data.values()):
-        check_channels(defense, schema, protocol.parameters, rows_of(local_data))
-    check_local_data(local_data, schema)
-    protocol.check_holders(local_data, schema)
+    for name, own in local_data.items():
+        check_own(name, own, schema)
+    said = {name: Declared.of(own) for name, own in local_data.items()}
+    n_rows, weighted = rows_declared(said.values()), any(s.weighted for s in said.values())
+    if not weighted:
+        check_channels(defense, schema, protocol.parameters, n_rows)
+    check_together(said, schema)
+    check_ids(local_data)
+    protocol.check_declared(said, schema)
+    for name, own in local_data.items():
+        protocol.check_held(name, own, schema)
     sealing = protocol.sealing()
-    net = LocalNetwork(
-        defense=defense,
-        schema=schema,
-        parameters=protocol.parameters,
-        streams=Streams(seed, noise_from),
-        summed=protocol.summed,
-        shared=_shared(protocol, schema),
-        rows=None
-        if any(h.weight is not None for h in local_data.values())
-        else rows_of(local_data),
-        sealing=sealing,
-    )
+    parameters, shared = protocol.parameters, _shared(protocol, schema)
+    agreement = Agreement(schema, parameters, defense, roles, protocol.summed, shared)
+    net = LocalNetwork(agreement, Streams(seed, noise_from), None if weighted else n_rows)
     limits = (
         i
         for i, part in enumerate(defense.parts)
         if part.least_leaf_rows > 0 or "endpoint" in part.acts_through
     )
     net.transcript.acted.update(limits)
-    coordinator = _join_all(net, protocol, roles, local_data, schema)
+    for name in roles:
+        streams = Streams(seed, noise_from)  # of its own: nobody draws another's noise
+        held, sums = local_data.get(name), net.aggregation
+        host = Host(agreement, name, streams, aggregation=sums, held=held, sealing=sealing)
+        host.join(_made(protocol, host, held))
+        net.join(host)
+    coordinator = _driving(protocol, [net.party(name) for name in roles])
+    net.transcript.coordinator = coordinator.name
     with acting(coordinator):
         model = coordinator.train(net)
         context = net.context(coordinator.name)
@@ -455,12 +475,14 @@ def train(
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")
         coordinator.finished(net)
-    net.transcript.costs = {**net.aggregation.costs(), **(sealing.costs() if sealing else {})}
+    for name in roles:
+        net.settle(name)
+    net.transcript.costs = net.costs(sealing)
     columns = {name: held.columns for name, held in local_data.items()}
+    context = replace(context, ledger=net.transcript.events, acted=net.transcript.acted)
     return Training(
-        model, net.transcript, protocol, defense, schema, rows_of(local_data), context, columns,
-        net, noise_from,
-    )  # fmt: skip
+        model, net.transcript, protocol, defense, schema, n_rows, context, columns, net, noise_from
+    )
 
 
 def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
@@ -469,27 +491,19 @@ def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
     return tuple(k for (k, _), law in laws if isinstance(law, Share) and not isinstance(k, str))
 
 
-def _join_all(
-    net: LocalNetwork,
-    protocol: Protocol,
-    roles: Mapping[str, str],
-    local_data: Mapping[str, LocalData],
-    schema: Schema,
-) -> Coordinator:
-    """Make all parties and connect them; return the one that drives."""
-    driving: list[Coordinator] = []
-    for name, role in roles.items():
-        held = local_data.get(name)
-        context = net.context_of(name, role, held)
-        if held is not None and held.y is not None:
-            with acting(Party(name)):  # the hook is its own, though it has yet to be made
-                y = net.defense.rows(Stage("labels"), held.y, context)
-            held = held if y is held.y else replace(held, y=y)
-        party = protocol.party(name, role, held, schema, net.defense)
-        net.join(party)
-        if isinstance(party, Coordinator):
-            driving.append(party)
+def _made(protocol: Protocol, host: Host, held: LocalData | None) -> Party:
+    """Make a party around what it holds, as its defenses change its labels."""
+    schema, defense = host.agreement.schema, host.agreement.defense
+    if held is not None and held.y is not None:
+        with acting(Party(host.name)):  # the hook is its own, though it has yet to be made
+            y = defense.rows(Stage("labels"), held.y, host.context)
+        held = held if y is held.y else replace(held, y=y)
+    return protocol.party(host.name, host.role, held, schema, defense)
+
+
+def _driving(protocol: Protocol, parties: Sequence[Party]) -> Coordinator:
+    """Return the one party that drives."""
+    driving = [party for party in parties if isinstance(party, Coordinator)]
     if len(driving) != 1:
         raise UsageError(f"{protocol.name!r} needs one coordinator; it has {len(driving)}")
-    net.transcript.coordinator = driving[0].name
     return driving[0]

@@ -5,9 +5,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.aggregation import add_messages
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.errors import DataError
-from fedtrees.core.network import Network, add_messages
+from fedtrees.core.network import Network
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.messages.cuts import GridCounts, GridRequest
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel

@@ -1,202 +1,38 @@
-"""What a run found, computed once: the terminal, the page and JSON only write it."""
+"""Compute what a run found, once."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
-from fedtrees.core.columns import measure
-from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import ActedOnNothing, NoGuarantee
 from fedtrees.core.reasons import Reason
-from fedtrees.core.rows import ALONE
-from fedtrees.core.specs import parse_one
-from fedtrees.core.threat import Threat
-from fedtrees.core.transcript import PUBLIC
+from fedtrees.report.adversaries import adversary_named, seen_by
 from fedtrees.report.budgets import ordered
 from fedtrees.report.coverage import Coverage, coverage
+from fedtrees.report.found import (
+    REFUTED,
+    Adversary,
+    Defended,
+    Findings,
+    Found,
+    Untested,
+    gravest,
+)
 from fedtrees.report.frontier import references
 from fedtrees.report.gaps import NOT_ASKED, Gaps, called
-from fedtrees.report.intervals import finite
 from fedtrees.report.price import Price, Utility, prices, utility_of
-from fedtrees.report.recipe import Candidate, Recommendation, Trial, helps, recommend
+from fedtrees.report.recipe import Trial, recommend
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json
 from fedtrees.report.said import Elsewhere
-from fedtrees.report.states import MARGIN, Cell, Reader, gravity, plain, read
+from fedtrees.report.states import MARGIN, Cell, Reader, read
 from fedtrees.report.tables import Cost, Guarantees, cost_table, guarantee_table
 from fedtrees.report.worst import panels
 
 _CONSTANT = "majority-class"
-REFUTED = "refuted"  # a bound, by an audit
 _MOST_SEEN = 4
-Kind = Literal["leak", "trace", "none-found", "none-clear", "unknown", "no-attack"]
-
-
-@dataclass(frozen=True)
-class Adversary:
-    """One threat of a setting.
-
-    `name`: In words. `several`: Whether it is more than one party. `sees`: Kinds of messages that
-    it reads, in words. `reader`: Its cells; None where its view was not attacked.
-    """
-
-    threat: str
-    name: str
-    several: bool = False
-    sees: tuple[str, ...] = ()
-    reader: Reader | None = None
-
-    @property
-    def tested(self) -> bool:
-        """Whether its view was attacked."""
-        return self.reader is not None
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """By what it is judged, without what another measure tells more plainly."""
-        here = self.reader.metrics if self.reader else ()
-        return tuple(m for m in here if not {*here} & {*measure(m).beside})
-
-    def cell(self, defense: str, metric: str) -> Cell:
-        """Return a cell of it."""
-        return self.reader.cell(defense, metric) if self.reader else Cell(metric)
-
-    def leading(self, defense: str = UNDEFENDED) -> Cell | None:
-        """Return what it reads most: open cells by class, then severity, then advantage."""
-        return min(self.open(defense), key=_gravity, default=None)
-
-    def open(self, defense: str) -> list[Cell]:
-        """Return what it reads under a defense, each thing once, the worst first."""
-        cells = [c for c in (self.reader.of(defense) if self.reader else ()) if c.state == "open"]
-        return sorted(plain(cells), key=_gravity)
-
-
-@dataclass(frozen=True)
-class Defended:
-    """One defense of a setting.
-
-    `label`: A letter, "0" of the undefended run. `void`: Whether a bound that was claimed is
-    none as spent, or refuted, or nothing was acted on.
-    """
-
-    spec: str
-    label: str
-    price: Price
-    cost: Cost
-    guarantees: Guarantees
-    void: str = ""
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The parts as they are typed."""
-        return tuple(str(p) for p in parse_one(self.spec).parts)
-
-
-@dataclass(frozen=True)
-class Leak:
-    """What leads undefended: of which kind it is, whose, and by which cell."""
-
-    kind: Kind
-    adversary: Adversary | None = None
-    cell: Cell | None = None
-
-
-@dataclass(frozen=True)
-class Untested:
-    """What a reader could still ask for.
-
-    `adversaries`: Names of roles whose view was not attacked, with the threat to give. `defenses`:
-    Names of defenses that fit and did not run. `cut`: Attacks that stopped at a limit. `failed`:
-    Attacks that failed, and why. `unfit`: Defenses that were asked for and do not fit, and why.
-    """
-
-    adversaries: tuple[tuple[str, str], ...] = ()
-    defenses: tuple[str, ...] = ()
-    attacks: tuple[str, ...] = ()
-    cut: tuple[str, ...] = ()
-    failed: tuple[tuple[str, str], ...] = ()
-    unfit: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Found:
-    """Everything that is said of one setting."""
-
-    setting: Setting
-    seeds: int
-    utility: Utility
-    undefended: float
-    alone: Mapping[str, float]
-    adversaries: tuple[Adversary, ...]
-    defenses: tuple[Defended, ...]
-    recommendation: Recommendation
-    untested: Untested
-    margin: float = MARGIN
-
-    @property
-    def tested(self) -> tuple[Adversary, ...]:
-        """The adversaries whose view was attacked."""
-        return tuple(a for a in self.adversaries if a.tested)
-
-    def defended(self, spec: str) -> Defended | None:
-        """Return one defense, None where it is not of this setting."""
-        return next((d for d in self.defenses if d.spec == spec), None)
-
-    @cached_property
-    def leak(self) -> Leak:
-        """What leads undefended."""
-        return _leak(self)
-
-    @cached_property
-    def use(self) -> Candidate | None:
-        """The recipe: one that holds, else of those that help the one that leaves least.
-
-        None where nothing is open without it: no defense leaves the same for free.
-        """
-        if not any(a.open(UNDEFENDED) for a in self.tested):
-            return None
-        return self.recommendation.choice or next(iter(self.helping), None)
-
-    @cached_property
-    def helping(self) -> tuple[Candidate, ...]:
-        """The recipes of this setting that are shown to help, the best first."""
-        every = self.recommendation.candidates
-        return tuple(c for c in every if c.price.tier < 2 and self._helps(c.name))
-
-    def _helps(self, name: str) -> bool:
-        candidate = next(c for c in self.recommendation.candidates if c.name == name)
-        after = {t.place: t.cells for t in candidate.trials}
-        return any(
-            helps(a.reader.of(UNDEFENDED), after.get(a.threat, ()), self.margin)
-            for a in self.tested
-            if a.reader is not None
-        )
-
-    @cached_property
-    def recipe(self) -> str:
-        """The recipe where it is a defense of this setting, else ""."""
-        return self.use.name if self.use and self.defended(self.use.name) else ""
-
-    @cached_property
-    def stricter(self) -> Candidate | None:
-        """A recipe that leaves fewer persons exposed than the one to use, at a higher price."""
-        if self.use is None or self.use.left("person") <= 0:
-            return None
-        better = [c for c in self.helping if c.left("person") < self.use.left("person")]
-        return min(better, key=lambda c: c.left("person"), default=None)
-
-
-@dataclass(frozen=True)
-class Findings:
-    """A run: its settings, the leakiest first, and how much is not settled."""
-
-    settings: tuple[Found, ...]
-    margin: float
-    version: str = ""
 
 
 def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Findings:
@@ -420,7 +256,7 @@ def _adversaries(
 ) -> tuple[Adversary, ...]:
     words = called(setting)
     tested = [
-        Adversary(threat, *adversary_named(threat, words), _sees(threat, setting, seen), reader)
+        Adversary(threat, *adversary_named(threat, words), seen_by(threat, setting, seen), reader)
         for threat, reader in mine.readers.items()
     ]
     tested.sort(key=lambda a: (*_weight(a.leading()), a.threat))
@@ -430,53 +266,8 @@ def _adversaries(
         for name in g.names
         if (g.setting, g.kind, g.status) == (setting, "threat", NOT_ASKED)
     ]
-    rest = [Adversary(n, *adversary_named(n, words), _sees(n, setting, seen)) for n in missing]
+    rest = [Adversary(n, *adversary_named(n, words), seen_by(n, setting, seen)) for n in missing]
     return (*tested, *rest)
-
-
-def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[str, bool]:
-    """Return an adversary in words and whether it is several."""
-    try:
-        parsed = Threat.parse(threat)
-    except UsageError:  # of another release
-        return f"the adversary {threat!r}", False
-    parts = []
-    for part in parsed.parts:
-        one, several = words.get(part.name, (f"the party {part.name!r}", f"{part.name} parties"))
-        count = part.params.get("count", 1)
-        parts.append(one if count == 1 else f"{count} {several}")
-    told = {"queries": parsed.queries, "labels": parsed.labels, "attributes": parsed.attributes}
-    besides = [f"{n} {what}" for what, n in told.items() if n]
-    text = " and ".join(parts) + (f" (with {', '.join(besides)})" if besides else "")
-    count = sum(int(p.params.get("count", 1)) for p in parsed.parts)  # type: ignore[call-overload]
-    return text, count > 1
-
-
-def _sees(threat: str, setting: Setting, seen: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the kinds of messages that a threat reads in the undefended run, in words."""
-    try:
-        roles = {p.name for p in Threat.parse(threat).parts}
-    except UsageError:
-        return ()
-    found = []
-    for entry in seen:
-        if not of_protocol(entry, setting) or str(entry.get("defense")) != UNDEFENDED:
-            continue
-        reader = str(entry.get("readable_by") or entry.get("to"))
-        if reader in roles and entry.get("reveals") and not entry.get("sealed"):
-            found.append(words_of(str(entry.get("type", ""))))
-    return tuple(dict.fromkeys(found)) or (("the finished model",) if roles == {PUBLIC} else ())
-
-
-def of_protocol(entry: Mapping[str, Any], setting: Setting) -> bool:
-    """Tell whether a crossing is of a setting's protocol, of whatever parameters."""
-    name = str(entry.get("protocol", "")).partition("[")[0]
-    return name == setting.protocol.partition("[")[0]
-
-
-def words_of(message: str) -> str:
-    """Return a message's type in words: ``LeafValues`` is ``leaf values``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", message).lower()
 
 
 def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
@@ -501,37 +292,10 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
     )
 
 
-def _leak(found: Found) -> Leak:
-    """Return what leads undefended; where nothing is open, how much is known."""
-    leading = [(a, c) for a in found.tested if (c := a.leading()) is not None]
-    if leading:
-        adversary, cell = min(leading, key=lambda x: _gravity(x[1]))
-        return Leak("leak", adversary, cell)
-    cells = [(a, c) for a in found.tested if a.reader is not None for c in a.reader.of(UNDEFENDED)]
-    if not cells:
-        return Leak("no-attack")
-    if all(c.state in ("shut", "gone", "undefined") for _, c in cells):
-        traces = [(a, c) for a, c in cells if c.advantage.low > 0]
-        if traces:
-            return Leak("trace", *min(traces, key=lambda x: _gravity(x[1])))
-        return Leak("none-found")
-    doubtful = [(a, c) for a, c in cells if c.state in ("unsettled", "unknown")]
-    return Leak("none-clear", *max(doubtful, key=lambda x: finite(x[1].advantage.mean)))
-
-
-def _gravity(cell: Cell) -> tuple[float, float, float]:
-    return *gravity(cell.metric), -finite(cell.advantage.mean)
-
-
 def _weight(cell: Cell | None) -> tuple[float, float, float]:
-    return (math.inf,) * 3 if cell is None else _gravity(cell)
+    return (math.inf,) * 3 if cell is None else gravest(cell)
 
 
 def _letter(at: int) -> str:
     """Return A to Z, then AA: labels of defenses."""
     return chr(65 + at) if at < 26 else _letter(at // 26 - 1) + chr(65 + at % 26)
-
-
-def local(found: Found) -> float:
-    """Return the utility of training with nobody else."""
-    return next((found.alone[name] for name in ALONE if name in found.alone), math.nan)

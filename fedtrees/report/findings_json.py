@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from fedtrees.report.claims import span
-from fedtrees.report.findings import Adversary, Defended, Findings, Found
+from fedtrees.report.found import Adversary, Defended, Findings, Found
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.states import Cell

@@ -14,7 +14,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.report import said
 from fedtrees.report.claims import span
-from fedtrees.report.findings import Adversary, Defended, Findings, Found, local
+from fedtrees.report.found import Adversary, Defended, Findings, Found, local
 from fedtrees.report.page_figures import frontier, price_plot
 from fedtrees.report.page_tables import Seen, folds, matrix, untested
 from fedtrees.report.recipe import Candidate

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedtrees.core.columns import measure
 from fedtrees.report import said, svg
-from fedtrees.report.findings import Adversary, Found
+from fedtrees.report.found import Adversary, Found
 from fedtrees.report.price import TOLERANCE, Price
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.states import Cell

@@ -10,8 +10,9 @@ from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import said
+from fedtrees.report.adversaries import of_protocol, words_of
 from fedtrees.report.claims import span
-from fedtrees.report.findings import REFUTED, Adversary, Defended, Found, of_protocol, words_of
+from fedtrees.report.found import REFUTED, Adversary, Defended, Found
 from fedtrees.report.intervals import finite, mean_of
 from fedtrees.report.page_figures import forest
 from fedtrees.report.rows import UNDEFENDED

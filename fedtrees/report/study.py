@@ -9,7 +9,8 @@ import pandas as pd
 from fedtrees.core.columns import UTILITY
 from fedtrees.core.errors import UsageError, check_margin, did_you_mean
 from fedtrees.report import style
-from fedtrees.report.findings import Findings, findings
+from fedtrees.report.findings import findings
+from fedtrees.report.found import Findings
 from fedtrees.report.frontier import Frontier, frontiers
 from fedtrees.report.gaps import Gaps
 from fedtrees.report.protocol_budgets import over_budgets

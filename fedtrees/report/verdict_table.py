@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedtrees.core.columns import measure
 from fedtrees.core.counts import many
 from fedtrees.report import said
-from fedtrees.report.findings import Adversary, Defended, Found
+from fedtrees.report.found import Adversary, Defended, Found
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.states import gravity
 from fedtrees.report.style import number

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import said
-from fedtrees.report.findings import REFUTED, Adversary, Findings, Found
+from fedtrees.report.found import REFUTED, Adversary, Findings, Found
 from fedtrees.report.price import Price
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.states import FEWEST_SEEDS, Cell, gravity, plain
+from fedtrees.report.states import Cell, gravity, plain, upper
 
 MOST_WORDS = 120
 _MOST_LEFT = 2  # things that are named of what remains, an adversary
@@ -107,14 +107,24 @@ def leak(found: Found) -> str:
                 f"{found.margin:g}."
             )
         case "none-clear", Cell() as cell:
-            more = f"; run {max(10, FEWEST_SEEDS)} seeds" if found.seeds < 10 else ""
+            unsure = replace(cell.advantage, high=upper(cell))
             return (
                 f"None clear, none ruled out: {who} may {said.can(cell)}, advantage "
-                f"{said.change(cell.advantage)}{more}."
+                f"{said.change(unsure)}{_to_settle(found, lead.adversary)}."
             )
         case _, Cell() as cell:
             return f"{said.capital(who)} can {said.can(cell)}, by {_attack(cell)}."
     raise AssertionError(lead)
+
+
+def _to_settle(found: Found, adversary: Adversary | None) -> str:
+    """Say what would settle what it may read: the attacks that did not run, or more seeds."""
+    reader = adversary.reader if adversary else None
+    told = reader.coverage.get(UNDEFENDED) if reader else None
+    if told is not None and told.missing:
+        names = {*told.left_out, *(name for name, *_ in told.failed)}
+        return f"; {many(len(names), 'attack')} more to run"
+    return "; run 10 seeds" if found.seeds < 10 else ""
 
 
 def _use(found: Found) -> Iterator[Line]:

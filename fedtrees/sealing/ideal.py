@@ -1,7 +1,5 @@
 """The ideal functionality: values are kept beside the messages, and work is counted, not done."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -13,15 +11,15 @@ from fedtrees.sealing.secret import Unprintable
 
 
 class Ideal(Unprintable):
-    """The ideal functionality of all sides: nothing is computed, and nothing is in the messages.
+    """One party's way to the ideal functionality: nothing is computed, nothing is in the messages.
 
     `bits`: Of the key whose ciphertexts are counted.
-    `ledger`: Work that is not done is counted, and takes no time.
+    `ledger`: The party's; work that is not done is counted, and takes no time.
+    `inside`: What the functionality keeps, which is in nobody's hands.
     """
 
-    def __init__(self, bits: int, ledger: Ledger) -> None:
-        self._bits, self.ledger = bits, ledger
-        self._inside: dict[str, NDArray[Any]] = {}
+    def __init__(self, bits: int, ledger: Ledger, inside: dict[str, NDArray[Any]]) -> None:
+        self._bits, self.ledger, self._inside = bits, ledger, inside
 
     def public_key(self) -> bytes:
         """Return nothing."""
@@ -35,9 +33,7 @@ class Ideal(Unprintable):
 MODES = ("ideal", "real")
 
 
-def sealing(
-    mode: str, name: str, ideal: Callable[[int, Ledger], Ideal], bits: int, keyholder: str
-) -> Sealing:
+def sealing(mode: str, name: str, ideal: type[Ideal], bits: int, keyholder: str) -> Sealing:
     """Say what encrypts, computes and opens in one run.
 
     Raises `UsageError` if nothing computes under that name.
@@ -48,17 +44,19 @@ def sealing(
         One of `MODES`.
     name : str
         Of what computes, among the entry points of sealings.
-    ideal : callable
-        Makes the functionality that keeps values.
+    ideal : type
+        The functionality that keeps values.
     bits : int
         Of the key.
     keyholder : str
         Role of whoever draws it.
     """
-    ledger = Ledger()
-    costs = partial(costs_of, ledger)
     if mode == "ideal":
-        kept = ideal(bits, ledger)
-        return Sealing(keyholder, lambda: kept, lambda: kept, costs)
-    private, public = register.get("sealing", name)(bits, ledger)
-    return Sealing(keyholder, private, public, costs)
+        inside: dict[str, NDArray[Any]] = {}
+
+        def kept() -> Ideal:
+            return ideal(bits, Ledger(), inside)
+
+        return Sealing(keyholder, kept, kept, costs_of)
+    private, public = register.get("sealing", name)(bits)
+    return Sealing(keyholder, private, public, costs_of)

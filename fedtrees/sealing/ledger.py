@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, get_args
 
@@ -53,6 +53,18 @@ class Ledger:
         yield
         self.enter(operation, count, time.process_time() - started)
 
+    def told(self) -> dict[str, dict[str, float]]:
+        """Return all counters as plain numbers."""
+        return {name: dict(counter) for name, counter in vars(self).items()}
+
+    @classmethod
+    def of(cls, told: Mapping[str, Mapping[str, float]]) -> Ledger:
+        """Return the ledger whose counters were told."""
+        ledger = cls()
+        for name, counter in vars(ledger).items():
+            counter.update(told[name])
+        return ledger
+
     def __add__(self, other: Ledger) -> Ledger:
         both = Ledger()
         for name, counter in vars(both).items():
@@ -72,8 +84,13 @@ class Ledger:
         return f"<Ledger: {', '.join(parts)}; {self.nbytes.total():,} bytes sent>"
 
 
-def costs_of(ledger: Ledger) -> dict[str, float]:
-    """Return a ledger as numbers by name."""
+#: What `Ledger.told` returns.
+Told = Mapping[str, Mapping[str, float]]
+
+
+def costs_of(told: Iterable[Told]) -> dict[str, float]:
+    """Return ledgers of all parties as numbers by name."""
+    ledger = sum(map(Ledger.of, told), Ledger())
     names = {name: name.replace(" ", "_") for name in ledger.done}
     return {
         "ciphertexts": ledger.ciphertexts.total(),
@@ -83,9 +100,10 @@ def costs_of(ledger: Ledger) -> dict[str, float]:
     }
 
 
-def costs_by_party(ledgers: Mapping[str, Ledger]) -> dict[str, float]:
+def costs_by_party(told: Mapping[str, Told]) -> dict[str, float]:
     """Return the ledgers of the parties as numbers by name: all together, and who did what."""
-    return costs_of(sum(ledgers.values(), Ledger())) | {
+    ledgers = {party: Ledger.of(one) for party, one in told.items()}
+    return costs_of(told.values()) | {
         f"{name.replace(' ', '_')}:{party}": n
         for party, ledger in ledgers.items()
         for name, n in ledger.done.items()

@@ -85,8 +85,6 @@ class BlindSums(Protocol):
 class IdealRowSums(Ideal):
     """The ideal functionality of both sides; additions are not counted."""
 
-    _rows: NDArray[np.int64]
-
     def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
         """Keep the rows; refuse what the slots would refuse."""
         slots.check(rows)
@@ -97,7 +95,7 @@ class IdealRowSums(Ideal):
             )
         self.ledger.enter("obfuscators", len(rows))
         self.ledger.enter("encrypted", len(rows))
-        self._rows = rows
+        self._inside[""] = rows  # no party is called so
         return b""
 
     def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
@@ -106,7 +104,7 @@ class IdealRowSums(Ideal):
             raise PlaintextOverflowError(
                 f"a node has more rows than the {sums.slots.terms} that its slots have room for"
             )
-        self._inside[name] = adding(self._rows)
+        self._inside[name] = adding(self._inside[""])
         self.ledger.enter("obfuscators", sum(t.ciphertexts for t in sums.traffic(self._bits)))
         return b""
 

@@ -17,7 +17,7 @@ from fedtrees.audit import audit, read_model
 from fedtrees.audit import scrub as module
 from fedtrees.audit.bare import bare_model
 from fedtrees.audit.margins import margins_of
-from fedtrees.audit.model import XGBOOST_STATISTICS
+from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
 from fedtrees.audit.scrub import scrub
 from fedtrees.core.errors import DataError, FedtreesError
 from fedtrees.trees.files.xgboost import learner_of

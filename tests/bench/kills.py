@@ -181,7 +181,7 @@ class Study:
         wrong += [f"{name} was made again" for name in kept if finished.get(name) != kept[name]]
         wrong += [f"{p.name} is left" for p in run.glob("cells/*") if p.name not in finished]
         wrong += [f"{p.name} is left" for p in run.glob(".*.partial")]
-        wrong += ["something remains"] * (bench(run, self.seeds).remaining() != ([], []))
+        wrong += ["something remains"] * any(bench(run, self.seeds).remaining())
         self.found += [f"{run.name}: {what}" for what in wrong]
         self.count["rows"] += len(rows)
         self.count["runs"] += 1

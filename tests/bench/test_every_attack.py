@@ -35,7 +35,7 @@ threats = ["client", "server"]
 attacks = ["all", "joint[steps={steps}]", "lattice[steps={steps}]"]
 """
 FEW = {
-    "fedtree-hist": '"split-only", "split-only+laplace-hist[epsilon=1]"',
+    "fedtree-hist": '"split-only+laplace-hist[epsilon=1]"',
     "nvflare-hist": '"laplace-hist[epsilon=1]"',
     "forest-hist": '"secure-sum"',
     "flower-bagging": '"min-leaf[k=5]"',
@@ -70,8 +70,8 @@ def run(folder, text):
 def quick(tmp_path_factory):
     """Three seeds where winners can be named, one elsewhere, of each kind of message."""
     folder = tmp_path_factory.mktemp("every")
-    size = {"rows": 60, "trees": 2, "steps": 1000}
-    rest = ["forest-hist", "flower-bagging", "local-forests"]
+    size = {"rows": 45, "trees": 2, "steps": 1000}
+    rest = ["flower-bagging", "local-forests"]
     three = run(folder / "three", suite(["fedtree-hist"], [0, 1, 2], **size))
     return [three, run(folder / "one", suite(rest, [0], **size))]
 
@@ -170,7 +170,7 @@ def check_named(folder, margin):
 
 def test_the_worst_reported_is_the_strongest_attack_s_and_nobody_is_named_who_is_past(quick):
     """One test, so that one process computes the runs."""
-    assert sum(map(check_worst, quick)) >= 15
+    assert sum(map(check_worst, quick)) >= 10
     for folder in quick:
         check_coverage(folder)
     three, one = quick

@@ -98,6 +98,34 @@ def test_off_a_terminal_lines_name_the_cell_and_count_one_as_one(capsys):
     ]  # fmt: skip
 
 
+def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_stopped(
+    capsys, monkeypatch, tmp_path
+):
+    tiny = [*TINY[:5], "2", *TINY[6:], "-d", "split-only", "-a", "random-leaf"]
+    code, out, err = call(capsys, "bench", *tiny, "--out", str(tmp_path / "whole"))
+    told, after = err.split("after 1 of 2 seeds: ")
+    assert code == 0
+    assert "LEAK" in after
+    assert "LEAK" not in told
+    assert "LEAK" in out
+
+    seen = []
+
+    def stop(self, status, label):
+        seen.append(label)
+        if label.startswith("attack"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedtrees.cli.bench._Log.__call__", stop)
+    folder = tmp_path / "part"
+    code, out, err = call(capsys, "bench", *tiny, "--out", str(folder))
+    assert code == 130
+    assert out == ""
+    assert f"so far: {folder / 'report.html'}" in err.replace("\n", "")
+    assert "LEAK" in err
+    assert all(" 0 " in label for label in seen)  # the first seed
+
+
 def test_an_existing_run_needs_resume(run, capsys):
     err = fails(capsys, 7, "bench", *TINY, "--out", str(run))
     assert "--resume" in err

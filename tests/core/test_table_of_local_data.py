@@ -6,7 +6,7 @@ import pytest
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, Stage
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.local_data import LocalData, check_local_data
+from fedtrees.core.local_data import Declared, LocalData, check_ids, check_own, check_together
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.threat import Threat
@@ -23,9 +23,16 @@ def part(columns, ids=(0, 1, 2), y=None):
     return LocalData(np.array(ids), np.array(columns), np.zeros((3, len(columns)), np.float32), y)
 
 
+def check(held):
+    for name, own in held.items():
+        check_own(name, own, SCHEMA)
+    check_together({name: Declared.of(own) for name, own in held.items()}, SCHEMA)
+    check_ids(held)
+
+
 def test_whole_rows_and_columns_of_the_same_rows_make_a_table():
-    check_local_data({"p": part([0, 1], y=Y), "q": part([0, 1], (3, 4, 5), Y)}, SCHEMA)
-    check_local_data({"p": part([0], y=Y), "q": part([1])}, SCHEMA)
+    check({"p": part([0, 1], y=Y), "q": part([0, 1], (3, 4, 5), Y)})
+    check({"p": part([0], y=Y), "q": part([1])})
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,15 @@ def test_whole_rows_and_columns_of_the_same_rows_make_a_table():
 )
 def test_what_makes_no_table_is_refused(held, said):
     with pytest.raises(DataError, match=said):
-        check_local_data(held, SCHEMA)
+        check(held)
+
+
+def test_what_a_party_declares_tells_its_ids_to_nobody_without_the_key():
+    one, same, other = part([0], y=Y), part([1]), part([1], (0, 2, 1))
+    for key in (b"", b"agreed"):
+        assert Declared.of(one, key).order == Declared.of(same, key).order
+        assert Declared.of(one, key).order != Declared.of(other, key).order
+    assert Declared.of(one, b"agreed").order != Declared.of(one).order
 
 
 def test_a_threat_that_names_a_party_twice_is_refused():

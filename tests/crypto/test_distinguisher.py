@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from gmpy2 import jacobi
 from scipy.stats import binomtest
-from seeded_keys import SeededRandomness
+from seeded_keys import EncryptedSums, SeededRandomness
 
 from fedtrees.crypto import paillier
-from fedtrees.crypto.encrypted_sums import RealSums
 from fedtrees.crypto.histograms import EncryptedRows
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.obfuscators import DJNObfuscators
@@ -85,12 +84,11 @@ def test_gradients_for_the_arbiter_are_hidden_by_the_whole_group(keys):
 def test_sums_over_clients_are_made_of_what_their_opener_never_saw(keys, monkeypatch):
     """The others draw an obfuscator for one sum alone, all of one symbol: it tells nothing."""
     monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
-    parties = ("holder", "b", "c")
-    made = RealSums(parties, 512, True, {name: Ledger() for name in (*parties, "server")})
+    made = EncryptedSums(("b", "c"), 512)
     slots, seen = Slots(100, 3), set()
     for _ in range(20):
-        sent = {n: made.encrypted(n, np.array([7, -3]), slots) for n in parties[1:]}
-        total = made.added("server", sent, 2, slots)
+        sent = {n: made.encrypted(n, np.array([7, -3]), slots) for n in made.others}
+        total = made.added(sent, 2, slots)
         assert made.opened(total, 2, slots).tolist() == [14, -6]
         for text in (*sent.values(), total):
             assert {*symbols(text[MARK_BYTES:], keys.public)} == {1}

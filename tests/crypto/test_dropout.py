@@ -16,7 +16,6 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import emptied
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
-from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
 from fedtrees.defenses.masking import MaskedSums, Masking
 from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.boosting import Histogram
@@ -32,7 +31,7 @@ RUNS = {
     "forest": "forest-hist[trees=4,max_depth=2,max_bin=6]",
     "grid": "fedtree-hist[trees=3,max_depth=2,max_bin=6]",
 }
-KINDS = pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
+KINDS = pytest.mark.parametrize("real", [True, False], ids=["real", "ideal"])
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,11 @@ class Losing(Masking):
     """Masks over a network that loses what a test says."""
 
     lost: object = None
-    kind: type = RealMasks
+    real: bool = True
     name = "masking"
 
     def aggregation(self):
-        return MaskedSums(self.threshold, self.kind, self.lost, exposing=self.exposing)
+        return MaskedSums(self.threshold, self.real, self.lost, exposing=self.exposing)
 
 
 def run(protocol, defense="", clients=4, federation=None, seed=1):
@@ -127,8 +126,8 @@ def test_exposed_sums_are_in_the_claim(dropped):
 
 
 @KINDS
-def test_who_is_never_there_might_as_well_have_no_part_in_it(kind):
-    lost = Losing(3, lost=lambda name, reply, wire: name == "client-3", kind=kind)
+def test_who_is_never_there_might_as_well_have_no_part_in_it(real):
+    lost = Losing(3, lost=lambda name, reply, wire: name == "client-3", real=real)
     cuts = make_defense(parse_one("public-cuts"))
     for protocol in ("boosted", "all-reduce", "forest"):
         without, _ = run(protocol, cuts, clients=3)
@@ -140,25 +139,25 @@ def test_who_is_never_there_might_as_well_have_no_part_in_it(kind):
 
 @KINDS
 @pytest.mark.parametrize("exposing", [False, True])
-def test_who_drops_out_in_the_middle_of_a_tree_stops_the_run_by_name(kind, exposing):
+def test_who_drops_out_in_the_middle_of_a_tree_stops_the_run_by_name(real, exposing):
     def lost(name, reply, wire):
         below = isinstance(reply, Histogram) and reply.tree == 1 and reply.nodes[0] != 0
         return below and name == "client-1"
 
-    losing = Losing(3, exposing=exposing, lost=lost, kind=kind)
+    losing = Losing(3, exposing=exposing, lost=lost, real=real)
     with pytest.raises(MissingPartyError, match="client-1: in some sums of tree 1, missing from"):
         run("all-reduce", Composition((losing,)))
 
 
 @KINDS
-def test_too_few_stop_the_run_by_name(kind):
-    lost = Losing(3, lost=lambda name, reply, wire: name in ("client-0", "client-2"), kind=kind)
+def test_too_few_stop_the_run_by_name(real):
+    lost = Losing(3, lost=lambda name, reply, wire: name in ("client-0", "client-2"), real=real)
     with pytest.raises(TooFewPartiesError, match=r"2 parties sent .*missing: client-0, client-2\."):
         run("forest", Composition((lost,)))
 
 
 @KINDS
-def test_sums_that_differ_by_one_client_are_refused_by_default_and_tell_it_if_allowed(kind):
+def test_sums_that_differ_by_one_client_are_refused_by_default_and_tell_it_if_allowed(real):
     """Constant hessians count the same rows in every tree: the difference is one client's."""
 
     def lost(name, reply, wire):
@@ -168,8 +167,8 @@ def test_sums_that_differ_by_one_client_are_refused_by_default_and_tell_it_if_al
     numbers = [replace(t, y=t.X[:, 0].astype(float)) for t in tables], replace(schema, classes=())
     name = "fedtree-hist[trees=2,max_depth=1,max_bin=6]"
     with pytest.raises(ExposureError, match="would tell what client-2 sent alone"):
-        run(name, Composition((Losing(3, lost=lost, kind=kind),)), federation=numbers)
-    allowed = Losing(3, exposing=True, lost=lost, kind=kind)
+        run(name, Composition((Losing(3, lost=lost, real=real),)), federation=numbers)
+    allowed = Losing(3, exposing=True, lost=lost, real=real)
     found, held = run(name, Composition((allowed,)), federation=numbers)
     plain, _ = run(name, federation=numbers)
     sums = [m.sums for _, m in view_of(found, ("server",), held).messages(Histogram)
@@ -182,7 +181,7 @@ def test_sums_that_differ_by_one_client_are_refused_by_default_and_tell_it_if_al
 
 
 @KINDS
-def test_who_missed_a_sum_heard_of_it(kind):
+def test_who_missed_a_sum_heard_of_it(real):
     """Sums over 0 and 1, 1 and 2, 0 and 2 tell all three; nobody is in more than two of them."""
 
     def lost(name, reply, wire):
@@ -191,7 +190,7 @@ def test_who_missed_a_sum_heard_of_it(kind):
     with pytest.raises(ExposureError, match="would tell what client-0, client-1, client-2 sent"):
         run(
             "forest-hist[trees=3,max_depth=1,max_bin=6]",
-            Composition((Losing(2, lost=lost, kind=kind),)),
+            Composition((Losing(2, lost=lost, real=real),)),
             clients=3,
         )
 
@@ -217,16 +216,16 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
+@KINDS
 @pytest.mark.parametrize("name", SHARED)
-def test_sums_that_lack_a_share_of_the_noise_are_not_opened(name, kind):
+def test_sums_that_lack_a_share_of_the_noise_are_not_opened(name, real):
     protocol, parts = SHARED[name]
     tables, schema = sample_federation(rows=96, clients=4)
     made = register.make("protocol", parse_grid(protocol)[0])
     others = make_defense(parse_one(parts.rstrip("+") or "none")).parts
 
     def trained(lost):
-        defense = Composition((*others, Losing(3, lost=lost, kind=kind)))
+        defense = Composition((*others, Losing(3, lost=lost, real=real)))
         return train(made, over_clients(tables), schema, defense=defense, seed=1)
 
     trained(lambda *_: False)
@@ -247,7 +246,7 @@ def test_shares_are_calibrated_for_as_many_survivors_as_are_declared():
 
     def trained(survivors, *missing):
         cuts = make_defense(parse_one(f"dp-grid-cuts[epsilon=1,survivors={survivors}]")).parts
-        masks = Losing(3, lost=lambda who, *_: who in missing, kind=IdealMasks)
+        masks = Losing(3, lost=lambda who, *_: who in missing, real=False)
         done = train(made, over_clients(tables), schema, defense=Composition((*cuts, masks)))
         return str(done.spent[1])
 

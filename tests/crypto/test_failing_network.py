@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections import defaultdict
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeded_keys import EncryptedSums
 from test_masks import STAYS, Federation, arrays_of, names_of
 
 from fedtrees.crypto import marked
-from fedtrees.crypto.encrypted_sums import RealSums as EncryptedSums
 from fedtrees.crypto.mask_messages import usual_threshold
 from fedtrees.crypto.survivor_sets import SurvivorSets
 from fedtrees.sealing.errors import (
@@ -24,7 +23,6 @@ from fedtrees.sealing.errors import (
     TooFewPartiesError,
     WrongKeyError,
 )
-from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.sizes import MARK_BYTES
 from fedtrees.sealing.slots import Slots
 
@@ -372,28 +370,25 @@ def test_clients_refuse_to_open_a_sum_that_differs_by_one_from_another():
 @pytest.fixture(scope="module")
 def sums():
     with pytest.warns(UserWarning, match="weak"):
-        return [
-            EncryptedSums(("holder", *names_of(3)), 1024, True, defaultdict(Ledger))
-            for _ in range(2)
-        ]
+        return [EncryptedSums(names_of(3), 1024) for _ in range(2)]
 
 
 def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
     one, other = sums
     slots, arrays = Slots(1 << 20, 3), {name: np.arange(9) - ord(name) for name in "abc"}
     sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
-    total = one.added("server", sent, 9, slots)
+    total = one.added(sent, 9, slots)
     assert one.opened(total, 9, slots).tolist() == sum(arrays.values()).tolist()
     for lost in ("a", "b", "c", "ab", "bc", "abc"):
         left = {name: text for name, text in sent.items() if name not in lost}
         with pytest.raises(MissingPartyError, match=f"arrays of {', '.join(lost)} are missing"):
-            one.added("server", left, 9, slots)
+            one.added(left, 9, slots)
     old = sent["b"]
     sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
     text, payload = sent["b"], sent["b"][MARK_BYTES:]
     read_as = marked.reading("array", slots, (9,), 1, "2 of b")
     no_ciphertexts = (b"\xff" * len(payload), bytes(512))
-    borne_out = [marked.mark(wrong, one._public, read_as) + wrong for wrong in no_ciphertexts]
+    borne_out = [marked.mark(wrong, one.adder._public, read_as) + wrong for wrong in no_ciphertexts]
     for error, wrong in [
         (WrongKeyError, other.encrypted("b", arrays["b"], slots)),
         (WrongKeyError, sent["a"]),
@@ -402,10 +397,10 @@ def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
         *((MalformedError, wrong) for wrong in (b"", text[:-1], text + b"\0", *borne_out)),
     ]:
         with pytest.raises(error, match=r"\bb\b"):
-            one.added("server", {**sent, "b": wrong}, 9, slots)
+            one.added({**sent, "b": wrong}, 9, slots)
     with pytest.raises(MalformedError, match="z sent arrays"):
-        one.added("server", {**sent, "z": sent["a"]}, 9, slots)
-    total = one.added("server", sent, 9, slots)
+        one.added({**sent, "z": sent["a"]}, 9, slots)
+    total = one.added(sent, 9, slots)
     with pytest.raises(WrongKeyError, match="under another key"):
         other.opened(total, 9, slots)
     assert one.opened(total, 9, slots).tolist() == sum(arrays.values()).tolist()
@@ -416,8 +411,7 @@ def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
 def test_every_schedule_of_ciphertexts_ends_in_an_exact_sum_or_a_named_error(sums, seed, harm):
     one, other = sums
     for run in sums:
-        run._made.clear()
-        run._added = 0
+        run.begin()
     net, slots = Network(random.Random(seed), harm), Slots(1 << 20, 3)
     for index in range(3):
         arrays = {n: np.arange(9) * (index + 2) - ord(n) for n in "abc"}
@@ -425,9 +419,9 @@ def test_every_schedule_of_ciphertexts_ends_in_an_exact_sum_or_a_named_error(sum
         arrived, totals = {}, {}
         for name in "abc":
             net.deliver(partial(arrived.__setitem__, name), sent[0][name], sent[1][name])
-        total = net.attempt(one.added, "server", arrived, 9, slots)
+        total = net.attempt(one.added, arrived, 9, slots)
         if total is not None:
-            foreign = other.added("server", sent[1], 9, slots)
+            foreign = other.added(sent[1], 9, slots)
             net.deliver(partial(totals.__setitem__, 0), total, foreign)
         found = net.attempt(one.opened, totals[0], 9, slots) if totals else None
         if found is None:

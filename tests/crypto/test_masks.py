@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +15,10 @@ from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import (
-    IdealMasks,
-    RealMasks,
+    IdealMasker,
+    IdealUnmasker,
+    RealMasker,
+    RealUnmasker,
     read_boxes,
     read_deal,
     read_unmasking,
@@ -149,15 +150,15 @@ def test_sums_are_exact_up_to_the_greatest_that_fits(seed, count, size):
     assert found.tolist() == [sum(column) for column in columns]  # Python's numbers have no end
 
 
-@pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
-def test_numbers_whose_sum_might_wrap_are_refused(kind):
+@pytest.mark.parametrize("real", [True, False])
+def test_numbers_whose_sum_might_wrap_are_refused(real):
     plan = MaskPlan(tuple("abc"), 2)
-    rounds = rounds_of(kind, plan)
+    masker = rounds_of(real, plan)[0]["a"]
     most = (2**63 - 1) // 3
     for number in (most + 1, -most - 1, 2**63 - 1, -(2**63)):
         with pytest.raises(PlaintextOverflowError, match="might not fit an int64"):
-            rounds.masked("a", 0, np.array([0, number]))
-    rounds.masked("a", 0, np.array([most, -most]))  # what was refused took no mask
+            masker.masked(0, np.array([0, number]))
+    masker.masked(0, np.array([most, -most]))  # what was refused took no mask
 
 
 def test_who_misses_one_sum_takes_part_in_the_next():
@@ -462,48 +463,54 @@ def test_what_crosses_is_as_large_as_was_said():
     assert sum(map(len, shares)) == sizes.unmasking(4)
 
 
-def rounds_of(kind, plan, among=None):
-    """Return rounds that have exchanged keys and shares."""
-    among = among or plan.parties
-    known = {name: SurvivorSets() for name in plan.parties}
-    rounds = kind(plan, "server", defaultdict(Ledger), known)
-    roster = b"".join(rounds.keys(name) for name in among)
+def rounds_of(real, plan, among=None):
+    """Return maskers by name, and who unmasks, that have exchanged keys and shares."""
+    among, kept = among or plan.parties, {}
+    sums = RealUnmasker(plan, Ledger()) if real else IdealUnmasker(plan, Ledger(), kept)
+    given = {name: (plan, name, Ledger(), SurvivorSets()) for name in plan.parties}
+    made = {n: RealMasker(*g) if real else IdealMasker(*g, kept) for n, g in given.items()}
     for name in among:
-        rounds.shares(name, roster, among)
+        sums.take_keys(name, made[name].keys())
+    roster = sums.roster(among)
     for name in among:
-        rounds.boxes(name)
-    return rounds
+        sums.take_shares(name, made[name].shares(roster, among))
+    for name in among:
+        made[name].collect(sums.boxes(name), [other for other in among if other != name])
+    return made, sums
 
 
 def through_bytes(rounds, arrays, stay):
     """Run the rounds of one sum in bytes; of those who leave, nothing comes."""
+    made, sums = rounds
     for name in stay:
-        rounds.masked(name, 0, arrays[name])
-    survivors = rounds.survivors(0)
+        sums.take_masked(name, 0, made[name].masked(0, arrays[name]))
+    survivors = sums.survivors(0)
     assert survivors == stay
     for name in survivors:
-        rounds.opening(name, 0, survivors)
-    return rounds.opened(0)
+        sums.take_opening(name, 0, made[name].opening(0, survivors), survivors)
+    return sums.opened(0)
 
 
-@pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
+@pytest.mark.parametrize("real", [True, False])
 @pytest.mark.parametrize("survivors", ["abcd", "acd", "bcd", "abc"])
-def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(kind, survivors):
+def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(real, survivors):
     arrays = {name: np.arange(5) * (ord(name) - 90) - 7 for name in "abcd"}
     for among in ("abcd", survivors):  # gone after the shares, or before the keys
-        rounds = rounds_of(kind, MaskPlan(tuple("abcd"), 3), among=tuple(among))
+        rounds = rounds_of(real, MaskPlan(tuple("abcd"), 3), among=tuple(among))
         found = through_bytes(rounds, arrays, tuple(survivors))
         assert found.tolist() == sum(arrays[name] for name in survivors).tolist()
 
 
 def test_bytes_of_another_length_or_for_another_party_are_found_out():
     plan = MaskPlan(tuple("abc"), 2)
-    known = {name: SurvivorSets() for name in plan.parties}
-    rounds = RealMasks(plan, "server", defaultdict(Ledger), known)
-    roster = b"".join(rounds.keys(name) for name in plan.parties)
+    sums = RealUnmasker(plan, Ledger())
+    made = {name: RealMasker(plan, name, Ledger(), SurvivorSets()) for name in plan.parties}
+    for name in plan.parties:
+        sums.take_keys(name, made[name].keys())
+    roster = sums.roster(plan.parties)
     with pytest.raises(MalformedError, match="the keys of everybody"):
-        rounds.shares("a", roster[:-1], plan.parties)
-    texts = {name: rounds.shares(name, roster, plan.parties) for name in plan.parties}
+        made["a"].shares(roster[:-1], plan.parties)
+    texts = {name: made[name].shares(roster, plan.parties) for name in plan.parties}
     with pytest.raises(MalformedError, match="locks of 'a'"):
         read_deal(texts["a"] + b"0", plan, "a", ("b", "c"))
     with pytest.raises(MalformedError, match="the boxes of b, c"):
@@ -511,7 +518,8 @@ def test_bytes_of_another_length_or_for_another_party_are_found_out():
     with pytest.raises(MalformedError, match="the shares of 'b'"):
         read_unmasking(b"0" * 98, "b", 0, plan.parties, plan.parties)
     for name in plan.parties:
-        rounds.boxes(name)
-    rounds.masked("a", 0, np.arange(3))
+        sums.take_shares(name, texts[name])
+    made["a"].collect(sums.boxes("a"), ("b", "c"))
+    sums.take_masked("a", 0, made["a"].masked(0, np.arange(3)))
     with pytest.raises(TooFewPartiesError, match=r"1 parties .* missing: b, c\."):
-        rounds.survivors(0)
+        sums.survivors(0)

@@ -62,8 +62,8 @@ def test_nobody_but_the_owner_leads_to_the_private_key(protocol, defense, owner,
     names = made.holder_names(3)
     held = lay_out(made.layout, table, schema, names, Partition("iid"), Streams(0).rng("x"))
     training = train(made, held, schema, defense=Composition(by), seed=1)
-    for name, party in training.net._parties.items():
-        found = told(reachable(party), keys)
+    for name in training.net.names:
+        found = told(reachable(training.net.party(name)), keys)
         assert bool(found) == (name == owner), (name, found)
     assert told(reachable(keys), keys)  # the walk finds it where it is
     for delivery in training.transcript:

@@ -3,12 +3,12 @@
 import json
 import logging
 import math
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import combinations, product
 
 import numpy as np
 import pytest
-from federations import sample_federation
+from federations import network_of, sample_federation
 from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,29 +18,36 @@ from fedtrees.bench.disclosure import disclosures
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
-from fedtrees.core.aggregation import Wire, add_messages, from_whole, whole
+from fedtrees.core.aggregation import add_messages, from_whole, whole
 from fedtrees.core.codec import encode
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Computational, join, parse
-from fedtrees.core.local_data import over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.messages import closed, emptied
+from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec, parse_grid, parse_one
-from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
 from fedtrees.crypto import agreement, masking_party, shamir
-from fedtrees.crypto.encrypted_sums import RealSums
+from fedtrees.crypto.encrypted_sums import RealEncrypter
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.mask_rounds import RealMasks
+from fedtrees.crypto.mask_rounds import RealMasker
 from fedtrees.crypto.masking_party import MaskingParty
 from fedtrees.defenses.masking import SUMS_AT_ONCE
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey
-from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
+from fedtrees.messages.boosting import (
+    Histogram,
+    LabelSums,
+    LabelSumsRequest,
+    ValidationLoss,
+)
 from fedtrees.messages.class_counts import ClassCounts, ClassTotals
 from fedtrees.messages.cuts import GridCounts
 from fedtrees.messages.models import as_message
@@ -217,17 +224,57 @@ def test_the_ciphertexts_that_crossed_multiply_to_the_one_that_is_opened():
     assert checked > 10
 
 
+class Telling(Party):
+    """Answers the same whatever it is asked."""
+
+    role = "client"
+
+    def __init__(self, name, counts):
+        super().__init__(name)
+        self.counts = np.array(counts)
+
+    @handles(LabelSumsRequest)
+    def tell(self, message):
+        return ClassTotals(0, self.counts)
+
+
+@dataclass(frozen=True)
+class Missing(Defense):
+    """Lets a request not reach some parties."""
+
+    names: list
+    acts_through = frozenset({"audience"})
+
+    def audience(self, message, receivers, ctx):
+        return [name for name in receivers if name not in self.names]
+
+
+def summing(mode, counts, rows):
+    """Return what asks clients with so many rows each for a sum under a key, and who is missing."""
+    how = register.make("defense", Spec("paillier", {"bits": 1024, "mode": mode}))
+    clients = [Telling(f"client-{i}", told) for i, told in enumerate(counts)]
+    (table,), schema = sample_federation(rows=rows, clients=1)
+    held = {c.name: LocalData.of(table, np.arange(rows) + rows * i) for i, c in enumerate(clients)}
+    server, missing = Party("server"), Missing([])
+    net = network_of([server, *clients], schema, Composition((how, missing)), held=held)
+
+    def ask():
+        with acting(server):
+            (total,) = net.ask("client", LabelSumsRequest(), why="a test")
+        return total.counts.tolist()
+
+    return ask, missing.names
+
+
 @pytest.mark.parametrize("mode", ["real", "ideal"])
 def test_a_paillier_sum_without_somebody_is_refused(mode):
     """Of the holder of the key, too, whose array crosses nowhere."""
-    made = register.make("defense", Spec("paillier", {"bits": 1024, "mode": mode})).aggregation()
-    wire = Wire("server", 9, True, 2, {}, lambda *_: None, Streams(0))
-    replies = {f"client-{i}": ClassTotals(0, np.array([i, 1])) for i in range(3)}
-    assert made.summed(replies, wire, "a test").counts.tolist() == [3, 3]
-    for name in replies:
-        left = {other: reply for other, reply in replies.items() if other != name}
-        with pytest.raises(MissingPartyError, match=f"arrays of {name} are missing"):
-            made.summed(left, wire, "a test")
+    ask, missing = summing(mode, [[i, 1] for i in range(3)], rows=3)
+    assert ask() == [3, 3]
+    for i in range(3):
+        missing[:] = [f"client-{i}"]
+        with pytest.raises(MissingPartyError, match=f"arrays of client-{i} are missing"):
+            ask()
 
 
 def test_the_sum_is_made_of_what_arrives(monkeypatch):
@@ -330,17 +377,20 @@ def test_a_sum_that_does_not_fit_stops_the_run(mode):
 
 
 @pytest.mark.parametrize("mode", ["real", "ideal"])
-def test_parties_that_bring_more_than_was_declared_together_stop_the_run(mode):
-    """Each keeps to the bound, the sum does not: a sum in its place would be a wrong one."""
-    how = register.make("defense", Spec("paillier", {"bits": 1024, "mode": mode}))
-    wire = Wire("server", 10, True, 2, {}, lambda *_: None, Streams(0))
-    for counts, fits in (([5, 1], True), ([6, 1], False)):
-        replies = {f"client-{i}": ClassTotals(0, np.array(counts)) for i in range(2)}
-        if fits:
-            assert how.aggregation().summed(replies, wire, "a test").counts.tolist() == [10, 2]
-        else:
-            with pytest.raises(PlaintextOverflowError, match="beyond 0 and 10"):
-                how.aggregation().summed(replies, wire, "a test")
+def test_a_party_that_brings_more_than_it_has_rows_stops_the_run(mode):
+    """The sum of all would leave its place: a sum in it would be a wrong one."""
+    assert summing(mode, [[5, 1], [5, 1]], rows=5)[0]() == [10, 2]
+    for counts in ([[6, 1], [4, 1]], [[4, 1], [6, 1]]):
+        with pytest.raises(PlaintextOverflowError, match="beyond 0 and 5"):
+            summing(mode, counts, rows=5)[0]()
+
+
+def test_a_client_without_rows_has_its_part_in_sums():
+    tables, schema = sample_federation(rows=60, clients=2)
+    parts = [*tables, tables[0].take(np.arange(0))]
+    protocol = "nvflare-hist[trees=1,max_depth=1,max_bin=6]"
+    models = [run(protocol, d, (parts, schema))[0].model for d in ("", "paillier[mode=ideal]")]
+    assert len({encode(as_message(model)) for model in models}) == 1
 
 
 def test_one_client_has_nobody_to_hide_among():
@@ -405,9 +455,9 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
         return found
 
     def noted(method):
-        def call(self, name, *given):
+        def call(self, *given):
             plain.extend(a.tobytes() for a in given if isinstance(a, np.ndarray) and a.size > 20)
-            return method(self, name, *given)
+            return method(self, *given)
 
         return call
 
@@ -424,7 +474,7 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
         monkeypatch.setattr(masking_party, name, made)
     monkeypatch.setattr(shamir, "share", shared)
     monkeypatch.setattr(checkpoint, "drop", lambda folder, key: None)
-    for kind, method in ((RealMasks, "masked"), (RealSums, "encrypted")):
+    for kind, method in ((RealMasker, "masked"), (RealEncrypter, "encrypted")):
         monkeypatch.setattr(kind, method, noted(getattr(kind, method)))
     sealed, save = [], checkpoint.save
 

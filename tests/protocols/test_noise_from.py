@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedtrees import FederatedGBDTClassifier
 from fedtrees.audit.audit import audit
-from fedtrees.audit.model import read_model
+from fedtrees.audit.read import read_model
 from fedtrees.audit.verdict import verdict
 from fedtrees.bench.conformance import sample_local_data, sample_table
 from fedtrees.bench.evaluate import make_defense

@@ -17,7 +17,7 @@ from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load_csv
 from fedtrees.metrics.row_errors import row_errors
 from fedtrees.metrics.victims_rows import RecordMetric, SpecificityMetric
-from fedtrees.report.findings import adversary_named
+from fedtrees.report.adversaries import adversary_named
 
 RANDOMNESS = np.random.default_rng(0)
 KIND = RANDOMNESS.integers(0, 3, 60)

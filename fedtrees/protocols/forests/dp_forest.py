@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.aggregation import add_messages
 from fedtrees.core.channel import Change, Mechanism, Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
@@ -18,7 +19,7 @@ from fedtrees.core.errors import UsageError, check_flag, check_known, check_whol
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
-from fedtrees.core.network import Network, add_messages
+from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table

@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedtrees.core.aggregation import add_messages
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
-from fedtrees.core.network import Network, add_messages
+from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.aggregation import add_messages
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
@@ -24,7 +25,7 @@ from fedtrees.core.errors import (
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
-from fedtrees.core.network import Network, add_messages
+from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register

@@ -9,9 +9,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.aggregation import add_messages
 from fedtrees.core.defense import Stage
 from fedtrees.core.errors import DataError
-from fedtrees.core.network import Network, add_messages
+from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.boosting import (

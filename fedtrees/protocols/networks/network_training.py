@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.aggregation import add_messages
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Stage
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
-from fedtrees.core.network import Network, add_messages
+from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
@@ -262,16 +263,15 @@ class NetworkProtocol(Protocol):
                 f"the target {schema.target!r} is a number; {self.name!r} is trained on classes"
             )
 
-    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:
-        """Refuse clients that cannot fill a batch, and targets without classes."""
+    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+        """Refuse a client that cannot fill a batch, and a target without classes."""
         self.check(schema)
-        for name, held in local_data.items():
-            wanted = max(self.rows_of_update(len(held)), self.batch)
-            if len(held) < wanted:
-                raise DataError(
-                    f"{name!r} holds {len(held)} rows, fewer than the {wanted} it is to draw; give "
-                    "a smaller batch, or fewer clients"
-                )
+        wanted = max(self.rows_of_update(len(held)), self.batch)
+        if len(held) < wanted:
+            raise DataError(
+                f"{name!r} holds {len(held)} rows, fewer than the {wanted} it is to draw; give "
+                "a smaller batch, or fewer clients"
+            )
 
     @abstractmethod
     def batches(

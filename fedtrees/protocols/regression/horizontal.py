@@ -1,6 +1,5 @@
 """`horizontal-regression`: clients step on their own rows, and their weights are averaged."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -62,15 +61,14 @@ class HorizontalRegression(RegressionParams, Protocol):
         """Refuse several classes."""
         self.kind_for(schema)
 
-    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:
+    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
         """Refuse weights, a client without rows, and infinite values."""
         self.check(schema)
-        for name, held in local_data.items():
-            check_weightless(name, held)
-            if not len(held):
-                raise DataError(f"{name!r} holds no row; leave it out")
-            if np.isinf(held.X).any():
-                raise DataError(f"{name!r} has an infinite value; leave it missing")
+        check_weightless(name, held)
+        if not len(held):
+            raise DataError(f"{name!r} holds no row; leave it out")
+        if np.isinf(held.X).any():
+            raise DataError(f"{name!r} has an infinite value; leave it missing")
 
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition

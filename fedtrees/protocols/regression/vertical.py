@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
-from fedtrees.core.local_data import LocalData
+from fedtrees.core.local_data import Declared, LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
@@ -50,7 +50,12 @@ from fedtrees.messages.regression import (
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.regression.canaries import RegressionCanaries
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, check_columns_held
+from fedtrees.protocols.vertically_held import (
+    ACTIVE,
+    PASSIVE,
+    check_columns_held,
+    check_two_classes,
+)
 from fedtrees.sealing.ideal import MODES, sealing
 from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 from fedtrees.sealing.vectors import BlindVectors, IdealVectors, Vectors, key_bytes
@@ -174,24 +179,27 @@ class VerticalRegression(RegressionParams, Protocol):
         """Refuse several classes."""
         self.kind_for(schema)
 
-    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:
-        """Refuse labels in other hands, weights, one value, a cubic of several passive parties."""
+    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+        """Refuse weights, and labels that are fewer than a batch, or all the same."""
         self.check(schema)
-        for name, held in local_data.items():
-            if held.weight is not None:
-                check_weightless(name, held)
-        check_columns_held(local_data, schema)
-        y = next(iter(local_data.values())).y
-        if self.batch > len(y):  # type: ignore[arg-type]
+        if held.weight is not None:
+            check_weightless(name, held)
+        if held.y is None:
+            return
+        if self.batch > len(held):
             raise UsageError(
-                f"batch={self.batch}: there are {len(y)} rows; "  # type: ignore[arg-type]
-                "take fewer, or 0 for all"
+                f"batch={self.batch}: there are {len(held)} rows; take fewer, or 0 for all"
             )
-        if not schema.classes and (y == y[0]).all():  # type: ignore[index]
+        check_two_classes(name, held, schema)
+        if not schema.classes and (held.y == held.y[0]).all():
             raise DataError("all targets are the same; a regression takes two values")
-        if self.degree == 3 and self.kind_for(schema) == "logistic" and len(local_data) > 2:
+
+    def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
+        """Refuse labels in other hands, and a cubic of several passive parties."""
+        check_columns_held(said)
+        if self.degree == 3 and self.kind_for(schema) == "logistic" and len(said) > 2:
             raise UsageError(
-                f"degree=3: {len(local_data) - 1} passive parties would multiply what they "
+                f"degree=3: {len(said) - 1} passive parties would multiply what they "
                 "encrypt; take degree=1, or one passive party"
             )
 

@@ -173,10 +173,10 @@ class FedXGBllr(LocalEnsembles):
                 "takes two, or a number, as its authors do: use 'local-ensembles'"
             )
 
-    def check_holders(self, local_data: dict[str, LocalData], schema: Schema) -> None:  # type: ignore[override]
+    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
         """Refuse weights of rows, and targets of several classes."""
         self.check(schema)
-        if any(held.weight is not None for held in local_data.values()):
+        if held.weight is not None:
             raise DataError("networks take no sample weights; drop the weights")
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import check_known
-from fedtrees.core.local_data import LocalData
+from fedtrees.core.local_data import Declared, LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
@@ -30,7 +30,12 @@ from fedtrees.messages.vertical import (
 )
 from fedtrees.messages.vertical_model import HeldModel
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, check_columns_held
+from fedtrees.protocols.vertically_held import (
+    ACTIVE,
+    PASSIVE,
+    check_columns_held,
+    check_two_classes,
+)
 from fedtrees.sealing.ideal import MODES, sealing
 from fedtrees.sealing.row_sums import IdealRowSums
 from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
@@ -84,6 +89,10 @@ class VerticalProtocol(Protocol):
         """Yield the rows of roots, inner nodes and leaves."""
         return (rows for _, _, rows in visible_nodes(view))
 
-    def check_holders(self, local_data: Mapping[str, LocalData], schema: Schema) -> None:
-        """Refuse labels in other hands, other rows, parties without columns, one class."""
-        check_columns_held(local_data, schema)
+    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+        """Refuse labels of one class."""
+        check_two_classes(name, held, schema)
+
+    def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
+        """Refuse labels in other hands, other rows, parties without columns."""
+        check_columns_held(said)

@@ -1,0 +1,176 @@
+"""Train XGBoost on loopback, over its own collective or its federated server, and capture it.
+
+python docs/examples/capture/xgboost_loopback.py --over rabit --out ring
+fedtrees attack ring/run.capture --as worker-0 --truth ring/worker-1.csv --truth ring/worker-2.csv
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+from numpy.typing import NDArray
+
+HOST, LIMIT = "127.0.0.1", 120  # seconds
+FORK = multiprocessing.get_context("fork")  # XGBoost is imported once
+
+
+def table(rows: int, columns: int, seed: int, digits: int) -> NDArray[np.float32]:
+    """Return made-up rows, float32, (rows, columns + 1), the label 0 or 1 last."""
+    rng = np.random.default_rng(seed)
+    X = rng.lognormal(3.0, 0.5, (rows, columns)).round(digits)
+    y = X[:, 0] + rng.normal(0, 5, rows) > 20
+    return np.column_stack([X, y]).astype(np.float32)
+
+
+def parts_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArray[np.float32]]:
+    """Deal rows to workers, and write each one's to a file."""
+    parts = np.array_split(rows, workers)
+    names = ",".join([*(f"f{k}" for k in range(rows.shape[1] - 1)), "label"])
+    for k, part in enumerate(parts):
+        np.savetxt(out / f"worker-{k}.csv", part, "%.9g", ",", header=names, comments="")
+    return parts
+
+
+def columns_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArray[np.float32]]:
+    """Deal columns to workers, the labels to the first, and write each one's to a file."""
+    parts = np.array_split(rows[:, :-1], workers, axis=1)
+    for k, part in enumerate(parts):
+        own = part if k else np.column_stack([part, rows[:, -1]])
+        names = [*(f"f{c}" for c in range(part.shape[1])), "label"][: own.shape[1]]
+        np.savetxt(out / f"worker-{k}.csv", own, "%.9g", ",", header=",".join(names), comments="")
+    return [np.column_stack([part, rows[:, -1]]) for part in parts]
+
+
+def work(
+    how: dict[str, Any], rows: NDArray[np.float32], params: dict[str, Any], trees: int
+) -> None:
+    """Train as one worker; where columns are dealt, the first alone has labels."""
+    vertical = params.pop("vertical", False)
+    with xgb.collective.CommunicatorContext(**how):
+        y = None if vertical and xgb.collective.get_rank() else rows[:, -1]
+        data = xgb.DMatrix(rows[:, :-1], y, nthread=1, data_split_mode=int(vertical))
+        xgb.train({"nthread": 1, "tree_method": "hist", **params}, data, trees)
+
+
+def serve(workers: int, port: int) -> None:
+    """Be XGBoost's federated server."""
+    from xgboost.federated import run_federated_server
+
+    run_federated_server(n_workers=workers, port=port, timeout=LIMIT)
+
+
+Connect = Callable[[int, int], dict[str, Any]]
+
+
+@contextmanager
+def rabit(workers: int) -> Iterator[tuple[int, Connect]]:
+    """Start a tracker; yield its port, and how a worker connects, by rank and port."""
+    from xgboost.tracker import RabitTracker
+
+    tracker = RabitTracker(n_workers=workers, host_ip=HOST, sortby="task", timeout=LIMIT)
+    tracker.start()
+    how = {"dmlc_communicator": "rabit", "dmlc_tracker_uri": HOST}
+    try:
+        yield (
+            int(tracker.worker_args()["dmlc_tracker_port"]),
+            lambda rank, port: {**how, "dmlc_tracker_port": port, "dmlc_task_id": str(rank)},
+        )
+    finally:
+        tracker.free()
+
+
+@contextmanager
+def server(workers: int) -> Iterator[tuple[int, Connect]]:
+    """Start a federated server; yield the same."""
+    with socket.create_server((HOST, 0)) as free:
+        to = free.getsockname()[1]
+    process = FORK.Process(target=serve, args=(workers, to))
+    process.start()
+    how = {"dmlc_communicator": "federated", "federated_world_size": workers}
+    try:
+        for _ in range(10 * LIMIT):
+            with suppress(OSError), socket.create_connection((HOST, to)):
+                break
+            time.sleep(0.1)
+        yield (
+            to,
+            lambda rank, port: {
+                **how, "federated_server_address": f"{HOST}:{port}", "federated_rank": rank
+            },
+        )  # fmt: skip
+    finally:
+        process.kill()
+        process.join()
+
+
+#: By the name that `fedtrees capture` has for what crosses.
+TRANSPORTS = {"rabit": rabit, "xgboost": server}
+
+
+def train(
+    parts: list[NDArray[np.float32]], over: str, params: dict[str, Any], trees: int, capture: Path
+) -> None:
+    """Train as many workers as there are parts, through `fedtrees capture`.
+
+    Raises `RuntimeError` if one of them fails.
+    """
+    fedtrees = [sys.executable, "-m", "fedtrees.cli.main", "capture", over, "--format", "json"]
+    with TRANSPORTS[over](len(parts)) as (to, connect):
+        command = [*fedtrees, "--to", str(to), "-o", str(capture)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as door:
+            assert door.stdout is not None
+            port = json.loads(door.stdout.readline())["listening"]
+            workers = [
+                FORK.Process(target=work, args=(connect(rank, port), rows, params, trees))
+                for rank, rows in enumerate(parts)
+            ]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join(LIMIT)
+            failed = [worker.name for worker in workers if worker.exitcode != 0]
+            for worker in workers:
+                worker.kill()
+            if failed:
+                door.kill()
+                raise RuntimeError(f"{', '.join(failed)} did not finish within {LIMIT} seconds")
+
+
+def main() -> None:
+    """Read the command line and train."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for capture and rows")
+    parser.add_argument("--over", choices=TRANSPORTS, default="rabit")
+    parser.add_argument("--csv", type=Path, help="a table of numbers, the label 0 or 1 last")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=210)
+    parser.add_argument("--columns", type=int, default=3)
+    parser.add_argument("--digits", type=int, default=1)
+    parser.add_argument("--trees", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--params", type=json.loads, default={"objective": "binary:logistic"})
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    if asked.csv:
+        rows = np.loadtxt(asked.csv, np.float32, delimiter=",", skiprows=1)
+    else:
+        rows = table(asked.rows, asked.columns, asked.seed, asked.digits)
+    deal = columns_of if asked.params.get("vertical") else parts_of
+    parts = deal(rows, asked.workers, asked.out)
+    train(parts, asked.over, asked.params, asked.trees, asked.out / "run.capture")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Read a model file of any known format."""
+
+import struct
+from os import PathLike
+from pathlib import Path
+
+from fedtrees.audit.model import ModelFile
+from fedtrees.audit.read_forest import read_random_forest, read_released
+from fedtrees.audit.read_lightgbm import read_lightgbm
+from fedtrees.audit.read_xgboost import read_xgboost
+from fedtrees.core.errors import DataError
+from fedtrees.trees.files.forests import is_random_decision_forest
+from fedtrees.trees.files.model_file import read_model_file
+
+
+def read_model(path: str | PathLike[str]) -> ModelFile:
+    """Read a model of any known format, told apart by its contents.
+
+    Raises `DataError` if the file cannot be read, is of no known format, is not a complete and
+    supported model of it, or holds statistics that no training leaves (negative, infinite, not a
+    number).
+    """
+    data = read_model_file(path)
+    text = data.lstrip()
+    if text.startswith(b"{"):
+        return read_xgboost(Path(path), text)
+    if text[:16].split(b"\n")[0].rstrip() == b"tree":
+        return read_lightgbm(Path(path), text)
+    if data.startswith(b"PK"):
+        if is_random_decision_forest(path):
+            return read_released(Path(path))
+        return read_random_forest(Path(path))
+    raise DataError(f"{path!s} {_refusal(data)}")
+
+
+def _refusal(data: bytes) -> str:
+    if data.startswith(b"binf"):
+        return "is in XGBoost's old binary format; save it as model.json"
+    size = struct.unpack("<i", data[:4])[0] if len(data) > 4 else 0
+    name = data[4 : 4 + size] if 0 < size < 40 else b""
+    if b":" in name and name.replace(b":", b"").replace(b"_", b"").isalpha():
+        return (
+            "looks like a model that FedTree saved: raw memory of its C++ objects, laid out by the "
+            "compiler that built it, and not read. Take no comfort: FedTree writes the gradient "
+            "and hessian sums and the number of rows of every node into it"
+        )
+    if not data.strip():
+        return "is empty: save the model again, or give the file it was saved to"
+    return (
+        f"is of no known format, it starts with {data[:12]!r}; known are XGBoost's JSON and UBJ "
+        "models, LightGBM's text models, and random forests saved here (.npz)"
+    )

@@ -1,0 +1,80 @@
+"""Files of random forests as they are saved here, and the counts in them."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.audit.model import ModelFile, Statistics, width_of
+from fedtrees.trees.files.forests import load_random_forest, load_released
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, shares
+
+
+def read_random_forest(path: Path) -> ModelFile:
+    forest = load_random_forest(path)
+    width = width_of(1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1))
+    once = all(
+        t.counts is not None and t.distinct is not None
+        and np.array_equal(t.counts.sum(axis=1), t.distinct)
+        for t in forest.trees
+    )  # fmt: skip
+    statistics = tuple(_counts(tree, once) for tree in forest.trees)
+    kept = {name: [getattr(t, name) for t in forest.trees] for name in ("counts", "distinct")}
+    raw = {
+        name: [each.astype(np.float64) for each in of_trees]
+        for name, of_trees in kept.items()
+        if all(each is not None for each in of_trees)
+    }
+    return ModelFile(path, "fedtrees forest (.npz)", forest, statistics, raw,
+                     categorical=(False,) * width)  # fmt: skip
+
+
+def _counts(tree: ClassTree, once: bool) -> Statistics:
+    """Return what a tree says of its rows; `once`: of no tree a row is drawn twice, or weighs more.
+
+    Else labels are certain where all rows have one, which draws and weights do not change.
+    """
+    two = tree.n_classes == 2
+    if once:
+        assert tree.counts is not None
+        return Statistics(rows=tree.distinct, positives=tree.counts[:, 1] if two else None)
+    if tree.distinct is None:
+        return Statistics(drawn=tree.counts)
+    none, every = tree.probability[:, 1] == 0, tree.probability[:, 0] == 0
+    positives = np.where(none, 0, np.where(every, tree.distinct, UNKNOWN)) if two else None
+    return Statistics(rows=tree.distinct, positives=positives, drawn=tree.counts)
+
+
+def read_released(path: Path) -> ModelFile:
+    """Read a forest of random tests; its counts are certain only where they are without noise."""
+    found, told = load_released(path)
+    width = width_of(1 + int(found.splits.feature.max()))
+    exact = told.get("epsilon") == np.inf and told["mechanism"] != "majority"
+    trees, statistics = [], []
+    each = zip(found.splits.feature, found.splits.threshold, found.counts, strict=True)
+    for feature, threshold, counts in each:
+        inner, leaves = len(feature), np.arange(len(feature), 2 * len(feature) + 1)
+        left = np.append(2 * np.arange(inner) + 1, np.full(len(leaves), -1)).astype(np.int32)
+        nothing = np.zeros((inner, counts.shape[1]), dtype=np.int64)
+        every = np.vstack([nothing, counts])
+        trees.append(
+            ClassTree(
+                np.append(feature, np.full(len(leaves), -1)).astype(np.int32),
+                np.append(threshold, np.zeros(len(leaves))).astype(np.float32),
+                left,
+                np.where(left < 0, -1, left + 1).astype(np.int32),
+                np.ones(len(left), dtype=np.bool_),
+                shares(np.maximum(every, 0)),
+            )
+        )
+        two = counts.shape[1] == 2
+        statistics.append(
+            Statistics(rows=every.sum(axis=1), positives=every[:, 1] if two else None)
+            if exact
+            else Statistics()
+        )
+    return ModelFile(
+        path, "fedtrees private forest (.npz)", RandomForest(tuple(trees)), tuple(statistics),
+        {"counts": [found.counts.astype(np.float64)]}, categorical=(False,) * width,
+        parameters={name: str(value) for name, value in told.items()}, released=found,
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""LightGBM's model files, and the statistics in them."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedtrees.audit.model import Floats, ModelFile, Statistics, parameter, width_of
+from fedtrees.core.errors import DataError
+from fedtrees.trees.files.lightgbm import (
+    from_lightgbm_text,
+    numbers_of_leaves,
+    rows_of_leaves,
+    sections,
+)
+
+LIGHTGBM_STATISTICS = (
+    "leaf_count",
+    "leaf_weight",
+    "internal_count",
+    "internal_weight",
+    "internal_value",
+    "split_gain",
+)
+
+
+def read_lightgbm(path: Path, data: bytes) -> ModelFile:
+    forest = from_lightgbm_text(data)
+    lines = data.decode("utf-8", errors="replace").splitlines()
+    header, blocks = sections(lines)
+    width = width_of(int(header["max_feature_idx"]) + 1)
+    names = tuple(header.get("feature_names", "").split(" ")) if header.get("feature_names") else ()
+    rows = [rows_of_leaves(block, width) for block in blocks]
+    agree = [known is None or _adds_up(block) for known, block in zip(rows, blocks, strict=True)]
+    known = _parameters(lines)
+    known_of = zip(forest.trees, rows, strict=True)
+    statistics = tuple(Statistics(cover=tree.h, rows=counted) for tree, counted in known_of)
+    found = {
+        name: [_numbers(block[name]) for block in blocks if block.get(name)]
+        for name in LIGHTGBM_STATISTICS
+    }
+    if len(names) == width and names == tuple(f"Column_{k}" for k in range(width)):
+        names = ()  # how LightGBM calls columns without names
+    infos = header.get("feature_infos", "").split(" ")
+    ranges = dict(zip(names or map(str, range(width)), infos, strict=False))
+    return ModelFile(
+        path=path,
+        format="LightGBM text",
+        forest=forest,
+        statistics=statistics,
+        raw={name: values for name, values in found.items() if values},
+        feature_names=names if len(names) == width else (),
+        categorical=(False,) * width,
+        learning_rate=parameter(known, "learning_rate"),
+        reg_lambda=parameter(known, "lambda_l2"),
+        positive_weight=parameter(known, "scale_pos_weight") or 1.0,
+        ranges=ranges if len(infos) == width else None,
+        parameters=known,
+        consistent=all(agree),
+        numbers=tuple(numbers_of_leaves(block, width) for block in blocks),
+    )
+
+
+def _adds_up(block: dict[str, str]) -> bool:
+    """Tell whether a tree's ``internal_count``, where it has one, is that of the two children."""
+    if not block.get("internal_count"):
+        return True
+    inner, leaves = _numbers(block["internal_count"]), _numbers(block["leaf_count"])
+    count = np.concatenate([inner, leaves[::-1]])  # child ~j is leaf j, -1 the first one
+    left, right = (
+        np.array(block[f"{side}_child"].split(), dtype=int) for side in ("left", "right")
+    )
+    return len(inner) == len(left) and bool((inner == count[left] + count[right]).all())
+
+
+def _numbers(text: str) -> Floats:
+    try:
+        return np.array(text.split(), dtype=np.float64)
+    except ValueError as error:
+        raise DataError(f"not a complete LightGBM model: {error}") from error
+
+
+def _parameters(lines: list[str]) -> dict[str, str]:
+    """Return the training parameters that LightGBM lists after the trees."""
+    if "parameters:" not in lines:
+        return {}
+    listed = lines[lines.index("parameters:") + 1 :]
+    pairs = (line.strip("[]").partition(":") for line in listed if line.startswith("["))
+    return {name: value.strip() for name, _, value in pairs}

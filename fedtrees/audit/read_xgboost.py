@@ -1,0 +1,164 @@
+"""XGBoost's model files, and the statistics in them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.audit.model import Floats, ModelFile, Statistics, width_of
+from fedtrees.core.errors import DataError
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.files.xgboost import (
+    from_xgboost_json,
+    is_ubjson,
+    learner_of,
+    order_of_trees,
+    trees_alone,
+)
+from fedtrees.trees.files.xgboost_tree import DELETED
+
+XGBOOST_STATISTICS = ("sum_hessian", "base_weights", "loss_changes")
+LARGEST = float(np.finfo(np.float32).max)  # statistics and weights are float32
+
+
+def read_xgboost(path: Path, data: bytes) -> ModelFile:
+    learner = learner_of(data)
+    _fill_absent(learner)
+    left_out = _without_lone_trees(learner)
+    forest = from_xgboost_json({"learner": learner})
+    listed = learner["gradient_booster"]["model"]["trees"]
+    info = learner["gradient_booster"]["model"]["tree_info"]
+    places = order_of_trees(info, len(listed), forest.objective.n_outputs)
+    trees = [listed[i] for i in places]
+    _check_children(trees)
+    raw = {  # of the nodes that pruning left, in the order of the forest's tree
+        name: [np.asarray(tree[name], dtype=np.float64)[_listed(tree)] for tree in trees]
+        for name in XGBOOST_STATISTICS
+    }
+    usable = [_usable(name, raw[name]) for name in XGBOOST_STATISTICS]
+    statistics = tuple(map(Statistics, *usable))
+    settings = learner["objective"].get("reg_loss_param") or {}
+    stated = learner["gradient_booster"]["model"].get("gbtree_model_param")
+    width = width_of(int(learner["learner_model_param"]["num_feature"]))
+    return ModelFile(
+        path=path,
+        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON") + left_out,
+        forest=forest,
+        statistics=statistics,
+        raw=raw,
+        feature_names=_names(learner.get("feature_names") or (), width),
+        categorical=_categorical(forest, width),
+        positive_weight=_positive_weight(settings),
+        parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
+        places=tuple(places),
+        numbers=tuple(np.flatnonzero(_listed(tree)) for tree in trees),
+    )
+
+
+def _without_lone_trees(learner: Mapping[str, Any]) -> str:
+    """Leave out the trees of one class that Flower's server appends alone, and say so.
+
+    What they were grown beside is not in the file: the statistics of whole rounds are readable.
+    """
+    try:
+        booster = learner["gradient_booster"]["model"]
+        outputs = int(learner["learner_model_param"]["num_class"])
+        alone = trees_alone(booster["tree_info"], outputs)
+    except (KeyError, TypeError, ValueError, OverflowError):  # told when the forest is read
+        return ""
+    if not alone:
+        return ""
+    for name in ("tree_info", "trees"):
+        booster[name] = booster[name][:-alone]
+    return (
+        f" (without its last {alone} trees, which are of one class alone, as Flower appends them)"
+    )
+
+
+def _check_children(trees: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse trees that XGBoost does not walk as they are written.
+
+    To it a leaf is a node of left child -1, and the right child is the node after the left one,
+    whatever the file says. Of a damaged file it leaves the tree, or goes round in circles.
+    """
+    for t, tree in enumerate(trees):
+        left, right = (np.asarray(tree[f"{side}_children"]) for side in ("left", "right"))
+        if (left < -1).any() or (right != np.where(left < 0, -1, left + 1)).any():
+            raise DataError(
+                f"the children of a node of tree {t} are no pair as XGBoost numbers them; the "
+                "model is damaged"
+            )
+
+
+def _names(listed: Any, width: int) -> tuple[str, ...]:
+    """Return the names of the columns; what a screen cannot show is written as an escape."""
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise DataError(f"feature_names of the model is a {type(listed).__name__}, not a list")
+    if listed and len(listed) != width:
+        raise DataError(f"the model has {width} columns and names {len(listed)} of them")
+    return tuple(
+        "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(name)) for name in listed
+    )
+
+
+def _positive_weight(settings: Any) -> float:
+    try:
+        weight = float(settings.get("scale_pos_weight", 1.0))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DataError(f"not a complete XGBoost model: scale_pos_weight ({error})") from error
+    if not 1 / LARGEST < weight < LARGEST:
+        raise DataError(f"scale_pos_weight {weight} of the model must be a positive float32")
+    return weight
+
+
+def _fill_absent(learner: dict[str, Any]) -> None:
+    """Give trees that lack a statistic zeros in its place, as scrubbing leaves them."""
+    try:
+        trees = learner["gradient_booster"]["model"]["trees"]
+        for tree in trees:
+            for name in XGBOOST_STATISTICS:
+                tree.setdefault(name, [0.0] * len(tree["split_indices"]))
+    except (AttributeError, KeyError, TypeError):
+        return  # of another booster, or damaged: reading the forest says which
+
+
+def _listed(tree: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Return which nodes of a file's tree pruning left."""
+    return np.asarray(np.asarray(tree["split_indices"]) != DELETED)
+
+
+def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
+    """Return a statistic of all trees, None of each where it is one constant: masked or scrubbed.
+
+    Training leaves no constant where there is a split: a node's sum is that of its children.
+    """
+    for t, values in enumerate(by_tree):
+        if not np.isfinite(values).all():
+            raise DataError(f"{name} of tree {t} is not finite; the model is damaged")
+        if (np.abs(values) > LARGEST).any():
+            raise DataError(f"{name} of tree {t} is beyond float32; the model is damaged")
+        if name == "sum_hessian" and (values < 0).any():
+            raise DataError(f"{name} of tree {t} is negative ({values.min():g}); it cannot be")
+    return by_tree if state_of(by_tree)[0] == "present" else [None] * len(by_tree)
+
+
+def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
+    """Tell whether a statistic is ``present``, ``zero``, or ``masked`` by one constant: which.
+
+    Trees of one leaf may all have one sum; of these 1 alone, with which NVFlare masks, is a mask.
+    """
+    values = np.concatenate([*map(np.ravel, by_tree), np.zeros(0)])
+    if (values == 0).all():
+        return "zero", None
+    if (values == values[0]).all() and (values[0] == 1 or any(len(v) > 1 for v in by_tree)):
+        return "masked", float(values[0])
+    return "present", None
+
+
+def _categorical(forest: Forest, width: int) -> tuple[bool, ...]:
+    found = np.zeros(width, dtype=bool)
+    for tree in forest.trees:
+        found[tree.feature[np.isnan(tree.threshold)]] = True
+    return tuple(found.tolist())

@@ -1,0 +1,216 @@
+"""A capture attacked: promises first, then what is seen, what follows from it, and attacks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedtrees.bench.evaluate import score_guess
+from fedtrees.capture.readings import Reading, readings
+from fedtrees.capture.records import Capture, Record
+from fedtrees.capture.training import SERVER
+from fedtrees.capture.wires import WIRES, Decoded
+from fedtrees.core.attack import contenders
+from fedtrees.core.codec import encoded_size
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import DataError, FedtreesError, UsageError, did_you_mean
+from fedtrees.core.guess import Guess
+from fedtrees.core.local_data import LocalData
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import Spec
+from fedtrees.core.streams import Streams
+from fedtrees.core.view import Seen, View
+from fedtrees.isolation.process import attacks
+from fedtrees.messages.captured import (
+    HistogramSegment,
+    LabelShare,
+    RankedSketch,
+    RowGradients,
+)
+from fedtrees.metrics.metric import Case
+from fedtrees.protocols.horizontal.nvflare_hist import AllReduceClient
+
+#: Whoever sees all that crosses, and is no party.
+THIRD = "third"
+
+
+def report(
+    file: str, who: str, truth: Mapping[str, Table], run: int | None = None
+) -> dict[str, Any]:
+    """Return everything that `fedtrees attack` says, as plain values.
+
+    Raises `DataError` if the capture cannot be read, `UsageError` if it has no such party.
+    """
+    capture = Capture(file, run)
+    decoded = Decoded(capture)
+    kept, sees, parties = list[Record](), Counter[tuple[str, ...]](), set[str]()
+    size = Counter[tuple[str, ...]]()
+    for record in decoded:
+        parties |= {record.sender, *record.receivers}
+        if who != THIRD and who not in (record.sender, *record.receivers):
+            continue
+        if who == THIRD or who in record.receivers:
+            key = _kind(record, who)
+            sees[key] += 1
+            size[key] += encoded_size(record.message)
+        if not isinstance(record.message, HistogramSegment) or record.message.tree == 0:
+            kept.append(record)
+    if not parties:
+        why = decoded.ended.why or "nothing crossed"
+        raise DataError(f"{file}: no message was decoded: {why}")
+    if who not in (THIRD, *parties):
+        raise UsageError(f"no party {who!r} in {file}{did_you_mean(who, {THIRD, *parties})}")
+    for name in sorted(set(truth) - parties):
+        raise UsageError(f"--truth of {name!r}{did_you_mean(name, parties)}")
+    found = readings(kept, (who,))
+    wire = capture.told.wire
+    framework = WIRES[wire][0] if wire in WIRES else capture.told.framework
+    columns = ("message", "from", "to", "reveals")
+    return {
+        "framework": f"{framework}, {capture.told.framework} {capture.told.version}".rstrip(),
+        "as": who,
+        "parties": sorted(parties),
+        "promises": list(_promises(kept, who, wire)),
+        "sees": [
+            dict(zip(columns, key, strict=True)) | {"count": n, "bytes": size[key]}
+            for key, n in sees.items()
+        ],
+        "scored": bool(truth),
+        "readings": [_row(reading, truth) for reading in _together(found)],
+        "attacks": list(_attacks(kept, who, sorted(parties), truth)),
+        "notes": list(_notes(decoded, truth, who)),
+    }
+
+
+def _kind(record: Record, who: str) -> tuple[str, ...]:
+    to = who if who in record.receivers else ", ".join(record.receivers)
+    reveals = ", ".join(sorted(map(str, record.message.reveals)))
+    return type(record.message).__name__, record.sender, to, reveals
+
+
+def _promises(kept: list[Record], who: str, wire: str) -> Iterator[str]:
+    if not wire:
+        yield "nothing is known of promises: messages were handed over by the framework itself"
+        return
+    yield "encryption on the way: everything here was read as it crossed, in plain text"
+    if wire == "xgboost":
+        yield (
+            "only parties take part: without certificates, whoever reaches the server is the rank "
+            "that it names"
+        )
+    others = [r.message for r in kept if r.sender != who]
+    alone = [m for m in others if isinstance(m, HistogramSegment) and "," not in m.parties]
+    if alone:
+        numbers = sum(len(m.sums) for m in alone)
+        yield (
+            f"only sums over all parties are shared: {numbers:,} numbers of the first tree's "
+            "histograms are of one party alone"
+        )
+    if rows := next((len(m.g) for m in others if isinstance(m, RowGradients)), 0):
+        yield f"labels stay with who has them: gradients of all {rows:,} rows cross, one by one"
+    sketches = [m for m in others if isinstance(m, RankedSketch)]
+    if sketches:
+        whole = sum(int(s.whole.sum()) for s in sketches)
+        columns = sum(len(s.whole) for s in sketches)
+        yield f"rows stay where they are: {whole:,} of {columns:,} columns cross value by value"
+
+
+def _together(found: list[Reading]) -> list[Reading]:
+    """Return readings with those of all columns of one party as one."""
+    joined: dict[tuple[str, str, bool], Reading] = {}
+    for r in found:
+        key = r.what, r.owner, r.certain
+        before = joined.get(key)
+        joined[key] = replace(r, facts=(*before.facts, *r.facts)) if before else r
+    return list(joined.values())
+
+
+def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
+    row: dict[str, Any] = {"reading": reading.what, "of": reading.owner, "read": len(reading.facts)}
+    if len(reading.facts) == 1 and reading.facts[0][0] is None:
+        row["read"] = next(n for n in reading.facts[0][2:] if n is not None)
+    row["certain"] = "yes" if reading.certain else "no"
+    if reading.owner in truth:
+        row["wrong"] = reading.wrong(truth[reading.owner])
+    return row
+
+
+def _view(kept: list[Record], who: str, parties: list[str]) -> View | None:
+    """Return what the bench's attacks read, None where no columns are known."""
+    sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
+    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare)}
+    if not sketches:
+        return None
+    features = tuple(Feature(f"f{k}") for k in range(len(sketches[0].low)))
+    roles = {p: SERVER if p == SERVER else AllReduceClient.role for p in (*parties, who)}
+    if who == THIRD:
+        roles[who] = THIRD
+    return View(
+        principals=(who,),
+        roles=roles,
+        own=(),
+        schema=Schema(features, "label"),
+        protocol="",
+        parameters={},
+        n_rows=sum(rows.values()),
+        defense=Composition(),
+        seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in kept),
+    )
+
+
+def _attacks(
+    kept: list[Record], who: str, parties: list[str], truth: Mapping[str, Table]
+) -> Iterator[dict[str, Any]]:
+    view = _view(kept, who, parties)
+    if view is None:
+        return
+    names = [str(name) for name in contenders()]
+    specs = [Spec(name) for name in names]
+    for name, reason in zip(names, attacks().reasons(specs, view), strict=True):
+        if not reason.ok:
+            continue
+        try:
+            guess = attacks().run(Spec(name), view).guess
+        except FedtreesError as err:
+            yield {"attack": name, "said": f"failed: {err}"}
+            continue
+        assert guess is not None
+        yield {"attack": name, "said": _said(guess), "scores": _scores(name, guess, view, truth)}
+
+
+def _said(guess: Guess) -> str:
+    kinds = Counter(type(claim).__name__ for claim in guess.claims)
+    sure = sum(claim.certain for claim in guess.claims)
+    claims = ", ".join(f"{n:,} {kind}" for kind, n in kinds.items()) or "nothing"
+    return f"claims {claims}; {sure:,} of them certain"
+
+
+def _scores(
+    name: str, guess: Guess, view: View, truth: Mapping[str, Table]
+) -> dict[str, float | None]:
+    """Return scores against the rows of all others, nothing where some are not given."""
+    others = set(view.roles) - {SERVER, *view.principals}
+    if not others <= set(truth):
+        return {}
+    begin, held = 0, {}
+    for party, table in truth.items():
+        held[party] = LocalData.of(table, np.arange(begin, begin + len(table)))
+        begin += len(table)
+    case = Case(
+        held, dict(view.roles), view.principals, view.schema, Streams(0), AllReduceClient.role
+    )
+    rows = score_guess(name, guess, case, None)
+    return {str(r["metric"]): r["value"] for r in rows if "part" not in r or not r["part"]}
+
+
+def _notes(decoded: Decoded, truth: Mapping[str, Table], who: str) -> Iterator[str]:
+    if decoded.capture.cut:
+        yield f"the file ends within a piece ({decoded.capture.cut:,} bytes): it was cut off"
+    if decoded.ended.left:
+        yield f"{decoded.ended.left:,} bytes were not decoded: {decoded.ended.why}"
+    if not truth:
+        yield "give --truth PARTY=FILE to compare what is said with the rows"

@@ -1,0 +1,146 @@
+"""What crossed between XGBoost's federated server and its clients, as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from fedtrees.capture import columns
+from fedtrees.capture.calls import Call, Calls
+from fedtrees.capture.operations import CutOff, Ended, Hop, OtherOperation, Reduced
+from fedtrees.capture.records import Record
+from fedtrees.capture.training import decoded, recorded
+from fedtrees.core.errors import DataError
+from fedtrees.messages.captured import WireBytes
+
+_CODES = {1: "<f4", 2: "<f8", 6: "<i4", 7: "<i8", 8: "|u1", 10: "<u4", 11: "<u8"}
+
+
+class Federated:
+    """Decodes a capture of ``xgboost``; iterate over it once.
+
+    Raises `DataError` if what crossed are no calls of XGBoost's.
+
+    `ended`: Once everything was read.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._chunks = (r.message for r in records if isinstance(r.message, WireBytes))
+        self.ended: Ended | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        server = Server(self._chunks)
+        if not server.world:
+            raise DataError("the capture ends before the server's first answer")
+        if server.vertical:
+            why = yield from recorded(columns.messages(server.calls(), server.world), server.world)
+        else:
+            why = yield from decoded(server)
+        left = server.left()
+        self.ended = Ended(left, why) if left else Ended()
+
+
+class Server:
+    """The calls of a server, each a collective operation."""
+
+    central = True
+
+    def __init__(self, chunks: Iterator[WireBytes]) -> None:
+        self._chunks, self._calls = chunks, Calls()
+        self._taken: list[Call] = []
+        self._at = 0
+        with suppress(CutOff):
+            self._peek()
+        self.world = self._calls.world
+
+    def _peek(self) -> Call:
+        while self._at >= len(self._taken):
+            call = self._calls.take()
+            if call is not None:
+                self._taken.append(call)
+                continue
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                raise CutOff("the capture ends")
+            self._calls.feed(chunk.link, chunk.opener, chunk.data.tobytes())
+        return self._taken[self._at]
+
+    @property
+    def vertical(self) -> bool:
+        """Whether parties have columns of the same rows: these tell how many, one by one."""
+        return self._peek().kind == "gather"
+
+    def calls(self) -> Iterator[Call]:
+        """Yield all calls."""
+        with suppress(CutOff):
+            while True:
+                call = self._peek()
+                self._at += 1
+                self.forget()
+                yield call
+
+    def _next(self, kind: str) -> Call:
+        call = self._peek()
+        if call.kind != kind:
+            raise OtherOperation(f"a {call.kind}, not a {kind}")
+        self._at += 1
+        return call
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """Go back to where it was if what is tried is not there."""
+        before = self._at
+        try:
+            yield
+        except OtherOperation:
+            self._at = before
+            raise
+
+    def forget(self) -> None:
+        """Drop the calls that were read."""
+        del self._taken[: self._at]
+        self._at = 0
+
+    def left(self) -> int:
+        """Return how many bytes of calls were not read, of all there are."""
+        found = 0
+        try:
+            while True:
+                found += sum(map(len, self._peek().buffers.values()))
+                self._at += 1
+                self.forget()
+        except CutOff:
+            return found + self._calls.left
+
+    def next_size(self) -> int | None:
+        """Return the bytes of the next all-reduce; 0 if none is next."""
+        call = self._peek()
+        return len(call.answer or b"") if call.kind == "reduce" else 0
+
+    def reduce(self, n: int, dtype: str) -> Reduced:
+        """Read an all-reduce of n numbers."""
+        call, size = self._next("reduce"), n * np.dtype(dtype).itemsize
+        buffers, answer = call.buffers, call.answer or b""
+        if _CODES.get(call.code) != dtype or {*map(len, buffers.values()), len(answer)} != {size}:
+            raise OtherOperation(f"a sum of {len(answer)} bytes of type {call.code}")
+        ranks, total = tuple(range(self.world)), np.frombuffer(answer, dtype)
+        if {*buffers} != {*ranks}:
+            raise OtherOperation(f"a sum of ranks {sorted(buffers)}")
+        hops = [Hop(r, (self.world,), 0, np.frombuffer(buffers[r], dtype), (r,)) for r in ranks]
+        return Reduced((*hops, Hop(self.world, ranks, 0, total, ranks)), total)
+
+    def broadcast(self, size: int) -> bytes:
+        """Read what somebody tells everybody, of such a size."""
+        answer = self._next("broadcast").answer or b""
+        if len(answer) != size:
+            raise OtherOperation(f"a broadcast of {len(answer)} bytes, not {size}")
+        return answer
+
+    def object(self, follows: Callable[[], None]) -> bytes:
+        """Read a JSON-like object that somebody tells everybody."""
+        answer = self._next("broadcast").answer or b""
+        if answer[:1] != b"{":
+            raise OtherOperation("no object")
+        return answer

@@ -1,0 +1,97 @@
+"""Which decoder reads whose bytes, and what listens where to record them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedtrees.capture.federated import Federated
+from fedtrees.capture.operations import Ended
+from fedtrees.capture.rabit import Rabit
+from fedtrees.capture.rabit_relay import RabitRelay
+from fedtrees.capture.records import Capture, Record, Run, Writer
+from fedtrees.capture.relay import Relay
+from fedtrees.core.errors import DataError, check_known
+
+_IDLE = 1.0  # seconds after the last connection closed, before a run is over
+
+
+class Decoder(Protocol):
+    """Reads messages out of recorded bytes; iterated over once."""
+
+    ended: Ended | None
+
+    def __iter__(self) -> Iterator[Record]: ...
+
+
+#: By name: the framework, its package, and what decodes its bytes.
+WIRES: dict[str, tuple[str, str, Callable[[Iterable[Record]], Any]]] = {
+    "rabit": ("XGBoost's own collective (Dask, Spark)", "xgboost", Rabit),
+    "xgboost": ("XGBoost's federated server", "xgboost", Federated),
+}
+
+
+def record(
+    wire: str,
+    to: tuple[str, int],
+    path: str | Path,
+    *,
+    listen: int = 0,
+    host: str = "127.0.0.1",
+    ready: Callable[[int], None] = lambda port: None,
+) -> int:
+    """Write down a run: what crosses between `listen` and `to`, until all have gone.
+
+    Returns how many pieces crossed. Raises `DataError` as `Writer` and `Relay` do, or if nobody
+    spoke.
+
+    `ready`: Called with the port that is listened at.
+    """
+    check_known("wire", wire, WIRES)
+    package = WIRES[wire][1]
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        installed = ""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with Writer(path, Run(package, installed, wire, now, {"host": host})) as writer:
+        relay = Relay(writer, host)
+        try:
+            if wire == "rabit":
+                ready(RabitRelay(relay, to, to[0]).listen(listen))
+            else:
+                ready(relay.door("federated", to, port=listen))
+            since = time.monotonic()
+            while not writer.written or time.monotonic() - since < _IDLE:
+                time.sleep(0.05)
+                if relay.open:
+                    since = time.monotonic()
+        finally:
+            relay.close()
+        return writer.written
+
+
+class Decoded:
+    """The messages of a capture, decoded as they are read.
+
+    Iterating anew reads the file anew; `ended` is of the last time that it was read to its end.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        wire = capture.told.wire
+        if wire and wire not in WIRES:
+            known = ", ".join(WIRES)
+            raise DataError(f"{capture.path}: bytes of {wire!r}; this release decodes {known}")
+        self.capture, self.ended, self._wire = capture, Ended(), wire
+
+    def __iter__(self) -> Iterator[Record]:
+        if not self._wire:
+            yield from self.capture
+            return
+        decoder: Decoder = WIRES[self._wire][2](self.capture)
+        yield from decoder
+        self.ended = decoder.ended or Ended()

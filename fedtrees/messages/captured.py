@@ -1,0 +1,163 @@
+"""What crossed in the run of a real framework, where the bench's protocols say nothing like it."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.messages.cuts import FeatureSketch
+
+_COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
+
+
+@dataclass(frozen=True, eq=False)
+class WireBytes(Message):
+    """Bytes as they crossed a connection, not decoded.
+
+    Attributes
+    ----------
+    link : int
+        Number of the connection, in the order of opening.
+    door : str
+        What was connected to: ``tracker``, ``federated``, or ``peer:PORT``.
+    opener : bool
+        Whether whoever opened the connection said it.
+    data : uint8 array, shape (n,)
+    """
+
+    verbatim: ClassVar[frozenset[str]] = frozenset({"data"})
+    link: int
+    door: str
+    opener: bool
+    data: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelShare(Message):
+    """A party's number of rows, and its part of the mean label, for where boosting starts.
+
+    `share`: In float32: the sum of its labels, over the number of rows of all.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
+    rows: int
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Intercept(Message):
+    """Where boosting starts: of classes 0 and 1, a probability."""
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnSizes(Message):
+    """How many values of each column are not missing, int64, shape (d,)."""
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.COUNTS})
+    present: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class GradientTotals(Message):
+    """Sums of gradient and hessian over the root of a tree, float64, shape (2,).
+
+    `parties`: Whose rows they are over, joined by commas.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
+    tree: int
+    sums: NDArray[np.float64]
+    parties: str
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramSegment(Message):
+    """A run of the numbers of a gradient histogram, summed over some parties.
+
+    Attributes
+    ----------
+    tree, level : int
+    nodes : int
+        How many nodes the histogram is of.
+    first : int
+        Position of the first number in the histogram, shape (nodes, bins, 2).
+    sums : float64 array, shape (k,)
+    parties : str
+        Whose rows they are over, joined by commas.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
+    tree: int
+    level: int
+    nodes: int
+    first: int
+    sums: NDArray[np.float64]
+    parties: str
+
+
+@dataclass(frozen=True, eq=False)
+class RankedSketch(FeatureSketch):
+    """A summary whose points tell the least and the most rows before them, as XGBoost sends it.
+
+    Attributes
+    ----------
+    whole : bool array, shape (d,)
+        Whether these ranks leave no row between points: then the points are all values.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = FeatureSketch.discloses
+    verbatim: ClassVar[frozenset[str]] = FeatureSketch.verbatim
+    whole: NDArray[np.bool_] = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class RowGradients(Message):
+    """Gradient and hessian of every row, as whoever has the labels tells them.
+
+    `g, h`: float32 arrays, shape (n,). In the order of the rows.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    round: int
+    g: NDArray[np.float32]
+    h: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class BestSplits(Message):
+    """The best split that one party found of every node of a level, whether it is taken or not.
+
+    Attributes
+    ----------
+    round : int
+    node : int32 array, shape (k,)
+    feature : int32 array, shape (k,)
+        Among all columns, the first party's first.
+    threshold : float32 array, shape (k,)
+        One of the party's values, but where missing values alone go to one side.
+    gain : float32 array, shape (k,)
+    left, right : float64 array, shape (k, 2)
+        Sums of gradients and hessians.
+    owner : str
+        The party.
+    first, columns : int
+        Its first column, and how many it has.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
+    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
+    round: int
+    node: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    gain: NDArray[np.float32]
+    left: NDArray[np.float64]
+    right: NDArray[np.float64]
+    owner: str
+    first: int
+    columns: int

@@ -1,0 +1,210 @@
+"""What a run found, as the terminal, the page and JSON write it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from fedtrees.core.columns import measure
+from fedtrees.core.rows import ALONE
+from fedtrees.core.specs import parse_one
+from fedtrees.report.intervals import finite
+from fedtrees.report.price import Price, Utility
+from fedtrees.report.recipe import Candidate, Recommendation, helps
+from fedtrees.report.rows import UNDEFENDED, Setting
+from fedtrees.report.states import MARGIN, Cell, Reader, gravity, plain
+from fedtrees.report.tables import Cost, Guarantees
+
+REFUTED = "refuted"  # a bound, by an audit
+Kind = Literal["leak", "trace", "none-found", "none-clear", "unknown", "no-attack"]
+
+
+def gravest(cell: Cell) -> tuple[float, float, float]:
+    return *gravity(cell.metric), -finite(cell.advantage.mean)
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """One threat of a setting.
+
+    `name`: In words. `several`: Whether it is more than one party. `sees`: Kinds of messages that
+    it reads, in words. `reader`: Its cells; None where its view was not attacked.
+    """
+
+    threat: str
+    name: str
+    several: bool = False
+    sees: tuple[str, ...] = ()
+    reader: Reader | None = None
+
+    @property
+    def tested(self) -> bool:
+        """Whether its view was attacked."""
+        return self.reader is not None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """By what it is judged, without what another measure tells more plainly."""
+        here = self.reader.metrics if self.reader else ()
+        return tuple(m for m in here if not {*here} & {*measure(m).beside})
+
+    def cell(self, defense: str, metric: str) -> Cell:
+        """Return a cell of it."""
+        return self.reader.cell(defense, metric) if self.reader else Cell(metric)
+
+    def leading(self, defense: str = UNDEFENDED) -> Cell | None:
+        """Return what it reads most: open cells by class, then severity, then advantage."""
+        return min(self.open(defense), key=gravest, default=None)
+
+    def open(self, defense: str) -> list[Cell]:
+        """Return what it reads under a defense, each thing once, the worst first."""
+        cells = [c for c in (self.reader.of(defense) if self.reader else ()) if c.state == "open"]
+        return sorted(plain(cells), key=gravest)
+
+
+@dataclass(frozen=True)
+class Defended:
+    """One defense of a setting.
+
+    `label`: A letter, "0" of the undefended run. `void`: Whether a bound that was claimed is
+    none as spent, or refuted, or nothing was acted on.
+    """
+
+    spec: str
+    label: str
+    price: Price
+    cost: Cost
+    guarantees: Guarantees
+    void: str = ""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts as they are typed."""
+        return tuple(str(p) for p in parse_one(self.spec).parts)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What leads undefended: of which kind it is, whose, and by which cell."""
+
+    kind: Kind
+    adversary: Adversary | None = None
+    cell: Cell | None = None
+
+
+@dataclass(frozen=True)
+class Untested:
+    """What a reader could still ask for.
+
+    `adversaries`: Names of roles whose view was not attacked, with the threat to give. `defenses`:
+    Names of defenses that fit and did not run. `cut`: Attacks that stopped at a limit. `failed`:
+    Attacks that failed, and why. `unfit`: Defenses that were asked for and do not fit, and why.
+    """
+
+    adversaries: tuple[tuple[str, str], ...] = ()
+    defenses: tuple[str, ...] = ()
+    attacks: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    unfit: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything that is said of one setting."""
+
+    setting: Setting
+    seeds: int
+    utility: Utility
+    undefended: float
+    alone: Mapping[str, float]
+    adversaries: tuple[Adversary, ...]
+    defenses: tuple[Defended, ...]
+    recommendation: Recommendation
+    untested: Untested
+    margin: float = MARGIN
+
+    @property
+    def tested(self) -> tuple[Adversary, ...]:
+        """The adversaries whose view was attacked."""
+        return tuple(a for a in self.adversaries if a.tested)
+
+    def defended(self, spec: str) -> Defended | None:
+        """Return one defense, None where it is not of this setting."""
+        return next((d for d in self.defenses if d.spec == spec), None)
+
+    @cached_property
+    def leak(self) -> Leak:
+        """What leads undefended."""
+        return _leak(self)
+
+    @cached_property
+    def use(self) -> Candidate | None:
+        """The recipe: one that holds, else of those that help the one that leaves least.
+
+        None where nothing is open without it: no defense leaves the same for free.
+        """
+        if not any(a.open(UNDEFENDED) for a in self.tested):
+            return None
+        return self.recommendation.choice or next(iter(self.helping), None)
+
+    @cached_property
+    def helping(self) -> tuple[Candidate, ...]:
+        """The recipes of this setting that are shown to help, the best first."""
+        every = self.recommendation.candidates
+        return tuple(c for c in every if c.price.tier < 2 and self._helps(c.name))
+
+    def _helps(self, name: str) -> bool:
+        candidate = next(c for c in self.recommendation.candidates if c.name == name)
+        after = {t.place: t.cells for t in candidate.trials}
+        return any(
+            helps(a.reader.of(UNDEFENDED), after.get(a.threat, ()), self.margin)
+            for a in self.tested
+            if a.reader is not None
+        )
+
+    @cached_property
+    def recipe(self) -> str:
+        """The recipe where it is a defense of this setting, else ""."""
+        return self.use.name if self.use and self.defended(self.use.name) else ""
+
+    @cached_property
+    def stricter(self) -> Candidate | None:
+        """A recipe that leaves fewer persons exposed than the one to use, at a higher price."""
+        if self.use is None or self.use.left("person") <= 0:
+            return None
+        better = [c for c in self.helping if c.left("person") < self.use.left("person")]
+        return min(better, key=lambda c: c.left("person"), default=None)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A run: its settings, the leakiest first, and how much is not settled."""
+
+    settings: tuple[Found, ...]
+    margin: float
+    version: str = ""
+
+
+def local(found: Found) -> float:
+    """Return the utility of training with nobody else."""
+    return next((found.alone[name] for name in ALONE if name in found.alone), math.nan)
+
+
+def _leak(found: Found) -> Leak:
+    """Return what leads undefended; where nothing is open, how much is known."""
+    leading = [(a, c) for a in found.tested if (c := a.leading()) is not None]
+    if leading:
+        adversary, cell = min(leading, key=lambda x: gravest(x[1]))
+        return Leak("leak", adversary, cell)
+    cells = [(a, c) for a in found.tested if a.reader is not None for c in a.reader.of(UNDEFENDED)]
+    if not cells:
+        return Leak("no-attack")
+    if all(c.state in ("shut", "gone", "undefined") for _, c in cells):
+        traces = [(a, c) for a, c in cells if c.advantage.low > 0]
+        if traces:
+            return Leak("trace", *min(traces, key=lambda x: gravest(x[1])))
+        return Leak("none-found")
+    doubtful = [(a, c) for a, c in cells if c.state in ("unsettled", "unknown")]
+    return Leak("none-clear", *max(doubtful, key=lambda x: finite(x[1].advantage.mean)))

@@ -1,0 +1,79 @@
+"""Captures that were damaged: an error of one line each, or what is left of them."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from captures import capture
+
+from fedtrees.capture.readings import readings
+from fedtrees.capture.records import Capture
+from fedtrees.capture.wires import Decoded
+from fedtrees.core.errors import FedtreesError
+
+NAMES = ("ring2", "ring3", "server3", "columns3")
+
+
+def mutated(blob, rng):
+    """Change a capture somewhere, or what stands in a frame, with a checksum that fits."""
+    out = bytearray(blob)
+    how = rng.integers(5)
+    if how == 0:
+        return out[: rng.integers(len(out))]
+    if how == 1:
+        for at in rng.integers(0, len(out), rng.integers(1, 9)):
+            out[at] = rng.integers(256)
+        return out
+    frames, at = [], 8
+    while at < len(out):
+        (length,) = struct.unpack_from("<I", out, at)
+        frames.append((at, length))
+        at += 8 + length
+    at, length = frames[rng.integers(len(frames))]
+    if how == 2:  # a piece that is lost, or comes twice
+        frame = bytes(out[at : at + 8 + length])
+        return out[:at] + frame * int(rng.integers(0, 3)) + out[at + 8 + length :]
+    for _ in range(rng.integers(1, 5)):
+        spot = at + 8 + int(rng.integers(length))
+        if how == 3:
+            out[spot] = rng.integers(256)
+        else:  # numbers that are large
+            end = min(spot + 4, at + 8 + length)
+            out[spot:end] = b"\xff\xff\xff\x7f"[: end - spot]
+    struct.pack_into("<I", out, at + 4, zlib.crc32(out[at + 8 : at + 8 + length]))
+    return out
+
+
+def survives(name, count, seed, folder):
+    """Read so many damaged captures; return how many were refused."""
+    blob = capture(name, folder).read_bytes()
+    rng, refused = np.random.default_rng(seed), list[str]()
+    path = folder / "mutated.capture"
+    for _ in range(count):
+        path.write_bytes(mutated(blob, rng))
+        try:
+            records = list(Decoded(Capture(path, 0)))
+            readings(records, ("worker-0",))
+        except FedtreesError as err:
+            refused.append(str(err))
+    assert not any("\n" in text for text in refused)
+    return len(refused)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_captures_are_refused_in_a_line_or_read(name, tmp_path):
+    assert 10 < survives(name, 30, 0, tmp_path) < 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_many_damaged_captures(name, tmp_path):
+    import resource
+    import time
+
+    begun = time.process_time()
+    for seed in range(1, 8):
+        survives(name, 100, seed, tmp_path)
+    assert time.process_time() - begun < 700
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20  # kilobytes

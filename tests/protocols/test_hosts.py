@@ -1,0 +1,228 @@
+"""What leaves a host is, byte for byte, what the transcript says: every protocol and defense."""
+
+import importlib.util
+from dataclasses import fields, replace
+
+import pytest
+from digests import DEFENSES
+from federations import network_of, sample_federation
+
+from fedtrees.bench.conformance import sample_local_data
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.codec import decode, encode
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import LocalDataError, ProtocolError
+from fedtrees.core.line import Far, Served, framed, unframed
+from fedtrees.core.local_data import over_clients
+from fedtrees.core.messages import closed, emptied
+from fedtrees.core.network import LocalNetwork
+from fedtrees.core.party import Party, acting, handles
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.messages.boosting import LabelSumsRequest
+from fedtrees.protocols import base
+from fedtrees.protocols.fit import fit
+
+pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
+
+PROTOCOLS = [n for n in register.names("protocol") if not register.get("protocol", n).missing()]
+REAL = (
+    "masking[mode=real]", "dp-grid-cuts[epsilon=2]+masking[mode=real]",
+    "laplace-hist[epsilon=4]+paillier[bits=1024,mode=real]", "dp-sgd[epsilon=4]",
+    "gradient-noise[scale=0.1]", "gradient-rounding[step=0.01]", "top-k[share=0.5]",
+)  # fmt: skip
+#: Encrypted where its own parties hold keys.
+CRYPTO = {
+    "secureboost": {"crypto": "real", "key_bits": 1024},
+    "vertical-forest": {"crypto": "real", "key_bits": 1024},
+    "vertical-regression": {"arbiter": "real", "key_bits": 1024, "bits": 16},
+}
+#: In which parties ask others than the coordinator before they answer.
+ASKING = {"vertical-regression"}
+
+
+def test_every_defense_is_among_them():
+    tried = {part.split("[")[0] for text in (*DEFENSES, *REAL) for part in text.split("+")}
+    assert tried == {"none", *register.names("defense")}
+
+
+class OverBytes(LocalNetwork):
+    """All parties behind lines: what is said to them, and what they answer, are bytes.
+
+    `left`: What left each host, frame by frame. `asked`: What parties sent by themselves.
+    """
+
+    def line(self, host):
+        served, self.left = Served(host), getattr(self, "left", {})
+        left = self.left[host.name] = []
+
+        def send(blob):
+            left.append(served.call(blob))
+            return left[-1]
+
+        return Far(host.name, send)
+
+    def _send(self, to, message, why):
+        before = len(self.transcript.deliveries)
+        sent = super()._send(to, message, why)
+        self.asked = [*getattr(self, "asked", []), self.transcript.deliveries[before]]
+        return sent
+
+
+#: What a protocol has of these makes it quick to run.
+SHORT = {"trees": 1, "max_depth": 2, "depth": 2, "max_bin": 6, "rounds": 2, "channels": 2,
+         "iterations": 2, "steps": 2}  # fmt: skip
+
+
+def small(name, **more):
+    """Make a protocol that is quickly run."""
+    kind = register.get("protocol", name)
+    short = {k: v for k, v in SHORT.items() if k in {f.name for f in fields(kind)}}
+    return register.make("protocol", Spec(name, short | more))
+
+
+def trained(protocol, defense, network, monkeypatch):
+    monkeypatch.setattr(base, "LocalNetwork", network)
+    clients, schema = sample_federation(rows=60)
+    rows = protocol.layout == "horizontal"
+    held = over_clients(clients) if rows else sample_local_data(protocol)
+    done = base.train(protocol, held, schema, defense=defense, seed=5, noise_from="seed")
+    return done, done.predict(clients[0].X)
+
+
+def crossings(transcript):
+    """Return all that a transcript says, ciphertexts apart."""
+    said = [
+        (d.round, d.sender, d.receivers, d.why, d.nbytes, encode(emptied(d.message)))
+        for d in transcript
+    ]
+    inside = {index: encode(message) for index, message in transcript.inside.items()}
+    costs = {name: n for name, n in transcript.costs.items() if not name.startswith("cpu")}
+    rest = transcript.roles, transcript.rounds, transcript.coordinator, transcript.acted
+    return said, inside, costs, rest, transcript.events
+
+
+def check_leaving(net):
+    """See that each host let out what is recorded of it, and nothing else."""
+    for name, frames in net.left.items():
+        told = [unframed(blob) for blob in frames]
+        assert all({*header} in ({"waits", "events", "acted"}, {"ledgers"}) for header, _ in told)
+        asked = {id(d) for d in net.asked if d.sender == name}
+        recorded = [
+            encode(d.message)
+            for d in (*net.transcript, *net.inference)
+            if d.sender == name and d.receivers != (name,) and id(d) not in asked
+        ]
+        if name == net.transcript.coordinator:
+            assert not any(body for _, body in told)
+            continue
+        assert [body for header, body in told if body and not header["waits"]] == recorded
+        after = iter(recorded)
+        for header, body in told:
+            if not header.get("waits"):
+                continue
+            waits = decode(body)
+            assert closed(waits)
+            assert emptied(waits) is waits
+            crosses = next((m for m in map(decode, after) if type(m) is type(waits)), None)
+            summed = {f.name: None for f in fields(waits) if f.metadata.get("summed")}
+            if crosses is not None:  # of who opens a sum its own part crosses nowhere
+                assert encode(replace(crosses, **summed)) == encode(replace(waits, **summed))
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_what_leaves_a_host_is_what_the_transcript_says(name, monkeypatch):
+    protocol, tried = small(name), 0
+    for text in (*DEFENSES, *REAL):
+        defense = make_defense(parse_composed([text])[0])
+        if not fit(protocol, defense).ok or any(
+            importlib.util.find_spec(module) is None for p in defense.parts for module in p.needs
+        ):
+            continue
+        twin = make_defense(parse_composed([text.replace("mode=real", "mode=ideal")])[0])
+        simulated, scores = trained(protocol, twin, LocalNetwork, monkeypatch)
+        over, others = trained(protocol, defense, OverBytes, monkeypatch)
+        assert crossings(over.transcript) == crossings(simulated.transcript), text
+        assert crossings(over.net.inference) == crossings(simulated.net.inference), text
+        assert scores.tobytes() == others.tobytes()
+        check_leaving(over.net)
+        asking = {d.sender for d in over.net.asked} - {over.transcript.coordinator}
+        assert bool(asking) == (name in ASKING)
+        tried += 1
+    assert tried >= 2
+
+
+@pytest.mark.parametrize("name", CRYPTO)
+def test_ciphertexts_of_parties_leave_as_they_are_recorded(name, monkeypatch):
+    protocol = small(name, **CRYPTO[name])
+    done, _ = trained(protocol, Composition(), OverBytes, monkeypatch)
+    check_leaving(done.net)
+    seals = [v for d in done.transcript for v in vars(d.message).values() if hasattr(v, "payload")]
+    assert len(seals) > 3
+    assert all(len(seal.payload) == seal.nbytes for seal in seals)
+
+
+def test_every_party_draws_the_root_of_its_noise_itself(monkeypatch):
+    drawn = []
+
+    def token(count):
+        drawn.append(len(drawn).to_bytes(count, "big"))
+        return drawn[-1]
+
+    monkeypatch.setattr("fedtrees.core.streams.secrets.token_bytes", token)
+    clients, schema = sample_federation(rows=60)
+    defense = make_defense(parse_composed(["laplace-hist[epsilon=4]"])[0])
+    done = base.train(small("nvflare-hist"), over_clients(clients), schema, defense=defense)
+    assert len(drawn) == len(done.net.names) + 1  # and one for what happens on the way
+
+
+class Failing(Party):
+    """Has something to hide, and fails."""
+
+    role = "client"
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.secret = 271828
+
+    @handles(LabelSumsRequest)
+    def count(self, message):
+        raise LocalDataError(f"my row is {self.secret}")
+
+
+def failing():
+    _, schema = sample_federation(rows=30)
+    server = Party("server")
+    return network_of([server, Failing("client-0")], schema, network=OverBytes), server
+
+
+def test_errors_cross_as_their_type_and_the_host_is_closed_after_it():
+    net, server = failing()
+    with acting(server), pytest.raises(ProtocolError, match=r"'client-0' stopped .*LocalDataError"):
+        net.ask("client", LabelSumsRequest(), why="to count")
+    assert net.left["client-0"] == [framed({"error": "LocalDataError"})]
+    with acting(server), pytest.raises(ProtocolError, match="stopped the run"):
+        net.tell("client", LabelSumsRequest(), why="once more")
+    assert [type(d.message) for d in net.transcript if d.sender == "client-0"] == []
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"",
+        b"FTL1\xff\0\0\0{}",
+        b"nonsense",
+        framed({"does": "run"}),
+        framed({"does": "ask"}),
+        framed({"does": "ask"}, LabelSumsRequest())[:-1],
+        framed({"does": "ask"}).replace(b'"ask"', b'"tel"') + b"FTM1\0\0\0\0",
+        framed({"does": "seal", "how": {}}),
+    ],
+)
+def test_what_is_no_request_is_answered_by_the_type_of_an_error(blob):
+    net, _ = failing()
+    host = net._hosts["client-0"]
+    header, body = unframed(Served(host).call(blob))
+    assert {*header} == {"error"}
+    assert header["error"].isidentifier()
+    assert body == b""
