@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.replay import cuts_of, params_of
 from fedtrees.attacks.evidence.view import evidence_of
@@ -72,8 +73,7 @@ class MembershipInference(Attack):
         if sketches:
             yield "sketch", in_sketch(rows.X, sketches)
         seen, cuts = None if no_trees(view) else evidence_of(view), cuts_of(view)
-        summed = seen is not None and bool(seen.histograms) and np.ndim(seen.base_margin) == 0
-        if seen is not None and cuts is not None and summed:
+        if seen is not None and cuts is not None and _followed(seen):
             yield "path", on_path(rows.X, seen, cuts)
         yield "thresholds", held_thresholds(rows.X, model.trees)
         if sketches:  # others' values tell more than what a model makes of them
@@ -82,6 +82,12 @@ class MembershipInference(Attack):
         refs, logit = references(rows, view.rows, *how, self.models, rng), said_by(model, rows)
         yield "lira", lira(logit, refs)
         yield "rmia", rmia(logit, refs)
+
+
+def _followed(seen: Evidence) -> bool:
+    """Tell whether rows are followed through what was seen: sums of one output, thresholds."""
+    by_sets = any(t.categories is not None for t in seen.trees)
+    return bool(seen.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
 
 
 def model_in(view: View) -> Forest | None:

@@ -68,7 +68,8 @@ def references(
     def said(half: NDArray[np.bool_]) -> NDArray[np.float64]:
         used = np.concatenate([half, sure])
         y = every.y[used]
-        started = params if len(np.unique(y)) > 1 else replace(params, base_score=0.5)
+        classes = len(np.unique(y)) == max(objective.n_outputs, 2)
+        started = params if classes else replace(params, base_score=0.5)
         forest = grow_forest(bins.take(used), y, cuts, started, objective, streams=Streams(0))
         return said_by(forest, rows)
 
