@@ -76,12 +76,27 @@ def explain(
     if protocol is None:
         facts, show = exposed(), _print_exposed
     else:
+        _check_protocol(protocol)
         facts = _explanation(protocol, defense or (), data, clients, threat or (), data_dir)
         show = partial(_print, details=details)
     if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
     else:
         show(facts)
+
+
+def _check_protocol(text: str) -> None:
+    """Refuse what is no protocol, but an attack or a defense."""
+    from fedtrees.core.registry import register
+
+    name = text.partition("[")[0]
+    for kind in ("attack", "defense"):
+        if name in register.names(kind) and name not in register.names("protocol"):
+            one, remedy = {
+                "attack": ("an attack", "fedtrees explain lists where each applies"),
+                "defense": ("a defense", f"fedtrees explain PROTOCOL --defense {name}"),
+            }[kind]
+            raise UsageError(f"{name!r} is no protocol but {one}: {remedy}")
 
 
 def _print(facts: dict[str, Any], details: bool) -> None:
@@ -276,12 +291,17 @@ def _who_attacks(
 
 
 def _print_exposed(facts: list[dict[str, Any]]) -> None:
+    from fedtrees.core.registry import register
+
     rows = [
         (row["protocol"], row["threat"], ", ".join(row["attacks"]) or "none that is here")
         for row in facts
     ]
     out = console()
     out.print(text_table("which attacks apply", ("protocol", "threat", "attacks"), rows))
+    for name in register.names("protocol"):
+        if lacking := register.get("protocol", name).missing():
+            out.print(f"not run: {name} needs {', '.join(lacking)}", markup=False)
     out.print("Two classes, default parameters. fedtrees explain PROTOCOL: who sees what, and why.")
 
 

@@ -64,7 +64,7 @@ def show(
     margin: Margin = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Print the leaderboards of a finished run, and its verdict last."""
+    """Print the tables of a run, what did not run and why, and the verdict last."""
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.report.study import study_of
     from fedtrees.report.summary import summary
@@ -73,7 +73,7 @@ def show(
     if format.is_json:
         typer.echo(json.dumps(summary(study), indent=1))
     else:
-        print_tables(study)
+        print_tables(study, skipped=True)
         print_verdict(study)
 
 

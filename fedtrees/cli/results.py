@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_tables(study: Study) -> None:
-    """Print one table per setting, then what failed."""
+def print_tables(study: Study, *, skipped: bool = False) -> None:
+    """Print one table per setting, then what failed; and what did not apply, if asked for."""
     from fedtrees.report.verdict_table import table
 
     out = console()
@@ -25,7 +25,7 @@ def print_tables(study: Study) -> None:
     rows = study.rows[study.rows["stage"] != "adversary"]
     attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
     for gap in study.gaps.asked:
-        if not attacked or gap.status != "skipped":
+        if skipped or not attacked or gap.status != "skipped":
             out.print(str(gap), markup=False)
 
 

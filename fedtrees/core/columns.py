@@ -2,9 +2,9 @@
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
@@ -120,6 +120,11 @@ OTHERS = (
 )  # fmt: skip
 
 
+# What a run's own file says of a measure, beside its key and name; and what files said.
+_DESCRIBED = fields(Measure)[2:]
+_read: dict[str, Measure] = {}
+
+
 def measures() -> dict[str, Measure]:
     """Return every measure by its key: those of the metrics, by name, then `OTHERS`.
 
@@ -140,18 +145,39 @@ def _measures(metrics: tuple[str, ...]) -> dict[str, Measure]:
     return found
 
 
+def read_described(text: str) -> None:
+    """Take what ``columns.csv`` of a run says of keys that are of no metric here: of a plugin's."""
+    for row in csv.DictReader(io.StringIO(text)):
+        if row["metric"]:
+            told = {f.name: _of_text(str(f.type), row[f.name]) for f in _DESCRIBED if f.name in row}
+            _read[row["metric"]] = Measure(row["metric"], row["meaning"], **told)
+
+
+def _of_text(kind: str, text: str) -> Any:
+    if "tuple" in kind:
+        return tuple(text.split())
+    if "float" in kind or "int" in kind:
+        return None if text == "" else float(text) if "float" in kind else int(text)
+    return text == "True" if "bool" in kind else text
+
+
 def measure(key: str) -> Measure:
     """Return what a key means; of one that is not here, of a file that is not loaded, its name."""
-    return measures().get(key) or Measure(key, key, decimals=2)
+    return measures().get(key) or _read.get(key) or Measure(key, key, decimals=2)
 
 
 def described() -> str:
     """Return ``columns.csv``: what stands in each column of ``rows.csv``, and what each key is."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["column", "metric", "meaning", "unit", "best", "class", "slot", "part"])
+    writer.writerow(["column", "metric", "meaning", *(f.name for f in _DESCRIBED)])
     writer.writerows([c.name, "", c.meaning] for c in COLUMNS)
     for m in measures().values():
-        best = "" if m.best is None else f"{m.best:g}"
-        writer.writerow(["metric", m.key, m.name, m.unit, best, m.klass, m.slot, m.part])
+        writer.writerow(["metric", m.key, m.name, *(_text(getattr(m, f.name)) for f in _DESCRIBED)])
     return out.getvalue()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(value)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,7 @@
 """Read a run folder: the tidy rows, the names built from their columns, the files beside them."""
 
 import io
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 import fedtrees
+from fedtrees.core.columns import read_described
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.files import parse_json, read_listed
 from fedtrees.core.reasons import Reason
@@ -87,6 +89,8 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
         ) from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path.as_posix()!r} is not UTF-8 text; was it overwritten?") from error
+    with suppress(OSError, StoreError, ValueError, KeyError):  # of another release, or none
+        read_described(read_listed(path.parent, "columns.csv").decode("utf-8"))
     frame = _records(path, text)
     for column in COLUMNS:
         frame[column.name] = _typed(path, column, frame[column.name])

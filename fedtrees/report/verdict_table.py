@@ -86,7 +86,8 @@ def table(found: Found, width: int, first: str | None = None) -> tuple[Table, st
     legend = "  ".join(f"{said.GLYPHS[s]} {said.WORDS[s]}" for s in _LEGEND)
     more = len(every) - len(shown)
     left = f"  ({many(more, 'column')} more in the report)" if more else ""
-    return made, f"{legend}  ? unsettled price{left}"
+    marked = "→ recipe  " if found.recipe else ""
+    return made, f"{marked}{legend}  ? unsettled price{left}"
 
 
 def _price(d: Defended) -> str:

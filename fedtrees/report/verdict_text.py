@@ -93,6 +93,9 @@ def leak(found: Found) -> str:
     who = said_of(lead.adversary)
     match lead.kind, lead.cell:
         case "no-attack", _:
+            if failed := found.untested.failed:
+                names = listed([name for name, _ in failed])
+                return f"Not known: of the attacks that apply none finished ({names})."
             return "Not known: no attack applies to what these adversaries see."
         case "none-found", _:
             number_of = max((len(a.metrics) for a in found.tested), default=0)
@@ -254,7 +257,8 @@ def untested(found: Found) -> str:
         parts.append(f"{many(len(told.defenses), 'defense')} that fit")
     if told.cut:
         names = dict.fromkeys(name.partition("[")[0] for name in told.cut)
-        parts.append(f"{listed([*names])} beyond their search limit")
+        whose = "its" if len(names) == 1 else "their"
+        parts.append(f"{listed([*names])} beyond {whose} search limit")
     return said.capital("; ".join(parts)) + "." if parts else ""
 
 

@@ -69,6 +69,17 @@ def test_show_plot_and_report(run, capsys, tmp_path):
     assert json.loads(out)["file"].endswith("report.html")
 
 
+def test_show_says_why_attacks_did_not_run_and_explain_what_is_no_protocol(capsys, tmp_path):
+    folder = str(tmp_path / "run")
+    _, _, err = call(capsys, "bench", *TINY, "-a", "random-leaf", "-a", "cl", "--out", folder)
+    assert f"`fedtrees show {folder}` says why" in err
+    _, out, _ = call(capsys, "show", folder)
+    assert "skipped: cl" in " ".join(out.split())
+    said = fails(capsys, 2, "explain", "histogram-peeling")
+    assert "is no protocol but an attack: fedtrees explain lists where each applies" in said
+    assert "--defense min-bin" in fails(capsys, 2, "explain", "min-bin")
+
+
 def test_a_table_is_printed_or_written(run, capsys, tmp_path):
     code, out, _ = call(capsys, "table", str(run), "--label", "wine=Wine")
     assert code == 0

@@ -36,7 +36,7 @@ OTHER = {
     "note": {"page.py", "page_tables.py", "table.py"},
     "applies": {"explain.py"},
     "entries": {"explain.py"},
-    "queries": {"findings.py"},
+    "queries": {"adversaries.py"},
 }
 
 
@@ -98,6 +98,20 @@ def test_a_results_file_is_described_beside_it():
     assert (keys["ra"]["unit"], keys["ra"]["best"], keys["log_loss"]["best"]) == (
         "share of cells", "1", "0",
     )  # fmt: skip
+
+
+def test_what_a_run_s_file_says_of_a_plugin_s_measure_is_read(monkeypatch):
+    mine = Measure("mine", "my share", "rows", best=None, klass="person", head="Mine",
+                   counted_by="rows", phrase="{}", beside=("ra", "rows"), severity=3)  # fmt: skip
+    monkeypatch.setattr(columns, "_read", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(columns, "_measures", lambda names: {"mine": mine})
+        text = columns.described()
+    assert columns.measure("mine") == Measure("mine", "mine", decimals=2)
+    columns.read_described(text)
+    assert columns.measure("mine") == mine
+    columns.read_described(text.replace("metric,ra", "metric,other"))
+    assert columns.measure("ra").unit == "share of cells"  # what is here is not of a file
 
 
 def metric_of(*measures, main=()):
