@@ -105,6 +105,8 @@ def main():
                 whole += not told["bytes_left"]
                 total += told
         print(f"{over}: {asked.runs} runs, {whole} decoded whole; {dict(total)}", flush=True)
+        if total["wrong"] or whole < asked.runs:
+            raise SystemExit(4)
 
 
 if __name__ == "__main__":
