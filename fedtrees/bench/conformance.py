@@ -369,6 +369,8 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         if not fit(attack=spec, data=Data(view=view)).ok:
             continue
         ran = True
+        if attack.candidates:
+            view = replace(view, candidates=sample_table()[0])
         try:
             attacks().run(spec, view.blinded(), anyway=True)
             ok, detail = True, ""

@@ -24,7 +24,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guarantee import join
-from fedtrees.core.guess import Claim, Guess
+from fedtrees.core.guess import Claim, Guess, Membership
 from fedtrees.core.local_data import LocalData, rows_of
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
@@ -169,7 +169,7 @@ def evaluate_attack(
     reason = fit(None, (), cell.attack, data=_data(case))
     if not reason.ok:
         raise Unfit(reason)
-    view = seen(training, case)
+    view = told_candidates(cell.attack.name, seen(training, case), case)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
         raise Unfit(answer.reason)
@@ -216,6 +216,13 @@ def seen(training: Training, case: Case) -> View:
     return view_of(training, case.principals, case.local_data, *asked, **known)
 
 
+def told_candidates(attack: str, view: View, case: Case) -> View:
+    """Return the view with candidates, if an attack says which of them were trained on."""
+    if case.candidates is None or not getattr(register.get("attack", attack), "candidates", False):
+        return view
+    return replace(view, candidates=case.candidates.table)
+
+
 def _case(cell: AttackCell | AdversaryCell, federation: Federation, training: Training) -> Case:
     roles = dict(cell.setting.roles)
     principals = Threat.parse(cell.threat).principals(roles)
@@ -236,6 +243,9 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
 
     Raises `ProtocolError` if a claim cannot be compared with anything here.
     """
+    asked = getattr(register.get("attack", attack), "candidates", False)
+    if asked and any(type(c) is not Membership for c in guess.claims):
+        raise ProtocolError(f"attack {attack!r} is told candidates: it claims Membership alone")
     compared = not guess.claims
     for kind in dict.fromkeys(type(c) for c in guess.claims):
         claims = [c for c in guess.claims if type(c) is kind]

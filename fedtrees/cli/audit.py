@@ -44,6 +44,15 @@ class Show:
     details: bool = False
 
 
+@dataclass(frozen=True)
+class Held:
+    """Files of rows that were trained on and of others, and what was trained with."""
+
+    data: str | None = None
+    reserve: str | None = None
+    min_child_weight: float | None = None
+
+
 def run(
     model: str,
     own: str | None,
@@ -54,9 +63,11 @@ def run(
     known: Known,
     seed: int,
     show: Show,
+    held: Held = Held(),
 ) -> None:
     """Audit the model, attack and scrub it where asked, and print what was found."""
-    _check(own, truth, columns, {copy: ".json", report: ".html"})
+    _check_held(held, columns)
+    _check(own or held.data, truth, columns, {copy: ".json", report: ".html"})
     found = audit(read_model(model), known)
     own_rows, truth_rows, notes = _rows(own, truth, columns, found)
     notes += _contradiction(known, found)
@@ -77,12 +88,29 @@ def run(
             "assumes": list(after.assumes),
             "says": says,
         }
+    about = None
+    if held.data and held.reserve:
+        from fedtrees.audit.membership import told
+
+        about, more = told(found, held.data, held.reserve, columns, seed, held.min_child_weight)
+        facts["membership"], facts["notes"] = about.to_json(), [*notes, *more]
     if report:
         facts["report"] = str(write_page(Path(report), found, attacked, says))
     if show.as_json:
         typer.echo(json.dumps(facts, indent=1))
     else:
         _print(found, attacked, facts, show.details)
+        for line in about.lines() if about else ():
+            _paragraph(console(), line)
+
+
+def _check_held(held: Held, columns: Columns) -> None:
+    if bool(held.data) != bool(held.reserve):
+        raise UsageError("--data and --reserve go together: rows trained on, and others")
+    if held.data and not columns.target:
+        raise UsageError("--data and --reserve need --target COLUMN: the label column")
+    if held.min_child_weight is not None and not held.data:
+        raise UsageError("--min-child-weight describes a training: give --data and --reserve")
 
 
 def _check(

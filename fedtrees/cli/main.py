@@ -20,7 +20,18 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 import typer
 
 from fedtrees import __version__
-from fedtrees.cli import bench, capture, explain, inspect, measure, new, paper, table, train
+from fedtrees.cli import (
+    bench,
+    bound,
+    capture,
+    explain,
+    inspect,
+    measure,
+    new,
+    paper,
+    table,
+    train,
+)
 from fedtrees.cli.options import Details, Format, Margin, Output, RunFolder, columns_of
 from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
 
@@ -83,6 +94,7 @@ def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE)
 app.command()(new.new)
 app.command()(inspect.check)
 app.command()(measure.measure)
+app.command()(bound.bound)
 
 
 @app.command()
@@ -96,7 +108,18 @@ def audit(
     truth: Annotated[
         str | None, typer.Option(help="CSV file of training rows to look for.")
     ] = None,
-    target: Annotated[str, typer.Option(help="Label column of --own and --truth.")] = "",
+    data: Annotated[
+        str | None,
+        typer.Option(help="CSV file of all training rows: can they be told from --reserve?"),
+    ] = None,
+    reserve: Annotated[
+        str | None,
+        typer.Option(help="CSV file of rows of the same population, not trained on."),
+    ] = None,
+    min_child_weight: Annotated[
+        float | None, typer.Option(help="min_child_weight it was trained with, for --data.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="Label column of these files.")] = "",
     positive: Annotated[str, typer.Option(help="Their positive class.")] = "",
     categorical: Annotated[
         list[str] | None, typer.Option(help="Their columns of text (repeat or commas).")
@@ -132,7 +155,8 @@ def audit(
 ) -> None:
     """Say what a model file gives away about its training rows; scrub it; attack it.
 
-    Counts are printed only where they are certain. --own and --truth score an attack.
+    Counts are printed only where they are certain. --own and --truth score an attack; --data and
+    --reserve tell whether training rows are recognised.
     """
     from fedtrees.audit.exposure import Known
     from fedtrees.audit.rows import Columns
@@ -143,7 +167,8 @@ def audit(
         target=target, categorical=tuple(columns_of(categorical)), positive=positive or None
     )
     shown = command.Show(format.is_json, details)
-    command.run(model, own, truth, columns, scrub, report, known, seed, shown)
+    held = command.Held(data, reserve, min_child_weight)
+    command.run(model, own, truth, columns, scrub, report, known, seed, shown, held)
 
 
 app.command()(capture.capture)

@@ -27,6 +27,8 @@ class Attack(ABC):
     comparison : bool
         Whether it is a control, or a published implementation: another attack knows all that it
         does. Such attacks run where they are named; they are not among those that apply.
+    candidates : bool
+        Whether it is told candidates, of which it claims `Membership` and nothing else.
     most_rows : int or None
         Training rows of more than which it is not run: its cost grows faster than they do. That is
         said before anything is trained.
@@ -40,6 +42,7 @@ class Attack(ABC):
     blind: ClassVar[bool] = False
     gives: ClassVar[type[Claim] | None] = None
     comparison: ClassVar[bool] = False
+    candidates: ClassVar[bool] = False
     most_rows: ClassVar[int | None] = None
     numbers: ClassVar[bool] = False
     threats: ClassVar[tuple[str, ...]] = ()

@@ -349,6 +349,28 @@ class Entries(Claim):
             raise ProtocolError("an entry is claimed twice; give every row and column once")
 
 
+@dataclass(frozen=True, eq=False)
+class Membership(Claim):
+    """How likely candidates are to be among the rows that were trained on, by one test.
+
+    Attributes
+    ----------
+    test : str
+        Name of the test; the first claim is the attack's own.
+    score : float64 array, shape (n,)
+        Of each candidate, finite: greater means more likely.
+    """
+
+    test: str
+    score: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        score = np.asarray(self.score, dtype=np.float64)
+        if score.ndim != 1 or not np.isfinite(score).all():
+            raise ProtocolError("scores of membership are finite numbers, one per candidate")
+        object.__setattr__(self, "score", score)
+
+
 def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) -> None:
     """Make columns of a claim arrays of their kind, one value each per entry."""
     shapes = {np.shape(getattr(claim, name)) for name in (*whole, *real)}

@@ -61,6 +61,8 @@ class View:
         Ids and labels, without columns, of training rows whose labels the threat declares known.
     entries : KnownEntries or None
         Single values of others' rows that it declares known.
+    candidates : Table or None
+        Rows of which some were trained on, for attacks that tell which.
     stated : tuple of (str, str, Change)
         Type of message, field and what the protocol itself does to it.
     weighted : bool
@@ -79,6 +81,7 @@ class View:
     oracle: Oracle | None = None
     known: LocalData | None = None
     entries: KnownEntries | None = None
+    candidates: Table | None = None
     stated: tuple[tuple[str, str, Change], ...] = ()
     weighted: bool = False
 

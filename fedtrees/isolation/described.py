@@ -55,6 +55,7 @@ def facts_of(name: str) -> dict[str, Any]:
         "parameters": tuple(map(_parameter, signature(maker).parameters.values())),
         "blind": bool(getattr(maker, "blind", False)),
         "comparison": bool(getattr(maker, "comparison", False)),
+        "candidates": bool(getattr(maker, "candidates", False)),
         "most_rows": getattr(maker, "most_rows", None),
         "gives": "" if gives is None else type_name(gives),
     }

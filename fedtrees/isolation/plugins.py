@@ -75,7 +75,7 @@ def _stand_in(told: Mapping[str, Any]) -> type[Elsewhere]:
         Parameter(name, Parameter.KEYWORD_ONLY, default=default if given else Parameter.empty)
         for name, given, default in told["parameters"]
     ]
-    marks = {name: told[name] for name in ("blind", "comparison", "most_rows")}
+    marks = {name: told[name] for name in ("blind", "comparison", "candidates", "most_rows")}
     inside = {
         **marks,
         "gives": gives,

@@ -14,18 +14,19 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.oracle import Answer, Oracle
 from fedtrees.core.registry import PLUGIN, register
-from fedtrees.core.schema import Feature, OneHot, Schema
+from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.values import pack
 from fedtrees.core.view import Seen, View
 
 _KNOWN = ("own", "known", "entries")
-_AS_THEY_ARE = ("principals", "schema", "protocol", "n_rows", *_KNOWN, "stated", "weighted")
+_AS_THEY_ARE = ("principals", "schema", "protocol", "n_rows", *_KNOWN, "candidates", "stated",
+                "weighted")  # fmt: skip
 
 
 def types() -> tuple[type, ...]:
     """Return the dataclasses that occur in views."""
-    return LocalData, KnownEntries, Schema, Feature, OneHot, *kinds()
+    return LocalData, KnownEntries, Table, Schema, Feature, OneHot, *kinds()
 
 
 def told(view: View) -> dict[str, Any]:

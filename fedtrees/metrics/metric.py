@@ -29,6 +29,8 @@ from fedtrees.isolation.process import attacks
 from fedtrees.metrics.known_entries import dealt, of_every_row
 
 T = TypeVar("T")
+#: Members, and non-members, that are asked about: 1 in 1,000 needs so many.
+MOST_CANDIDATES = 1000
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,22 @@ class Case:
         attributes = self.threat and Threat.parse(self.threat).attributes
         return self.entries.of_all_rows if attributes and self.entries is not None else None
 
+    @cached_property
+    def candidates(self) -> Candidates | None:
+        """Victims' rows, at most `MOST_CANDIDATES`, among as many others at most, in no order.
+
+        None where nobody but the principals holds whole rows, or there are no others.
+        """
+        mine, others = self.victims_rows, self.others
+        if mine is None or not len(others or ()):
+            return None
+        assert others is not None
+        rng = self.streams.child("candidates", self.threat).rng("membership")
+        some = [t.take(rng.permutation(len(t))[:MOST_CANDIDATES]) for t in (mine, others)]
+        table, n = Table.concat(some), len(some[0])
+        order = rng.permutation(len(table))
+        return Candidates(table.take(order), order < n)
+
     @property
     def victims_rows(self) -> Table | None:
         """Whole rows of everybody but the principals, None where nobody holds such."""
@@ -224,6 +242,17 @@ class Case:
         if self.told_others:
             return self.streams.child("blind", "population").rng("guesses")
         return self.streams.child("blind", self.threat).rng("guesses")
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Rows of which some are the victims'.
+
+    `member`: bool array, shape (n,). Which.
+    """
+
+    table: Table
+    member: NDArray[np.bool_]
 
 
 class Metric(ABC, Generic[T]):

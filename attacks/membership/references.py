@@ -1,0 +1,91 @@
+"""Reference models: the same training on random halves of the candidates."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.schema import Table
+from fedtrees.core.streams import Streams
+from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.losses import Objective
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.sketch import quantile_cuts
+
+#: Half of them have each candidate.
+REFERENCES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class References:
+    """What reference models say of candidates.
+
+    Attributes
+    ----------
+    held : bool array, shape (R, n)
+        Which candidates each was trained on.
+    logit : float64 array, shape (R, n)
+    """
+
+    held: NDArray[np.bool_]
+    logit: NDArray[np.float64]
+
+
+def halves(
+    y: NDArray[np.int64], pairs: int, rng: np.random.Generator
+) -> Iterator[NDArray[np.bool_]]:
+    """Yield complementary halves of rows, of each class alike: of two, one has a given row."""
+    for _ in range(pairs):
+        order = rng.permutation(len(y))
+        place = np.empty(len(y), dtype=np.int64)
+        place[order[np.argsort(y[order], kind="stable")]] = np.arange(len(y))
+        half = place % 2 == 0
+        yield half
+        yield ~half
+
+
+def references(
+    rows: Table, known: Table | None, params: TreeParams, objective: Objective, cuts: Cuts | None,
+    models: int, rng: np.random.Generator,
+) -> References:  # fmt: skip
+    """Boost reference models of candidates; rows known to have been trained on are in each.
+
+    Parameters
+    ----------
+    cuts : Cuts or None
+        The cut points of the model in question; None: quantiles of all these rows.
+    models : int
+        An even number.
+    """
+    every = rows if known is None else Table.concat([rows, known])
+    cuts = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
+    bins, sure = bin_rows(every.X, cuts), np.ones(len(every) - len(rows), dtype=bool)
+    held = np.array([*halves(rows.y, models // 2, rng)])
+
+    def said(half: NDArray[np.bool_]) -> NDArray[np.float64]:
+        used = np.concatenate([half, sure])
+        y = every.y[used]
+        classes = len(np.unique(y)) == max(objective.n_outputs, 2)
+        started = params if classes else replace(params, base_score=0.5)
+        forest = grow_forest(bins.take(used), y, cuts, started, objective, streams=Streams(0))
+        return said_by(forest, rows)
+
+    return References(held, np.array([said(half) for half in held]))
+
+
+def said_by(forest: Forest, rows: Table) -> NDArray[np.float64]:
+    """Return the logit that a boosted forest gives each row's own class, float64, shape (n,)."""
+    return logit_of_own(forest.predict(rows.X), rows.y)
+
+
+def logit_of_own(scores: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the logit of each row's own class, float64, shape (n,).
+
+    `scores`: float64 array, shape (n,) of class 1, or (n, K).
+    """
+    p = scores[np.arange(len(y)), y] if scores.ndim == 2 else np.where(y == 1, scores, 1 - scores)
+    p = np.clip(p, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(p) - np.log1p(-p), dtype=np.float64)

@@ -1,0 +1,80 @@
+"""What messages and models say of single rows: values that they hold, sums that they are in."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.messages.cuts import FeatureSketch
+from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.boosted.forest import Tree
+
+Floats = NDArray[np.float64]
+#: Of a hessian: sums are of float32 in fixed point.
+_ROUNDED = 1e-3
+
+
+def held_thresholds(X: NDArray[np.float32], trees: Sequence[Tree]) -> Floats:
+    """Return how telling the thresholds are that candidates hold, nats, shape (n,).
+
+    A cut point of a sketch is a value that somebody holds. One that few candidates hold tells more:
+    minus the log of their share, summed over the columns of each.
+    """
+    told = np.zeros(len(X))
+    for column in range(X.shape[1]):
+        used = [t.threshold[t.feature == column] for t in trees]
+        values = np.unique(np.concatenate([*used, np.zeros(0, dtype=np.float32)]))
+        x = X[:, column]
+        hit = np.isin(x, values[~np.isnan(values)])
+        _, at, count = np.unique(x, return_inverse=True, return_counts=True)
+        told += np.where(hit, -np.log(count[at.ravel()] / len(x)), 0.0)
+    return told
+
+
+def in_sketch(X: NDArray[np.float32], sketches: Sequence[FeatureSketch]) -> Floats:
+    """Return the share of columns in which one owner's sketch has a candidate's value, (n,)."""
+    best = np.zeros(len(X))
+    for sketch in sketches:
+        ends = sketch.offsets.tolist()
+        held = [
+            np.isin(X[:, c], sketch.points[ends[c] : ends[c + 1]]) | np.isnan(X[:, c])
+            for c in range(X.shape[1])
+        ]
+        best = np.maximum(best, np.mean(held, axis=0))
+    return best
+
+
+def on_path(X: NDArray[np.float32], evidence: Evidence, cuts: Cuts) -> Floats:
+    """Return how far sums of hessians fall short of a candidate's own, (n,): 0 nowhere.
+
+    Every bin of a row, in every node that it passes, has at least its hessian: the shortfall, in
+    parts of it, is summed over bins, nodes and trees.
+    """
+    bins = bin_rows(X, cuts)
+    rows, cell = np.nonzero(bins.codes != bins.missing)
+    cell = cuts.offsets[cell] + bins.codes[rows, cell].astype(np.int64)
+    short, margin = np.zeros(len(X)), np.full(len(X), float(evidence.base_margin))
+    for tree, seen in zip(evidence.trees, evidence.histograms or (), strict=True):
+        p = 1 / (1 + np.exp(-margin))
+        h = np.ones(len(X)) if evidence.constant_hessian else p * (1 - p)
+        passed = passes(X, tree)
+        for node, sums in zip(seen.nodes.tolist(), seen.sums, strict=True):
+            inside = passed[rows, node]
+            at = rows[inside]
+            lack = np.clip(1 - sums[cell[inside], 1] / h[at], 0, 1)
+            short -= np.bincount(at, np.where(lack > _ROUNDED, lack, 0), minlength=len(X))
+        margin += tree.value[np.argmax(passed * (tree.feature < 0), axis=1)]
+    return short
+
+
+def passes(X: NDArray[np.float32], tree: Tree) -> NDArray[np.bool_]:
+    """Return which nodes every row passes, bool, shape (n, nodes)."""
+    passed = np.zeros((len(X), len(tree)), dtype=bool)
+    passed[:, 0] = True
+    for node in np.flatnonzero(tree.feature >= 0):  # parents come before their children
+        x = X[:, tree.feature[node]]
+        goes = np.where(np.isnan(x), tree.default_left[node], x < tree.threshold[node])
+        passed[:, tree.left[node]] = passed[:, node] & goes
+        passed[:, tree.right[node]] = passed[:, node] & ~goes
+    return passed

@@ -1,0 +1,129 @@
+"""Can training rows be told from others by a model file?"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.membership.attack import together
+from fedtrees.attacks.membership.ratios import lira, rmia
+from fedtrees.attacks.membership.references import REFERENCES, references, said_by
+from fedtrees.attacks.membership.structure import held_thresholds
+from fedtrees.audit.audit import Audit
+from fedtrees.audit.disclosure import Check, checks, depth_of, groups_of
+from fedtrees.audit.rows import Columns, read_rows
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Table
+from fedtrees.core.streams import Streams
+from fedtrees.metrics.membership import FEW, FEWER, AtFew, at_few, auc, blind_scores, error_of
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.params import TreeParams
+
+MOST_ROWS = 20_000  # of both files: reference models are trained on half of them
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One test of membership: `few` and `fewer` at 1% and 0.1% false positives."""
+
+    test: str
+    auc: float
+    few: AtFew
+    error: float  # standard error of ``few.tpr``
+    fewer: AtFew
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What a file tells about who was trained on.
+
+    Attributes
+    ----------
+    tests : tuple of TestResult
+        All together first; last a classifier of the rows that never saw the model.
+    above : float64 array, shape (n,)
+        Of each training row, in order: share of other rows that look no less like members.
+    group : int64 array, shape (n,)
+        Training rows that have the same probabilities, itself included.
+    """
+
+    checks: tuple[Check, ...]
+    tests: tuple[TestResult, ...]
+    above: NDArray[np.float64]
+    group: NDArray[np.int64]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the findings as plain JSON types, rows in the order of their file."""
+        rows = zip(self.above.tolist(), self.group.tolist(), strict=True)
+        return {
+            "checks": [asdict(c) for c in self.checks],
+            "tests": [asdict(t) for t in self.tests],
+            "rows": [{"others_above": a, "group": g} for a, g in rows],
+        }
+
+    def lines(self) -> list[str]:
+        """Return the findings as sentences."""
+        said = [f"{_MARK[c.passed]} {c.name}: {c.value:g} ({c.rule})" for c in self.checks]
+        for t in self.tests:
+            f = t.few
+            said.append(
+                f"{t.test}: finds {f.tpr:.1%} ±{t.error:.1%} of the training rows at {f.allowed} "
+                f"of {f.others} others (chance {f.null:.1%}, p {f.chance:.2g}); "
+                f"{t.fewer.tpr:.1%} at {t.fewer.allowed}; AUC {t.auc:.3f}"
+            )
+        return said
+
+
+_MARK = {True: "ok  ", False: "FAIL", None: "?   "}
+
+
+def told(
+    found: Audit, data: str, reserve: str, columns: Columns, seed: int = 0,
+    min_child_weight: float | None = None,
+) -> tuple[Told, Sequence[str]]:  # fmt: skip
+    """Return what a boosted model of classes tells about its training rows, and notes on columns.
+
+    Raises `DataError` if it is another model, files are too large, or cannot be read.
+
+    `data, reserve`: CSV files of the training rows, and of others from the same population.
+    """
+    forest = found.model.forest
+    if not isinstance(forest, Forest) or forest.objective.name == "reg:squarederror":
+        raise DataError(f"{found.model.path.name}: membership is for boosted models of classes")
+    (mine, others), notes = read_rows(found.model, [data, reserve], columns)
+    train, rest = mine.table, others.table
+    if len(train) + len(rest) > MOST_ROWS:
+        raise DataError(f"{data} and {reserve} have more than {MOST_ROWS} rows; give a part")
+    rows, member = Table.concat([train, rest]), np.arange(len(train) + len(rest)) < len(train)
+    params, streams = _params(found, forest, min_child_weight), Streams(seed).child("membership")
+    refs = references(
+        rows, None, params, forest.objective, None, REFERENCES, streams.rng("references")
+    )
+    logit = said_by(forest, rows)
+    scores = {"thresholds": held_thresholds(rows.X, forest.trees),
+              "lira": lira(logit, refs), "rmia": rmia(logit, refs)}  # fmt: skip
+    scores = {"together": together(scores), **scores, "rows alone": blind_scores(rows, member)}
+    rng = streams.rng("errors")
+    tests = tuple(
+        TestResult(name, auc(s, member), at_few(s, member, FEW), error_of(s, member, FEW, rng),
+                   at_few(s, member, FEWER))
+        for name, s in scores.items()
+    )  # fmt: skip
+    first, at = scores["together"], groups_of(forest.predict(train.X))
+    below = np.searchsorted(np.sort(first[~member]), first[member], side="left")
+    done = checks(forest, train, rest, min_child_weight)
+    return Told(tuple(done), tests, 1 - below / len(rest), np.bincount(at)[at]), notes
+
+
+def _params(found: Audit, forest: Forest, min_child_weight: float | None) -> TreeParams:
+    """Return how it was likely trained: what its file shows, and XGBoost's defaults."""
+    s, default = found.settings, TreeParams()
+    return TreeParams(
+        trees=max(len(forest.trees) // forest.objective.n_outputs, 1),
+        max_depth=max(1, *map(depth_of, forest.trees)),
+        learning_rate=default.learning_rate if s is None else min(s.learning_rate, 1.0),
+        reg_lambda=default.reg_lambda if s is None else s.reg_lambda,
+        min_child_weight=default.min_child_weight if min_child_weight is None else min_child_weight,
+    )

@@ -1,0 +1,1 @@
+"""Ceilings: what no attack can exceed, exact on tables small enough to enumerate."""

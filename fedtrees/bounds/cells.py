@@ -1,0 +1,73 @@
+"""One line of `fedtrees bound`: a protocol, a defense and a threat on enumerated tables."""
+
+from collections.abc import Iterator, Sequence
+from inspect import signature
+from typing import Any
+
+from fedtrees.bounds.attacked import attacked, submitted
+from fedtrees.bounds.ceiling import ceiling, pooled, splits
+from fedtrees.bounds.tables import TinyTables
+from fedtrees.bounds.views import Tiny, Views, views
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import FedtreesError
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Composed, Spec
+
+#: Few trees tell most that there is to tell of so few rows; leaves may be of one row, and a start
+#: that is nobody's mean lets tables of one class be trained on.
+SMALL: dict[str, Any] = {"trees": 3, "max_depth": 2, "min_child_weight": 0.0, "base_score": 0.5}
+#: What is enumerated unless something is named.
+USUAL = (
+    ("fedtree-hist", ("none", "split-only", "leaf-rounding[decimals=1]", "secure-sum",
+                      "secure-sum+public-cuts",
+                      "secure-sum+public-cuts+hist-rounding[step=1]")),
+    ("nvflare-hist", ("none",)),
+    ("flower-bagging", ("none",)),
+    ("flower-cyclic", ("none",)),
+)  # fmt: skip
+
+
+def tiny(tables: TinyTables, protocol: Spec, defense: Composed, seed: int = 0) -> Tiny:
+    """Construct what is trained, small where the protocol's parameters do not say otherwise."""
+    known = signature(register.get("protocol", protocol.name)).parameters
+    few = {name: value for name, value in SMALL.items() if name in known}
+    made = register.make("protocol", Spec(protocol.name, {**few, **protocol.params}))
+    parts = tuple(register.make("defense", part) for part in defense.parts)
+    return Tiny(tables, made, Composition(parts), seed)
+
+
+def lines(
+    tables: TinyTables, protocol: Spec, defense: Composed, threats: Sequence[str],
+    attacks: Sequence[Spec] = (), draws: int = 100, seed: int = 0,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Yield the figures of every threat; one line with ``why`` where there is no ceiling.
+
+    ``told_apart`` and ``alike`` are of `splits`, where a defense lets through sums alone.
+    """
+    named = {"protocol": str(protocol), "defense": str(defense)}
+    try:
+        made = tiny(tables, protocol, defense, seed)
+        found = views(made, threats or [*dict.fromkeys(made.roles.values())])
+    except FedtreesError as err:
+        yield {**named, "why": str(err)}
+        return
+    for seen in found:
+        yield {**named, **_line(made, seen, attacks, draws)}
+
+
+def _line(made: Tiny, seen: Views, attacks: Sequence[Spec], draws: int) -> dict[str, Any]:
+    top = ceiling(made.tables, seen)
+    line: dict[str, Any] = {
+        "threat": seen.threat, "rows": top.rows, "blind": top.blind, "ceiling": top.ceiling,
+        "tables": len(seen.of), "views": top.views, "refused": int(seen.refused.sum()),
+    }  # fmt: skip
+    summed = any("summed" in part.acts_through for part in made.defense.parts)
+    if summed and not {*seen.principals} & {*made.protocol.holder_names(len(made.tables.rows))}:
+        line["alike"], line["told_apart"] = splits(seen, pooled(made.tables))
+    scored = {str(a): attacked(made, seen, submitted(a), draws) for a in attacks}
+    if scored:
+        best = max(scored, key=lambda name: scored[name].score)
+        got = scored[best]
+        line |= {"attack": best, "score": got.score, "error": got.error, "pure": got.pure,
+                 "share": top.share(got.score)}  # fmt: skip
+    return line

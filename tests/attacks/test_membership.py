@@ -1,0 +1,168 @@
+"""Membership inference: members are told from others where they are, and from nothing nowhere."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from fedtrees.attacks.membership.attack import MembershipInference, together
+from fedtrees.attacks.membership.ratios import lira, rmia
+from fedtrees.attacks.membership.references import halves, references, said_by
+from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.evaluate import make_defense, score_guess, told_candidates
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.guess import Guess, Membership, Records
+from fedtrees.core.local_data import over_clients
+from fedtrees.core.schema import Table
+from fedtrees.core.specs import parse_one
+from fedtrees.core.streams import Streams
+from fedtrees.metrics.membership import MembershipMetric, at_few, auc, blind_scores
+from fedtrees.metrics.metric import Case
+from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.views import view_of
+from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted.losses import LOGISTIC
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.sketch import quantile_cuts
+
+
+@cache
+def world(defense="none", who="server"):
+    """Train on half of a table of 240 rows; return the view with candidates, and the case."""
+    table, schema = sample_table()
+    mine, others = table.take(np.arange(120)), table.take(np.arange(120, 240))
+    held = over_clients([mine.take(np.arange(k, 120, 2)) for k in range(2)])
+    protocol = FedTreeHist(trees=4, max_depth=3, max_bin=256)
+    run = train(protocol, held, schema, defense=make_defense(parse_one(defense)), seed=1)
+    roles = {**run.transcript.roles, "public": "public"}
+    case = Case(held, roles, (who,), schema, Streams(0), who, others=others)
+    return told_candidates("membership", view_of(run, (who,), held), case), case
+
+
+def scored(view):
+    guess = MembershipInference(models=4).run(view, np.random.default_rng(0))
+    return {claim.test: claim.score for claim in guess.claims}
+
+
+def test_candidates_are_the_victims_among_others_in_no_order():
+    view, case = world()
+    member = case.candidates.member
+    assert (member.sum(), (~member).sum()) == (120, 120)
+    assert 0 < member[:60].sum() < 60
+    mine = {row.tobytes() for row in case.victims_rows.X}
+    assert [row.tobytes() in mine for row in view.candidates.X] == member.tolist()
+
+
+def test_candidates_are_told_to_who_claims_membership_and_nothing_else():
+    view, case = world()
+    bare = replace(view, candidates=None)
+    assert told_candidates("joint", bare, case).candidates is None
+    assert told_candidates("membership", bare, case).candidates is not None
+    rows = Guess((Records(case.candidates.table),))
+    with pytest.raises(ProtocolError, match="Membership alone"):
+        list(score_guess("membership", rows, case, None))
+    assert MembershipInference().run(bare, np.random.default_rng(0)).claims == ()
+
+
+def test_a_sketch_holds_all_members_and_hardly_anybody_else():
+    view, case = world()
+    found, member = scored(view), case.candidates.member
+    assert (found["sketch"][member] == 1).all()
+    assert (found["sketch"][~member] < 1).all()
+    assert at_few(found["together"], member, 0.01).tpr == 1
+
+
+@pytest.mark.parametrize("defense", ["none", "secure-sum", "secure-sum+public-cuts"])
+def test_sums_on_a_members_path_have_room_for_it(defense):
+    view, case = world(defense)
+    short, member = scored(view)["path"], case.candidates.member
+    assert (short[member] == 0).all()
+    assert auc(short, member) > 0.6
+
+
+def test_public_cut_points_are_nobodys_values():
+    view, case = world("none", "public")
+    assert auc(scored(view)["thresholds"], case.candidates.member) > 0.5
+    view, _ = world("public-cuts", "public")
+    assert (scored(view)["thresholds"] < -np.log(0.2)).all()  # codes, which many rows have
+
+
+def test_of_two_references_one_has_a_row_and_classes_are_even():
+    y = np.arange(21) % 3
+    found = [*halves(y, 2, np.random.default_rng(0))]
+    for one, other in (found[:2], found[2:]):
+        assert (one ^ other).all()
+        assert abs(int(one.sum()) - int(other.sum())) <= 1
+        assert np.ptp(np.bincount(y[one])) <= 2
+    assert (found[0] != found[2]).any()
+
+
+def memorised(seed, told):
+    """Boost random labels to the last row; return scores of rows that were told and were not."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.normal(size=(160, 4)).astype(np.float32), rng.integers(0, 2, 160)
+    member = rng.permutation(160) < 80
+    params = TreeParams(trees=15, max_depth=8, min_child_weight=0.0, max_bin=256)
+    used = member if told else np.zeros(160, bool)
+    rest = Table(rng.normal(size=(80, 4)).astype(np.float32), rng.integers(0, 2, 80))
+    mine = Table(X, y).take(used) if told else rest
+    cuts = quantile_cuts(mine.X, 256)
+    model = grow_forest(mine.X, mine.y, cuts, params, LOGISTIC)
+    refs = references(Table(X, y), None, params, LOGISTIC, None, 8, rng)
+    logit = said_by(model, Table(X, y))
+    return {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}, member
+
+
+def test_memorised_rows_are_found_and_strangers_are_not():
+    for ratio in ("lira", "rmia"):
+        found, member = memorised(0, told=True)
+        assert auc(found[ratio], member) > 0.8  # positive control
+    strangers = [memorised(seed, told=False) for seed in range(3)]
+    for ratio in ("lira", "rmia"):
+        mean = np.mean([auc(found[ratio], member) for found, member in strangers])
+        assert abs(mean - 0.5) < 4 * 0.046 / np.sqrt(3)  # sd of an AUC of 80 and 80: .046
+
+
+def test_chance_at_a_drawn_threshold_is_more_than_the_false_positive_rate():
+    rng, member = np.random.default_rng(0), np.arange(180) < 80
+    got = [at_few(rng.random(180), member, 0.01) for _ in range(400)]
+    assert got[0].null == pytest.approx(2 / 101)
+    sd = np.std([g.tpr for g in got]) / 20
+    assert abs(np.mean([g.tpr for g in got]) - got[0].null) < 5 * sd
+    assert np.mean([g.chance <= 0.05 for g in got]) < 0.09
+    assert at_few(np.zeros(180), member, 0.01).tpr == 0  # ties are not above
+
+
+def test_auc_is_the_share_of_pairs():
+    rng = np.random.default_rng(1)
+    score, member = rng.integers(0, 5, 40), np.arange(40) < 15
+    a, b = score[member][:, None], score[~member]
+    assert auc(score.astype(float), member) == pytest.approx(((a > b) + 0.5 * (a == b)).mean())
+
+
+def test_rows_that_differ_by_themselves_are_the_blind_baseline():
+    _, case = world()
+    truth = case.candidates
+    assert abs(auc(blind_scores(truth.table, truth.member), truth.member) - 0.5) < 0.15
+    moved = replace(truth.table, X=truth.table.X + 9 * truth.member[:, None].astype(np.float32))
+    line = MembershipMetric().line(case, replace(truth, table=moved), {})
+    assert line["members_auc"] > 0.95
+    assert line["members_1pct"] > 0.5
+
+
+def test_all_tests_are_scored_beside_the_attacks_own():
+    _, case = world()
+    member = case.candidates.member
+    claims = [Membership("together", member.astype(float)), Membership("noise", np.zeros(240))]
+    found = {s.name: s.value for s in MembershipMetric().score(claims, case.candidates)}
+    assert (found["members_1pct"], found["members_01pct"], found["members_auc"]) == (1, 1, 1)
+    assert found["members_1pct_of noise"] == 0
+    assert found["members_auc_of noise"] == 0.5
+    assert MembershipMetric().refuses([Membership("a", np.zeros(3))], case)
+
+
+def test_what_is_sure_comes_first():
+    score = together({"sketch": np.array([0.9, 1.0]), "rmia": np.array([9.0, -9.0])})
+    assert score[1] > score[0]

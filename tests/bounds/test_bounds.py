@@ -1,0 +1,127 @@
+"""Ceilings over enumerated tables: attained, and broken protocols and attacks caught."""
+
+import sys
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pytest
+
+from fedtrees.bounds.attacked import attacked
+from fedtrees.bounds.ceiling import best_of, ceiling, equal_views, pooled, splits
+from fedtrees.bounds.cells import tiny
+from fedtrees.bounds.tables import TinyTables
+from fedtrees.bounds.views import Views, views
+from fedtrees.core.errors import UsageError
+from fedtrees.core.messages import Message
+from fedtrees.core.party import handles
+from fedtrees.core.specs import Spec, parse_one
+from fedtrees.messages.boosting import Histogram, HistogramRequest
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histograms import HistogramClient
+
+FEW = TinyTables(columns=1, rows=(1, 1))
+
+
+def made(defense, protocol="fedtree-hist", tables=FEW):
+    return tiny(tables, Spec(protocol, {"trees": 2, "max_depth": 1}), parse_one(defense))
+
+
+@pytest.fixture(scope="module")
+def summed():
+    """A server's views of secure sums over public cut points."""
+    (found,) = views(made("secure-sum+public-cuts"), ["server"])
+    return found
+
+
+def test_probabilities_of_all_tables_add_up():
+    for tables in (FEW, TinyTables()):
+        assert tables.weight.sum() == pytest.approx(1, abs=1e-12)
+    rows = np.einsum("t,tcv->v", FEW.weight, FEW.counts)
+    assert rows == pytest.approx(2 * FEW.prior)
+
+
+def test_ceiling_is_the_best_of_all_that_can_be_submitted():
+    rng = np.random.default_rng(0)
+    at, victims = rng.integers(0, 5, len(FEW.held)), FEW.victims(())
+    every = [np.bincount(c, minlength=4) for c in combinations_with_replacement(range(4), 2)]
+    for view, best in enumerate(best_of(FEW, victims, at)):
+        of = at == view
+        right = [FEW.weight[of] @ np.minimum(victims[of], s).sum(axis=1) for s in every]
+        assert best == pytest.approx(max(right), abs=1e-12)
+
+
+def test_who_sees_nothing_but_its_rows_has_no_more_than_blind():
+    _, own = np.unique(FEW.counts[:, 1], axis=0, return_inverse=True)
+    nothing = Views("client", ("client-1",), own.ravel(), np.zeros(len(own), bool))
+    top = ceiling(FEW, nothing)
+    assert top.ceiling == pytest.approx(top.blind, abs=1e-12)
+    assert top.share(top.blind) is None
+
+
+def test_sums_over_public_cut_points_tell_pooled_tables_alone(summed):
+    alike, apart = splits(summed, pooled(FEW))
+    assert (alike, apart) == (10, 0)
+    top = ceiling(FEW, summed)
+    assert top.blind < top.ceiling <= 2 + 1e-12
+
+
+def test_a_sketch_undoes_the_sum():
+    (found,) = views(made("secure-sum"), ["server"])
+    assert splits(found, pooled(FEW))[1] > 0
+
+
+def test_masks_tell_what_an_ideal_sum_tells(summed):
+    some = range(8)  # among them the same two rows either way round
+    (masked,) = views(made("masking[mode=ideal]+public-cuts"), ["server"], some)
+    same = replace(summed, of=np.unique(summed.of[some], return_inverse=True)[1])
+    assert equal_views(masked, same)
+    (bare,) = views(made("public-cuts"), ["server"], some)
+    assert not equal_views(bare, same)
+
+
+def test_noise_has_no_ceiling_from_one_seed():
+    with pytest.raises(UsageError, match="random draws"):
+        views(made("laplace-hist[epsilon=1]"), ["server"])
+
+
+class MarkingClient(HistogramClient):
+    """One client writes its rows of class 1 where no sum of gradients reaches."""
+
+    @handles(HistogramRequest)
+    def histogram(self, message: HistogramRequest) -> Message:
+        sent = super().histogram(message)
+        mark = int(self.data.y.sum()) << 40 if self.name == "client-0" else 0
+        return replace(sent, sums=sent.sums + mark)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marking(FedTreeHist):
+    """A protocol that leaks through its secure sum."""
+
+    client = MarkingClient
+
+
+def test_a_leaking_protocol_is_caught():
+    honest = made("secure-sum+public-cuts")
+    (found,) = views(replace(honest, protocol=Marking(**vars(honest.protocol))), ["server"])
+    assert splits(found, pooled(FEW))[1] > 0
+    assert Histogram in Marking.says
+
+
+def test_an_attack_that_knows_more_than_its_view_is_caught():
+    cell = made("secure-sum+public-cuts")
+    (seen,) = views(cell, ["public"])
+    top = ceiling(FEW, seen)
+
+    def honest(view):
+        return None
+
+    def cheating(view):
+        at = int(sys._getframe(1).f_locals["t"])  # the harness's own frame
+        return FEW.table_of([v for part in FEW.held[at] for v in part])
+
+    blind, cheat = (attacked(cell, seen, submits, draws=25) for submits in (honest, cheating))
+    assert blind.pure
+    assert blind.score <= top.ceiling
+    assert not cheat.pure
