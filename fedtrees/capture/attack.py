@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.bench.evaluate import score_guess
+from fedtrees.bench.evaluate import BlindLine, score_guess
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.training import SERVER
@@ -18,7 +18,7 @@ from fedtrees.core.attack import contenders
 from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, FedtreesError, UsageError, did_you_mean
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
@@ -31,7 +31,7 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RowGradients,
 )
-from fedtrees.metrics.metric import Case
+from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.horizontal.nvflare_hist import AllReduceClient
 
 #: Whoever sees all that crosses, and is no party.
@@ -191,8 +191,8 @@ def _said(guess: Guess) -> str:
 
 def _scores(
     name: str, guess: Guess, view: View, truth: Mapping[str, Table]
-) -> dict[str, float | None]:
-    """Return scores against the rows of all others, nothing where some are not given."""
+) -> dict[str, tuple[float, float | None]]:
+    """Return scores and blind baselines against the rows of all others; none if some lack."""
     others = set(view.roles) - {SERVER, *view.principals}
     if not others <= set(truth):
         return {}
@@ -203,8 +203,30 @@ def _scores(
     case = Case(
         held, dict(view.roles), view.principals, view.schema, Streams(0), AllReduceClient.role
     )
-    rows = score_guess(name, guess, case, None)
-    return {str(r["metric"]): r["value"] for r in rows if "part" not in r or not r["part"]}
+    rows = score_guess(name, guess, case, _blind(guess, case))
+    main = {key for kind in _kinds(guess) for m in metrics_of(kind) for key in m.main}
+    return {
+        str(r["metric"]): (r["value"], r["blind"])
+        for r in rows
+        if r["metric"] in main and r["value"] is not None and not r.get("part")
+    }
+
+
+def _kinds(guess: Guess) -> set[type[Claim]]:
+    return {type(claim) for claim in guess.claims}
+
+
+def _blind(guess: Guess, case: Case) -> BlindLine:
+    """Return what the same party scores that saw nothing, by the metrics of what is guessed."""
+    found: dict[str, float] = {}
+    for metric in {m.name: m for kind in _kinds(guess) for m in metrics_of(kind)}.values():
+        truth = metric.truth(case) if metric.before_training else None
+        if truth is not None:
+            guesses = metric.blind(case, truth).items()
+            scored = {n: metric.score(claims, truth) for n, claims in guesses}
+            best = metric.best_of(scored).items()
+            found |= {n: b.value for n, b in best if b.value is not None}
+    return BlindLine(found, {}, {})
 
 
 def _notes(decoded: Decoded, truth: Mapping[str, Table], who: str) -> Iterator[str]:

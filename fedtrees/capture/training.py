@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.capture.operations import CutOff, OtherOperation, Reduced, worker
+from fedtrees.capture.operations import CutOff, Hop, OtherOperation, Reduced, worker
 from fedtrees.capture.records import Record
 from fedtrees.core.messages import Message
 from fedtrees.messages.captured import (
     ColumnSizes,
+    EvaluationSums,
     GradientTotals,
     HistogramSegment,
     Intercept,
@@ -30,9 +31,10 @@ from fedtrees.messages.captured import (
 )
 
 SERVER = "server"
+_LEAST = 1e-12  # of a weight: whole numbers that are read as others are less
 _INTERCEPT = re.compile(rb"base_score[^\[]{1,20}\[([-+0-9.Ee]{1,30})\]")
 _ENTRY = 4  # float32 of a sketch's entry: least rank, greatest rank, weight, value
-_MOST_COLUMNS, _MOST_ROWS = 1 << 20, 1 << 40
+_MOST_COLUMNS, _MOST_ROWS, _MOST_TABLES = 1 << 20, 1 << 40, 64
 #: Histograms of a level: of every pair of children one node's, the other's follows.
 _MOST_NODES = 1 << 10
 Told = tuple[int, tuple[int, ...], Message, str]
@@ -110,8 +112,7 @@ class Training:
                     told = self._level(tree, level)
                 except OtherOperation:
                     level -= 1
-                    self._metric()
-                    told = []
+                    told = self._metric(tree)
             yield from told
 
     def _others(self, rank: int) -> tuple[int, ...]:
@@ -135,14 +136,27 @@ class Training:
         self._columns = d = self._same("<u8")
         if not 0 < d <= _MOST_COLUMNS:
             raise OtherOperation(f"{d} columns")
-        ring.reduce(w, "<i4")
-        if self._same("<u4") != d:
-            raise OtherOperation("another number of columns")
+        self._tables()
         yield from self._start()
         self._seed()
         ring.reduce(w * (d + 1), "<u8")
         ring.reduce(int(ring.reduce(w + 1, "<u8").total.sum()), "<f4")  # categories
         yield from self._sketches(ring.reduce(d, "<u8"))
+
+    def _tables(self) -> None:
+        """Pass over what every table begins with, up to the number of columns of the model."""
+        for _ in range(_MOST_TABLES):
+            with suppress(OtherOperation), self._ring.trying():
+                if self._same("<u4") == self._columns:
+                    return
+                raise OtherOperation("not yet")
+            try:
+                with self._ring.trying():
+                    if self._same("<u8") != self._columns:
+                        raise OtherOperation("another number of columns")
+            except OtherOperation:
+                self._ring.reduce(self._world, "<i4")
+        raise OtherOperation("no number of columns")
 
     def _seed(self) -> None:
         """Read the seed of column samples and, once more, the number of columns."""
@@ -223,8 +237,7 @@ class Training:
             why = "sums over the root of a tree"
             for hop in sums.hops:
                 if len(hop.numbers) == 2:
-                    whose = ",".join(map(worker, hop.members))
-                    totals = GradientTotals(tree, hop.numbers, whose)
+                    totals = GradientTotals(tree, hop.numbers, self._whose(hop))
                     told.append((hop.sender, hop.receivers, totals, why))
             if len(sums.hops[0].numbers) < 2:  # two workers: each adds to one of both sums
                 whole = GradientTotals(tree, sums.total, ",".join(map(worker, self._everybody)))
@@ -285,17 +298,39 @@ class Training:
 
     def _segments(self, found: Reduced, tree: int, level: int, nodes: int) -> Iterator[Told]:
         for hop in found.hops:
-            names = ",".join(map(worker, hop.members))
-            message = HistogramSegment(tree, level, nodes, hop.first, hop.numbers, names)
+            whose = self._whose(hop)
+            message = HistogramSegment(tree, level, nodes, hop.first, hop.numbers, whose)
             why = "summed histogram" if len(hop.members) == self._world else "histogram on its way"
             yield hop.sender, hop.receivers, message, why
 
-    def _metric(self) -> None:
-        """Pass over a loss and the rows that it is over."""
-        with self._ring.trying():
-            loss, rows = self._ring.reduce(2, "<f8").total
-            if not np.isfinite(loss) or rows != np.floor(rows) or rows <= 0:
-                raise OtherOperation("an operation that is not known, or was cut off")
+    def _metric(self, round: int) -> list[Told]:
+        """Read the sums that a metric is made of; pass over what else an evaluation says.
+
+        That is, of an AUC, how many rows there are, and values of metrics, on which all agree.
+        """
+        ring = self._ring
+        with suppress(OtherOperation), ring.trying():
+            value, _ = self._number("<f8")
+            if not np.isfinite(value[0]) or (value != value[0]).any():
+                raise OtherOperation("no value that all agree on")
+            return []
+        with suppress(OtherOperation), ring.trying():
+            sums = ring.reduce(2, "<f8")
+            if not np.isfinite(sums.total).all() or sums.total[1] < _LEAST:
+                raise OtherOperation("no sums of a metric")
+            return [
+                (h.sender, h.receivers, EvaluationSums(round, h.numbers, self._whose(h)), "metric")
+                for h in sums.hops
+                if len(h.numbers) == 2
+            ]
+        with suppress(OtherOperation), ring.trying():
+            if (ring.reduce(2, "<u8").total <= _MOST_ROWS).all():
+                return []
+            raise OtherOperation("no numbers of rows")
+        raise OtherOperation("an operation that is not known, or was cut off")
+
+    def _whose(self, hop: Hop) -> str:
+        return ",".join(map(worker, hop.members))
 
 
 def sketch_of(entries: NDArray[np.float32], scan: NDArray[np.int64]) -> RankedSketch:

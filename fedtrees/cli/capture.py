@@ -93,7 +93,16 @@ def _print(told: dict[str, Any]) -> None:
     rows = [[str(row.get(c, "")) for c in columns] for row in told["readings"]]
     out.print(text_table("what it tells", columns, rows, box=None, pad_edge=False))
     if told["attacks"]:
-        rows = [(row["attack"], row["said"]) for row in told["attacks"]]
-        out.print(text_table("attacks", ("attack", ""), rows, box=None, pad_edge=False))
+        rows = [[row["attack"], row["said"], _scored(row)] for row in told["attacks"]]
+        columns = ("attack", "", "score (blind)")
+        out.print(text_table("attacks", columns, rows, box=None, pad_edge=False))
     for note in told["notes"]:
         out.print(note, markup=False)
+
+
+def _scored(row: dict[str, Any]) -> str:
+    scores = row.get("scores", {}).items()
+    return ", ".join(
+        f"{name} {value:.3g}" + ("" if blind is None else f" ({blind:.3g})")
+        for name, (value, blind) in scores
+    )

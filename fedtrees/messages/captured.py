@@ -76,6 +76,21 @@ class GradientTotals(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class EvaluationSums(Message):
+    """Two sums that a metric of a round is made of, float64, shape (2,).
+
+    Of a loss its sum and the weight of the rows; of an AUC the area and positives x negatives.
+
+    `parties`: Whose rows they are over, joined by commas.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
+    round: int
+    sums: NDArray[np.float64]
+    parties: str
+
+
+@dataclass(frozen=True, eq=False)
 class HistogramSegment(Message):
     """A run of the numbers of a gradient histogram, summed over some parties.
 

@@ -40,7 +40,10 @@ def drawn(rng):
     }
     if rng.random() < 0.3:
         params["base_score"] = 0.5
-    return np.split(rows, np.cumsum(sizes)[:-1]), params, int(rng.integers(1, 4))
+    trees, params["watched"] = int(rng.integers(1, 4)), bool(rng.integers(2))
+    if params["objective"] == "binary:logistic":
+        params["eval_metric"] = str(rng.choice(["logloss", "auc", "error"]))
+    return np.split(rows, np.cumsum(sizes)[:-1]), params, trees
 
 
 def captured(parts, over, params, trees, path):
@@ -105,6 +108,8 @@ def main():
                 whole += not told["bytes_left"]
                 total += told
         print(f"{over}: {asked.runs} runs, {whole} decoded whole; {dict(total)}", flush=True)
+        if total["wrong"] or whole < asked.runs:
+            raise SystemExit(4)
 
 
 if __name__ == "__main__":

@@ -57,11 +57,13 @@ def work(
     how: dict[str, Any], rows: NDArray[np.float32], params: dict[str, Any], trees: int
 ) -> None:
     """Train as one worker; where columns are dealt, the first alone has labels."""
-    vertical = params.pop("vertical", False)
+    vertical, watched = params.pop("vertical", False), params.pop("watched", False)
     with xgb.collective.CommunicatorContext(**how):
         y = None if vertical and xgb.collective.get_rank() else rows[:, -1]
         data = xgb.DMatrix(rows[:, :-1], y, nthread=1, data_split_mode=int(vertical))
-        xgb.train({"nthread": 1, "tree_method": "hist", **params}, data, trees)
+        half = xgb.DMatrix(rows[::2, :-1], rows[::2, -1], nthread=1) if watched else data
+        watch = {"evals": [(data, "all"), (half, "half")] * watched, "verbose_eval": False}
+        xgb.train({"nthread": 1, "tree_method": "hist", **params}, data, trees, **watch)
 
 
 def serve(workers: int, port: int) -> None:

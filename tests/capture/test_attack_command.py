@@ -1,0 +1,74 @@
+"""`fedtrees attack` on recorded captures, and `fedtrees capture` on runs of today's XGBoost."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import xgboost
+from captures import HERE, capture
+
+from fedtrees.cli.main import main
+
+CAMPAIGN = Path(__file__).parent / "campaign.py"
+
+
+def told(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        main(["attack", *map(str, words)])
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+
+def test_promises_come_first_and_what_is_certain_is_right(tmp_path, capsys):
+    path = capture("ring3", tmp_path)
+    truth = [w for k in (1, 2) for w in ("--truth", HERE / "ring3" / f"worker-{k}.csv")]
+    code, out, _ = told(capsys, path, "--as", "worker-0", "--format", "json", *truth)
+    found = json.loads(out)
+    assert not code
+    assert list(found).index("promises") < list(found).index("readings")
+    assert any("in plain text" in line for line in found["promises"])
+    assert found["readings"]
+    assert all((r["certain"], r["wrong"]) == ("yes", 0) for r in found["readings"])
+    (attack,) = found["attacks"]
+    assert attack["attack"] == "sketch-reading"
+    value, blind = attack["scores"]["column_values"]
+    assert value == 1.0 > blind
+
+
+def test_without_truth_nothing_is_scored(tmp_path, capsys):
+    code, out, _ = told(capsys, capture("columns3", tmp_path), "--as", "worker-1")
+    assert not code
+    assert out.index("what was promised and is not so") < out.index("what it tells")
+    assert "gradients of all 40 rows cross" in out
+    assert "give --truth PARTY=FILE" in out
+    assert "wrong" not in out
+
+
+def test_strangers_and_other_files_are_refused_in_a_line(tmp_path, capsys):
+    path = capture("ring2", tmp_path)
+    code, _, err = told(capsys, path, "--as", "worker-7")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no party 'worker-7'" in err
+    code, _, err = told(capsys, HERE / "ring2" / "worker-0.csv")
+    assert (code, err.count("\n")) == (5, 1)
+    assert "is no capture" in err
+
+
+@pytest.mark.parametrize("over", ["rabit", "xgboost"])
+def test_a_run_of_today_is_captured_and_read_without_error(over):
+    if over == "xgboost" and not xgboost.build_info().get("USE_FEDERATED"):
+        pytest.skip(f"xgboost {xgboost.__version__} is built without its federated plugin")
+    command = [sys.executable, str(CAMPAIGN), "--runs", "1", "--seed", "104", "--over", over]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{over}: 1 runs, 1 decoded whole" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over", ["rabit", "xgboost"])
+def test_nothing_certain_is_wrong_over_random_runs(over):
+    command = [sys.executable, str(CAMPAIGN), "--runs", "50", "--seed", "100", "--over", over]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
