@@ -203,40 +203,59 @@ def _with_labels(
     who: Sequence[str],
 ) -> list[Reading]:
     """Read labels off bins that one value alone is in."""
-    values = _bins(sketches)
-    if values is None:
-        return []
-    found = []
-    for name, numbers in own.items():
-        if name in who or name not in sketches or len(numbers) != 2 * len(values):
-            continue
-        told = counts(numbers, start)
-        held = np.array([_rows_of(sketches[name], f, value) for f, value in values])
-        seen = ~np.isnan(numbers.reshape(-1, 2)).any(axis=1)
-        if (told[seen, 0] != held[seen]).any():  # of another loss, or of a sample of the rows
-            continue
-        facts = [
-            (f, value, rows, positives)
-            for (f, value), (rows, positives) in zip(values, told.tolist(), strict=True)
-            if rows > 0
-        ]
-        if facts:
-            found.append(Reading("values with the labels of their rows", name, tuple(facts), True))
-    return found
+    others = {name: n for name, n in own.items() if name not in who and name in sketches}
+    total = max((len(n) // 2 for n in others.values()), default=0)
+    told = {name: counts(n, start) for name, n in others.items() if len(n) == 2 * total}
+    for bins in _bins(sketches, total):
+        alone = np.array([value is not None for _, value in bins])
+        held = {name: np.array([_rows_of(sketches[name], f, v) for f, v in bins]) for name in told}
+        seen = {name: alone & ~np.isnan(others[name].reshape(-1, 2)).any(axis=1) for name in told}
+        if any((told[k][seen[k], 0] != held[k][seen[k]]).any() for k in told):
+            continue  # other bins; or of another loss, or of a sample of the rows
+        found = []
+        for name in told:
+            facts = tuple(
+                (*bins[b], *told[name][b].tolist())
+                for b in np.flatnonzero(seen[name] & (held[name] > 0))
+            )
+            if facts:
+                found.append(Reading("values with the labels of their rows", name, facts, True))
+        return found
+    return []
 
 
-def _bins(sketches: Mapping[str, RankedSketch]) -> list[tuple[int, float]] | None:
-    """Return column and value of every bin, where all values have one of their own."""
-    if not sketches or not all(s.whole.all() for s in sketches.values()):
-        return None
-    found: list[tuple[int, float]] = []
+def _bins(
+    sketches: Mapping[str, RankedSketch], total: int
+) -> Iterator[list[tuple[int, float | None]]]:
+    """Yield what so many bins may be: column, and value where it has the bin for itself.
+
+    Columns with more values than bins are allowed have as many bins, all of them: these with most.
+    """
+    if not sketches or not total or not all(s.whole.all() for s in sketches.values()):
+        return
+    values = []
     for f in range(len(next(iter(sketches.values())).low)):
         every = [s.points[s.offsets[f] : s.offsets[f + 1]] for s in sketches.values()]
-        found += [(f, value) for value in np.unique(np.concatenate(every)).tolist()]
-    return found
+        values.append(np.unique(np.concatenate(every)))
+    sizes = np.array([len(v) for v in values])
+    for shared in range(len(sizes)):
+        largest = set(np.argsort(-sizes, kind="stable")[:shared].tolist())
+        left = total - sum(n for f, n in enumerate(sizes.tolist()) if f not in largest)
+        if left < 0 or (left % shared if shared else left):
+            continue
+        each = left // max(shared, 1)
+        if any(not 0 < each < sizes[f] for f in largest):
+            continue
+        yield [
+            (f, value)
+            for f, own in enumerate(values)
+            for value in ([None] * each if f in largest else own.tolist())
+        ]
 
 
-def _rows_of(sketch: RankedSketch, f: int, value: float) -> int:
+def _rows_of(sketch: RankedSketch, f: int, value: float | None) -> int:
+    if value is None:
+        return 0
     part = slice(sketch.offsets[f], sketch.offsets[f + 1])
     at = np.searchsorted(sketch.points[part], np.float32(value))
     there = at < sketch.offsets[f + 1] - sketch.offsets[f] and sketch.points[part][at] == value

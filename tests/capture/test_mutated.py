@@ -73,7 +73,7 @@ def test_many_damaged_captures(name, tmp_path):
     import time
 
     begun = time.process_time()
-    for seed in range(1, 8):
+    for seed in range(1, 6):
         survives(name, 100, seed, tmp_path)
-    assert time.process_time() - begun < 700
+    assert time.process_time() - begun < 350  # half a second each
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20  # kilobytes

@@ -172,7 +172,8 @@ def test_every_party_draws_the_root_of_its_noise_itself(monkeypatch):
     monkeypatch.setattr("fedtrees.core.streams.secrets.token_bytes", token)
     clients, schema = sample_federation(rows=60)
     defense = make_defense(parse_composed(["laplace-hist[epsilon=4]"])[0])
-    done = base.train(small("nvflare-hist"), over_clients(clients), schema, defense=defense)
+    given = {"defense": defense, "noise_from": "system"}
+    done = base.train(small("nvflare-hist"), over_clients(clients), schema, **given)
     assert len(drawn) == len(done.net.names) + 1  # and one for what happens on the way
 
 
