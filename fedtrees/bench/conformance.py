@@ -17,6 +17,9 @@ from fedtrees.bench.federation import Federation
 from fedtrees.bench.held_values import held_values
 from fedtrees.bench.reach import others_rows
 from fedtrees.bench.stated import Seen, beside_exact, departures, farther_apart, watched
+from fedtrees.bounds.ceiling import pooled, splits
+from fedtrees.bounds.tables import TinyTables
+from fedtrees.bounds.views import Tiny, views
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Channel, Share
 from fedtrees.core.codec import decode, encode
@@ -63,6 +66,8 @@ _SMALL_NETWORK: dict[str, Any] = {"units": 8, "rounds": 8, "lr": 1.0}
 #: Of a protocol that states noise: much is released, and nothing that follows depends on it.
 _RELEASING: dict[str, Any] = {"trees": 40, "learning_rate": 1e-9}
 _RELEASES = 3
+#: One row a client: whatever there is of leaves has room for it.
+_ON_FEW: dict[str, Any] = {"base_score": 0.5, "min_child_weight": 0.0}
 
 
 @dataclass(frozen=True)
@@ -266,7 +271,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         "" if defense.protects else "`protects` is empty: a message that it forgets crosses bare"
     )
     yield Finding("what it protects, it protects somewhere (`at`)", acts, open_)
-    ran, composed = False, Composition((defense,))
+    ran, composed, summed = False, Composition((defense,)), list[Finding]()
     for name in protocols:
         protocol = _made(name)
         if protocol is None or not fit(protocol, composed).ok:
@@ -286,6 +291,9 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         first.predict(sample_table()[0].X)  # some act on answers alone
         yield Finding(f"{name}: it acts on something", bool(first.transcript.acted))
         yield from _states(defense, again, seen, name)
+        if "summed" in defense.acts_through and not summed:
+            summed = [*_sums_alone(defense, protocol)]
+            yield from summed
         if defense.guards:
             yield carries_nothing(f"{name}: ", first, held, defense.guards)
         yield leaves_nothing(f"{name}: ", left)
@@ -318,6 +326,26 @@ def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[
         yield Finding(rule, not farther, farther)
     limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in stated
     yield Finding(f"{name}: it states its limit on leaves (`channels`)", not limits)
+
+
+def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
+    """See that tables of the same rows, whoever holds which, look alike to who opens sums.
+
+    Cut points are public, where they can be: summaries of columns are no sums.
+    """
+    composed = Composition((register.make("defense", Spec("public-cuts")), defense))
+    tables = TinyTables(columns=1, rows=(1, 1))
+    random = bool(protocol.laws(tables.schema))
+    if random or not fit(protocol, composed, data=Data(tables.schema)).ok:
+        return
+    few = {name: value for name, value in _ON_FEW.items() if hasattr(protocol, name)}
+    tiny = Tiny(tables, replace(protocol, **few), composed)  # type: ignore[type-var]
+    opens = next(role for role in tiny.roles.values() if role not in protocol.holders)
+    swapped = [1, 4]  # rows of types 0 and 1, either way round
+    (found,) = views(tiny, [opens], swapped)
+    apart = splits(found, pooled(tables)[swapped])[1]
+    rule = f"{protocol.name}: the sums that it opens tell rows, and not who holds them"
+    yield Finding(rule, not apart)
 
 
 def _fails_closed(

@@ -7,6 +7,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 
+from fedtrees.bench.conformance import _sums_alone
 from fedtrees.bounds.attacked import attacked
 from fedtrees.bounds.ceiling import best_of, ceiling, equal_views, pooled, splits
 from fedtrees.bounds.cells import tiny
@@ -16,7 +17,9 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Message
 from fedtrees.core.party import handles
 from fedtrees.core.specs import Spec, parse_one
+from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.messages.boosting import Histogram, HistogramRequest
+from fedtrees.protocols.horizontal.dp_gbdt import DPGBDT
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.histograms import HistogramClient
 
@@ -107,6 +110,22 @@ def test_a_leaking_protocol_is_caught():
     (found,) = views(replace(honest, protocol=Marking(**vars(honest.protocol))), ["server"])
     assert splits(found, pooled(FEW))[1] > 0
     assert Histogram in Marking.says
+
+
+class Open(SecureSum):
+    """Says that it seals sums, and lets every part cross as it is."""
+
+    def summed(self):
+        return ()
+
+
+def test_check_sees_a_sum_that_is_none():
+    protocol = made("none").protocol
+    (kept,) = _sums_alone(SecureSum(), protocol)
+    (broken,) = _sums_alone(Open(), protocol)
+    assert kept.kept
+    assert not broken.kept
+    assert not [*_sums_alone(SecureSum(), DPGBDT())]  # it adds noise: no view is of the sum alone
 
 
 def test_an_attack_that_knows_more_than_its_view_is_caught():
