@@ -198,7 +198,7 @@ def test_who_holds_the_released_model_has_one_name():
         "fedtrees/bounds/views.py",  # the same, of enumerated tables
         "fedtrees/bench/suite.py",  # may be honest-but-curious
         "fedtrees/report/gaps.py",  # may not have been honest-but-curious
-        "fedtrees/report/findings.py",  # the same
+        "fedtrees/report/adversaries.py",  # the same
         "fedtrees/bench/conformance.py",  # what it is told need not be declared
     }
 
