@@ -32,7 +32,7 @@ from fedtrees.messages.captured import (
     RowGradients,
 )
 from fedtrees.metrics.metric import Case, metrics_of
-from fedtrees.protocols.horizontal.nvflare_hist import AllReduceClient
+from fedtrees.protocols.cut_points import BinningClient
 
 #: Whoever sees all that crosses, and is no party.
 THIRD = "third"
@@ -146,7 +146,7 @@ def _view(kept: list[Record], who: str, parties: list[str]) -> View | None:
     if not sketches:
         return None
     features = tuple(Feature(f"f{k}") for k in range(len(sketches[0].low)))
-    roles = {p: SERVER if p == SERVER else AllReduceClient.role for p in (*parties, who)}
+    roles = {p: SERVER if p == SERVER else BinningClient.role for p in (*parties, who)}
     if who == THIRD:
         roles[who] = THIRD
     return View(
@@ -201,7 +201,7 @@ def _scores(
         held[party] = LocalData.of(table, np.arange(begin, begin + len(table)))
         begin += len(table)
     case = Case(
-        held, dict(view.roles), view.principals, view.schema, Streams(0), AllReduceClient.role
+        held, dict(view.roles), view.principals, view.schema, Streams(0), BinningClient.role
     )
     rows = score_guess(name, guess, case, _blind(guess, case))
     main = {key for kind in _kinds(guess) for m in metrics_of(kind) for key in m.main}
