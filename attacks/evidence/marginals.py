@@ -385,6 +385,13 @@ def reliability(columns: Sequence[Column]) -> float:
     return float(np.mean([c.reliability for c in columns]))
 
 
+def told(view: View, columns: Sequence[Column]) -> float:
+    """Return the mean reliability of columns; of drawn ones, of those that are not categories."""
+    drawn = are_drawn(view)
+    parts = zip(columns, view.schema.features, strict=True)
+    return reliability([c for c, f in parts if not (drawn and f.categories)] or columns)
+
+
 def likely_rows(
     view: View, rng: np.random.Generator, owner: str | None = None, rows: int = 0
 ) -> Table | None:
@@ -400,11 +407,9 @@ def likely_rows(
         return None
     own = Table.empty(view.schema) if view.rows is None else view.rows
     drawn = are_drawn(view)
-    parts = zip(columns, view.schema.features, strict=True)
-    ranks = [c for c, f in parts if not (drawn and f.categories)] or columns
-    if (len(own) or drawn) and reliability(ranks) < LEAST_RELIABLE:
+    if (len(own) or drawn) and told(view, columns) < LEAST_RELIABLE:
         return None
-    most = _rows(columns)
+    most = fullest(columns)
     of = max(most, rows if alone else victims_rows(view))
     n = min(of, max(len(own), MOST_LIKELY_ROWS))
     of = most if drawn else of  # what is drawn stands for fewer rows than there are
@@ -446,7 +451,7 @@ def _not_held_out(view: View, own: int) -> int:
     return round((view.n_rows - own) * (1 - float(view.parameters["validation_fraction"])))
 
 
-def _rows(columns: Sequence[Column]) -> int:
+def fullest(columns: Sequence[Column]) -> int:
     """Return how many rows there are at least."""
     return max((c.present for c in columns), default=0)
 
@@ -467,7 +472,7 @@ def owners_rows(columns: Mapping[str, Sequence[Column]], together: int = 0) -> d
     ``together`` is how many they have in all, if known; each owner's share of the rest is as its
     share of what is told.
     """
-    told = np.array([_rows(parts) for parts in columns.values()], dtype=np.int64)
+    told = np.array([fullest(parts) for parts in columns.values()], dtype=np.int64)
     rest = max(together - int(told.sum()), 0) if told.sum() else 0
     more = np.diff(np.rint(rest * np.cumsum(told) / max(told.sum(), 1)), prepend=0.0)
     return dict(zip(columns, (told + more.astype(np.int64)).tolist(), strict=True))

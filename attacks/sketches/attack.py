@@ -8,9 +8,12 @@ import numpy as np
 
 from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.marginals import (
+    LEAST_RELIABLE,
     Column,
+    are_drawn,
     columns_of,
     filled,
+    fullest,
     label_shares,
     labels_of,
     nearest,
@@ -18,8 +21,8 @@ from fedtrees.attacks.evidence.marginals import (
     pooled,
     ranges_of_owners,
     redraws_of,
-    reliability,
     rows_with,
+    told,
     victims_rows,
 )
 from fedtrees.attacks.evidence.readable import shows
@@ -31,6 +34,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
+from fedtrees.guessing.blind import Draws
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.guessing.wanted import wanted
@@ -96,9 +100,10 @@ class SketchReading(Attack):
         owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))
         y = labels_of(label_shares(view, own), owner, rng)
         tables, redraws = [], redraws_of(own, view.schema, rng)
+        drawn = are_drawn(view)
         for _ in range(self.draws):
             parts = [
-                rows_with(c, n, own, y[owner == k], redraws, rng)
+                rows_with(c, fullest(c) if drawn else n, own, y[owner == k], redraws, rng)
                 for k, (c, n) in enumerate(zip(columns.values(), whole.values(), strict=True))
             ]
             tables.append(Table(np.concatenate([p.X for p in parts]), y))
@@ -111,7 +116,11 @@ class SketchReading(Attack):
         names = tuple(list(sizes)[k] for k in owner) if all(columns) else None
         if all(c.exact for parts in columns.values() for c in parts):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
-        weight = Weight(reliability([c for parts in columns.values() for c in parts]), 1.0)
+        trust = float(np.mean([told(view, parts) for parts in columns.values()]))
+        if drawn and not len(own) and trust < LEAST_RELIABLE:  # declared ranges tell more
+            guess = Draws(None, view.schema, len(y), rng).of("low")[-1]
+            return Records(guess), {"submits_blind": 1.0}
+        weight = Weight(trust, 1.0)
         blind = Blind.of_rows(own, view.schema, rng)
         rows, choice = submitted(Table(X, y), tables, blind, weight, rng)
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
@@ -126,8 +135,8 @@ def _told(columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
 
 def _extremes(view: View) -> Iterator[Claim]:
     """Yield the smallest and largest value of every column, where ranges were told."""
-    for owner, told in ranges_of_owners(view).items():
-        for f, ends in enumerate(zip(told.low, told.high, strict=True)):
+    for owner, ranges in ranges_of_owners(view).items():
+        for f, ends in enumerate(zip(ranges.low, ranges.high, strict=True)):
             values, counts = np.unique(np.array(ends), return_counts=True)
             if np.isfinite(values).all():
                 yield ColumnValues(owner, f, values, np.ones_like(counts), False)
