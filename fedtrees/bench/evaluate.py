@@ -216,9 +216,15 @@ def seen(training: Training, case: Case) -> View:
     return view_of(training, case.principals, case.local_data, *asked, **known)
 
 
+def _is_told(attack: str) -> bool:
+    """Return whether an attack that is registered here is told candidates."""
+    known = attack in register.names("attack")
+    return known and bool(getattr(register.get("attack", attack), "candidates", False))
+
+
 def told_candidates(attack: str, view: View, case: Case) -> View:
     """Return the view with candidates, if an attack says which of them were trained on."""
-    if case.candidates is None or not getattr(register.get("attack", attack), "candidates", False):
+    if case.candidates is None or not _is_told(attack):
         return view
     return replace(view, candidates=case.candidates.table)
 
@@ -243,7 +249,7 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
 
     Raises `ProtocolError` if a claim cannot be compared with anything here.
     """
-    asked = getattr(register.get("attack", attack), "candidates", False)
+    asked = _is_told(attack)
     if asked and any(type(c) is not Membership for c in guess.claims):
         raise ProtocolError(f"attack {attack!r} is told candidates: it claims Membership alone")
     compared = not guess.claims

@@ -35,7 +35,8 @@ def test_the_page_quotes_the_stored_run():
 def test_the_readme_names_what_is_computed():
     found = recommend(TRIALS)
     text = (ROOT / "README.md").read_text()
-    assert f"`{recipes.named(found)}`" in text
+    protocol, _, defense = recipes.named(found).rpartition(" with ")
+    assert f'`-p "{protocol}" -d "{defense}"`' in text
     assert ("none holds" in text) == (found.choice is None)
     assert f"AUC {(found.choice or found.least).price.change.mean:+.3f}" in text
 
