@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.messages.cuts import FeatureSketch
@@ -13,6 +14,7 @@ from fedtrees.trees.boosted.forest import Tree
 Floats = NDArray[np.float64]
 #: Of a hessian: sums are of float32 in fixed point.
 _ROUNDED = 1e-3
+_LEAST = 1e-16  # hessian of a row, as in XGBoost
 
 
 def held_thresholds(X: NDArray[np.float32], trees: Sequence[Tree]) -> Floats:
@@ -56,8 +58,8 @@ def on_path(X: NDArray[np.float32], evidence: Evidence, cuts: Cuts) -> Floats:
     cell = cuts.offsets[cell] + bins.codes[rows, cell].astype(np.int64)
     short, margin = np.zeros(len(X)), np.full(len(X), float(evidence.base_margin))
     for tree, seen in zip(evidence.trees, evidence.histograms or (), strict=True):
-        p = 1 / (1 + np.exp(-margin))
-        h = np.ones(len(X)) if evidence.constant_hessian else p * (1 - p)
+        p = expit(margin)
+        h = np.ones(len(X)) if evidence.constant_hessian else np.maximum(p * (1 - p), _LEAST)
         passed = passes(X, tree)
         for node, sums in zip(seen.nodes.tolist(), seen.sums, strict=True):
             inside = passed[rows, node]
