@@ -385,7 +385,7 @@ def reliability(columns: Sequence[Column]) -> float:
     return float(np.mean([c.reliability for c in columns]))
 
 
-def told(view: View, columns: Sequence[Column]) -> float:
+def ranks_told(view: View, columns: Sequence[Column]) -> float:
     """Return the mean reliability of columns; of drawn ones, of those that are not categories."""
     drawn = are_drawn(view)
     parts = zip(columns, view.schema.features, strict=True)
@@ -407,7 +407,7 @@ def likely_rows(
         return None
     own = Table.empty(view.schema) if view.rows is None else view.rows
     drawn = are_drawn(view)
-    if (len(own) or drawn) and told(view, columns) < LEAST_RELIABLE:
+    if (len(own) or drawn) and ranks_told(view, columns) < LEAST_RELIABLE:
         return None
     most = fullest(columns)
     of = max(most, rows if alone else victims_rows(view))

@@ -20,9 +20,9 @@ from fedtrees.attacks.evidence.marginals import (
     owners_rows,
     pooled,
     ranges_of_owners,
+    ranks_told,
     redraws_of,
     rows_with,
-    told,
     victims_rows,
 )
 from fedtrees.attacks.evidence.readable import shows
@@ -116,7 +116,7 @@ class SketchReading(Attack):
         names = tuple(list(sizes)[k] for k in owner) if all(columns) else None
         if all(c.exact for parts in columns.values() for c in parts):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
-        trust = float(np.mean([told(view, parts) for parts in columns.values()]))
+        trust = float(np.mean([ranks_told(view, parts) for parts in columns.values()]))
         if drawn and not len(own) and trust < LEAST_RELIABLE:  # declared ranges tell more
             guess = Draws(None, view.schema, len(y), rng).of("low")[-1]
             return Records(guess), {"submits_blind": 1.0}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import numpy as np
 
 from fedtrees.capture import columns
 from fedtrees.capture.calls import Call, Calls
-from fedtrees.capture.operations import CutOff, Ended, Hop, OtherOperation, Reduced
+from fedtrees.capture.operations import CutOff, Ended, Hop, OtherOperation, Reader, Reduced
 from fedtrees.capture.records import Record
 from fedtrees.capture.training import decoded, recorded
 from fedtrees.core.errors import DataError
@@ -42,7 +42,7 @@ class Federated:
         self.ended = Ended(left, why) if left else Ended()
 
 
-class Server:
+class Server(Reader):
     """The calls of a server, each a collective operation."""
 
     central = True
@@ -87,16 +87,6 @@ class Server:
             raise OtherOperation(f"a {call.kind}, not a {kind}")
         self._at += 1
         return call
-
-    @contextmanager
-    def trying(self) -> Iterator[None]:
-        """Go back to where it was if what is tried is not there."""
-        before = self._at
-        try:
-            yield
-        except OtherOperation:
-            self._at = before
-            raise
 
     def forget(self) -> None:
         """Drop the calls that were read."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +17,22 @@ class OtherOperation(Exception):
 
 class CutOff(OtherOperation):
     """The bytes end before the operation does."""
+
+
+class Reader:
+    """Reads operations up to some place, `_at`."""
+
+    _at: Any
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """Go back to where it was if what is tried is not there."""
+        before = copy(self._at)
+        try:
+            yield
+        except OtherOperation:
+            self._at = before
+            raise
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,19 +7,18 @@ all-gather and all-reduce as in ``src/collective/allgather.cc`` and ``allreduce.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 
-from fedtrees.capture.operations import CutOff, Hop, OtherOperation, Reduced
+from fedtrees.capture.operations import CutOff, Hop, OtherOperation, Reader, Reduced
 
 #: Bytes at most that one member sends another within one operation.
 MOST_BYTES = 128 << 20
 _MOST_TEXT, _FEW = 4096, 64
 
 
-class Ring:
+class Ring(Reader):
     """The bytes between members, each read up to some place.
 
     Parameters
@@ -36,16 +35,6 @@ class Ring:
         self.world, self._more = world, more
         self.streams = {(i, j): bytearray() for i in range(world) for j in range(world) if i != j}
         self._at = dict.fromkeys(self.streams, 0)
-
-    @contextmanager
-    def trying(self) -> Iterator[None]:
-        """Go back to where it was if what is tried is not there."""
-        before = dict(self._at)
-        try:
-            yield
-        except OtherOperation:
-            self._at = before
-            raise
 
     def forget(self) -> None:
         """Drop the bytes that were read: nothing goes back beyond this place."""

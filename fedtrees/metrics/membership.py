@@ -97,11 +97,15 @@ def blind_scores(table: Table, member: NDArray[np.bool_], folds: int = 5) -> NDA
     from sklearn.linear_model import LogisticRegression
 
     X = np.column_stack([table.X, table.y]).astype(np.float64)
-    X = np.where(np.isnan(X), np.nanmean(X, axis=0), X)
+    there = ~np.isnan(X)
+    mean = np.where(there, X, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    X = np.where(there, X, mean)
     X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-12)
     found, fold = np.zeros(len(X)), np.arange(len(X)) % folds
     for k in range(folds):
         train = fold != k
+        if train.all() or len(set(member[train].tolist())) < 2:  # so few rows tell nothing
+            continue
         fitted = LogisticRegression(max_iter=200).fit(X[train], member[train])
         found[~train] = fitted.decision_function(X[~train])
     return found

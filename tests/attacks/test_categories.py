@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.categories import likely_shares
 from fedtrees.attacks.evidence.marginals import columns_of, likely_rows
+from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.joint.attack import Joint
+from fedtrees.attacks.sketches.attack import SketchReading
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
@@ -90,3 +93,19 @@ def test_rows_with_drawn_columns_are_nearer_than_rows_without():
         guess = Joint(sketches=sketches, steps=20_000).run(view, np.random.default_rng(0))
         ra[sketches] = score_records(guess.all(Records)[0].table, truth, SCHEMA).ra
     assert ra[True] > ra[False] + 0.02
+
+
+def test_drawn_values_tell_no_range_and_with_much_noise_declared_ranges_are_read():
+    view = seen(0.01)
+    evidence = evidence_of(view)
+    assert not evidence.ranges_told
+    basis = Basis.of(evidence, Table.empty(SCHEMA), SCHEMA)
+    assert (basis.prior.low[3], basis.prior.high[3]) == (0, 9)
+    guess = SketchReading().run(view, np.random.default_rng(0))
+    X = guess.all(Records)[0].table.X
+    assert guess.notes["submits_blind"] == 1
+    assert not np.isnan(X).any()
+    assert X[:, 3].min() >= 0
+    assert X[:, 3].max() <= 9
+    told = SketchReading().run(seen(100), np.random.default_rng(0))
+    assert not np.isnan(told.all(Records)[0].table.X).any()

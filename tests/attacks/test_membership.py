@@ -166,3 +166,15 @@ def test_all_tests_are_scored_beside_the_attacks_own():
 def test_what_is_sure_comes_first():
     score = together({"sketch": np.array([0.9, 1.0]), "rmia": np.array([9.0, -9.0])})
     assert score[1] > score[0]
+
+
+def test_a_classifier_of_rows_takes_empty_columns_and_few_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3)).astype(np.float32)
+    X[:, 0] = np.nan
+    member = np.arange(40) % 2 == 0
+    X[member, 1] += 9
+    scores = blind_scores(Table(X, np.zeros(40, dtype=np.int64)), member)
+    assert auc(scores, member) > 0.99
+    few = blind_scores(Table(X[:3], np.zeros(3, dtype=np.int64)), member[:3])
+    assert np.isfinite(few).all()

@@ -1,9 +1,12 @@
 """Captures that were recorded with docs/examples/capture, and the rows they were made from."""
 
 import gzip
+from collections import Counter
 from pathlib import Path
 
+from fedtrees.capture.records import Capture
 from fedtrees.capture.truth import read_truth
+from fedtrees.capture.wires import Decoded
 
 HERE = Path(__file__).parent
 
@@ -13,6 +16,20 @@ def capture(name, folder):
     path = folder / f"{name}.capture"
     path.write_bytes(gzip.decompress((HERE / name / "run.capture.gz").read_bytes()))
     return path
+
+
+def decoded(name, folder):
+    """Return all records of a recorded capture, and how it ended."""
+    found = Decoded(Capture(capture(name, folder)))
+    return list(found), found.ended
+
+
+def told_of(found):
+    """Return how many facts readings tell, by what they are and whose."""
+    told = Counter()
+    for reading in found:
+        told[reading.what, reading.owner] += len(reading.facts)
+    return told
 
 
 def rows(name):

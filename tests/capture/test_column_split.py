@@ -2,22 +2,19 @@
 
 import numpy as np
 import pytest
-from captures import capture, rows
+from captures import decoded, rows
 
 from fedtrees.capture.calls import Call
 from fedtrees.capture.columns import messages
 from fedtrees.capture.operations import OtherOperation
 from fedtrees.capture.readings import readings
-from fedtrees.capture.records import Capture
-from fedtrees.capture.wires import Decoded
 from fedtrees.messages.captured import BestSplits, RowGradients
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    found = Decoded(Capture(capture("columns3", tmp_path_factory.mktemp("columns"))))
-    records = list(found)
-    assert found.ended.left == 0
+    records, ended = decoded("columns3", tmp_path_factory.mktemp("columns"))
+    assert ended.left == 0
     return records
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from captures import capture, rows
+from captures import capture, decoded, rows, told_of
 
 from fedtrees.capture.readings import readings
 from fedtrees.capture.records import Capture, Run, Writer
@@ -13,11 +13,6 @@ from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import GradientTotals, HistogramSegment, RankedSketch
 
 RUNS = ["ring2", "ring3"]
-
-
-def decoded(name, tmp_path):
-    found = Decoded(Capture(capture(name, tmp_path)))
-    return list(found), found.ended
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -78,9 +73,7 @@ def test_nothing_that_is_certain_is_wrong(name, who, tmp_path):
     seen = [r for r in records if who == "third" or who in (r.sender, *r.receivers)]
     truth, found = rows(name), readings(seen, (who,))
     assert sum(r.wrong(truth[r.owner]) for r in found) == 0
-    told = Counter()
-    for r in found:
-        told[r.what, r.owner] += len(r.facts)
+    told = told_of(found)
     for victim in set(truth) - {who}:
         distinct = sum(len(np.unique(c)) for c in truth[victim].X.T)
         assert told["number of positives", victim] == 1

@@ -4,12 +4,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from captures import capture, rows
+from captures import decoded, rows, told_of
 
 from fedtrees.capture.calls import Calls, fields_of
 from fedtrees.capture.readings import readings
-from fedtrees.capture.records import Capture
-from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema
@@ -22,9 +20,8 @@ from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    found = Decoded(Capture(capture("server3", tmp_path_factory.mktemp("server"))))
-    records = list(found)
-    assert found.ended.left == 0
+    records, ended = decoded("server3", tmp_path_factory.mktemp("server"))
+    assert ended.left == 0
     return records
 
 
@@ -102,9 +99,7 @@ def test_nothing_that_is_certain_is_wrong(records, who):
     truth = rows("server3")
     found = readings([r for r in records if who in ("third", r.sender, *r.receivers)], (who,))
     assert sum(r.wrong(truth[r.owner]) for r in found) == 0
-    told = Counter()
-    for r in found:
-        told[r.what, r.owner] += len(r.facts)
+    told = told_of(found)
     for victim in set(truth) - {who}:
         distinct = sum(len(np.unique(c)) for c in truth[victim].X.T)
         assert told["values of a column, each with its rows", victim] == distinct

@@ -101,6 +101,23 @@ def test_three_ways_of_no_leak(table, advantages, begins):
     assert said(table)["LEAK"].startswith(begins)
 
 
+def test_a_doubt_names_what_would_settle_it(table):
+    tried(table, "none", 0.9, (-0.1, 0.1, 0.3))
+    assert said(table)["LEAK"].endswith("; run 10 seeds.")
+    tried(table, "split-only", 0.9, (0.0, 0.0, 0.0))
+    for seed in range(3):
+        table.applies("none", seed, *TWO, "c")
+    assert said(table)["LEAK"].endswith("; 1 attack more to run.")
+
+
+def test_where_the_attacks_that_apply_failed_that_is_said(table):
+    for seed in range(3):
+        table.train("none", seed, 0.9)
+        table.applies("none", seed, "a")
+        table.trouble("none", seed, "a", "failed", "no room")
+    assert said(table)["LEAK"] == "Not known: of the attacks that apply none finished (a)."
+
+
 def test_where_no_attack_applies_nothing_is_known(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
