@@ -126,9 +126,9 @@ def folds(
         yield columns
     crossings = _crossings(found, [e for e in seen if of_protocol(e, found.setting)])
     if crossings:
-        yield {"title": "Who sees what", "note": "every kind of message, from a short run; letters "
-               "are defenses, 0 is none", "rows": crossings, "numbers": (6, 7), "header": ["Message",
-               "Defense", "From", "To", "Reveals", "Why", "Count", "Bytes"]}  # fmt: skip
+        yield {"title": "Who sees what", "note": "a short run's messages; letters are defenses, 0 none",
+               "rows": crossings, "numbers": (6, 7), "header": ["Message", "Defense", "From", "To",
+               "Reveals", "Why", "Count", "Bytes"]}  # fmt: skip
     lines = [[d.spec, *(span(t) or "–" for t in (d.guarantees.claimed, d.guarantees.spent,
               d.guarantees.measured)), d.guarantees.verdict] for d in found.defenses]  # fmt: skip
     yield {"title": "Guarantees", "note": "claimed, spent, measured", "numbers": (), "rows": lines,
