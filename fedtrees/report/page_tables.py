@@ -126,7 +126,7 @@ def folds(
         yield columns
     crossings = _crossings(found, [e for e in seen if of_protocol(e, found.setting)])
     if crossings:
-        yield {"title": "Who sees what", "note": "a short run's messages; letters are defenses, 0 none",
+        yield {"title": "Who sees what", "note": "messages of a short run; 0 is no defense",
                "rows": crossings, "numbers": (6, 7), "header": ["Message", "Defense", "From", "To",
                "Reveals", "Why", "Count", "Bytes"]}  # fmt: skip
     lines = [[d.spec, *(span(t) or "–" for t in (d.guarantees.claimed, d.guarantees.spent,
