@@ -124,7 +124,9 @@ class MembershipMetric(Metric[Candidates]):
     of: ClassVar[type[Claim]] = Membership
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("members_1pct", "members found at 1% false alarms", "share of members",
-                klass="person", short="members", counted_by="members"),
+                short="members", counted_by="members", severity=45,
+                phrase="recognise {} at 1% false alarms",
+                explained="Of rows that may have been trained on, it names those that were."),
         Measure("members_01pct", "members found at 0.1% false alarms", "share of members",
                 klass="person"),
         Measure("members_auc", "AUC of membership", "AUC", decimals=3),
