@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import betabinom, rankdata
 
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Membership
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
+from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Candidates, Case, Metric, Score
 
 #: False positives at which attacks are compared (Carlini et al. 2022, Sec. III).
@@ -52,6 +52,8 @@ def at_few(score: NDArray[np.float64], member: NDArray[np.bool_], fpr: float) ->
         Greater: more likely a member. Members that tie with the threshold are not above it.
     member : bool array, shape (n,)
     """
+    from scipy.stats import betabinom
+
     mine, others = score[member], score[~member]
     k = allowed(len(others), fpr)
     above = int((mine > _threshold(others, k)).sum())
@@ -73,7 +75,8 @@ def _threshold(others: NDArray[np.float64], k: int) -> float:
 def auc(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
     """Return the chance that a member scores above a non-member, ties half."""
     n, m = int(member.sum()), int((~member).sum())
-    return float((rankdata(score)[member].sum() - n * (n + 1) / 2) / (n * m))
+    above = middle_ranks(score)[member].sum() * (n + m) - n * n / 2
+    return float(above / (n * m))
 
 
 def error_of(
