@@ -57,6 +57,9 @@ def counts_from_sums(
     """
     assert sums.g is not None
     assert sums.h is not None
+    if p == 0:  # rows have numbers, and no class
+        sums = replace(sums, g=np.zeros_like(sums.g), var_g=np.zeros_like(sums.var_g))
+    assert sums.g is not None
     raw = sums.h / h
     if float(np.max(sums.var_h, initial=0.0)) <= NOISE_FLOOR:
         n = np.maximum(np.rint(raw), 0).astype(np.int64)
