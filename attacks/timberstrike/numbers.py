@@ -3,7 +3,7 @@
 Every row has hessian 1, so that counts of leaves are certain, and its first gradient is its target
 but for the base score. A target is one more column (`fedtrees.guessing.targets`), of which every
 row is in some cell from the start; rows then go to leaves so that sums agree, as classes do. Where
-exact bins are seen, rows are read off them (`fedtrees.attacks.peeling.numbers`).
+the rows of bins can be counted, they are read off these (`fedtrees.attacks.peeling.numbers`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedtrees.attacks.peeling.numbers import (
     CountedBins,
     agreeing,
     completed,
-    exact_bins,
+    counts_bins,
     first_rows,
     read_off,
 )
@@ -70,7 +70,7 @@ def reconstruct_numbers(
     counts = None
     if basis.sums and basis.sums[0].h is not None and not evidence.is_foreign(0):
         counts = first_counts(evidence, basis.sums[0], 0 if whole else len(own), whole)
-    if exact_bins(evidence) and not whole and not options.random_leaf:
+    if counts_bins(evidence) and not whole and not options.random_leaf:
         worlds, group, notes = _from_bins(evidence, basis, own, schema, options, rng)
         weight = Weight(1.0, 1.0)
     else:

@@ -117,17 +117,22 @@ def test_timberstrike_reads_trees_of_squared_error(protocol, who, defense, gain)
 
 
 @pytest.mark.parametrize(
-    ("protocol", "who"), [("fedtree-hist", "server"), ("nvflare-hist", "client-0")]
+    ("protocol", "who", "defense", "near"),
+    [
+        ("fedtree-hist", "server", "none", 1e-3),
+        ("nvflare-hist", "client-0", "none", 1e-3),
+        ("nvflare-hist", "client-0", "hist-rounding[step=0.001]", 0.05),
+    ],
 )
-def test_rows_are_read_off_bins_of_squared_error(protocol, who):
-    seen, victims = view(f"{protocol}[trees=5,max_depth=3]", who)
+def test_rows_are_read_off_bins_of_squared_error(protocol, who, defense, near):
+    seen, victims = view(f"{protocol}[trees=5,max_depth=3]", who, defense)
     (claim,) = HistogramPeeling().run(seen, np.random.default_rng(0)).claims
     assert len(claim.table) > 0.4 * len(victims)
     off = np.abs(claim.table.y[:, None] - victims.y)
-    near = off.argmin(axis=1)
-    assert off.min(axis=1).max() < 1e-3  # each target is some victim's
+    at = off.argmin(axis=1)
+    assert off.min(axis=1).max() < near  # each target is some victim's
     width = Tolerance.of(victims, SCHEMA).width[:-1]
-    right = (np.abs(claim.table.X - victims.X[near]) <= width).mean()
+    right = (np.abs(claim.table.X - victims.X[at]) <= width).mean()
     assert right > 0.9
     owners = None if claim.owner is None else {*claim.owner}
     assert owners == ({"client-0", "client-1", "client-2"} if who == "server" else None)
