@@ -86,7 +86,7 @@ class Lattice(Attack):
         each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
         found = [self._decode(one, view) for one in each]
         if len(found) == 1:
-            return Guess(found[0].leaf_counts, found[0].notes)
+            return Guess(tuple(added_up(found[0].leaf_counts)), found[0].notes)
         notes: dict[str, float] = {}
         for key in {key: None for one in found for key in one.notes}:
             values = [one.notes.get(key, 0.0) for one in found]

@@ -187,6 +187,7 @@ def test_hessians_of_1_count_the_rows_of_all_leaves(defense, counted):
     claims = Lattice().run(seen, np.random.default_rng(0)).claims
     trees = evidence_of(seen).trees
     at = Routes.of(trees).apply(victims.X)
+    assert all(len(claim.leaf) for claim in claims)
     for claim in claims:
         rows = [(at[:, claim.tree] == leaf).sum() for leaf in claim.leaf]
         np.testing.assert_array_equal(claim.counts[:, 0], rows)
