@@ -93,6 +93,15 @@ def _noisy_counts(raw: Floats, sums: LeafSums, h: float, n_victims: int | None) 
     return share_out(mean, n_victims)
 
 
+def counts_bins(evidence: Evidence) -> bool:
+    """Tell whether bins are seen of all rows, and sums are near enough to count these."""
+    if evidence.level != "histograms" or evidence.suppressed or evidence.share < 1:
+        return False
+    slack = [h.slack.max() for h in evidence.histograms or () if h.slack is not None]
+    by_row = any(noise.row_g for noise in evidence.noise or ())
+    return max(slack, default=0.0) < 0.5 and not by_row
+
+
 def reliability_of(evidence: Evidence, rows: int) -> float:
     """Return how much of what the first tree's bins tell of so many rows is not noise, 0 to 1.
 

@@ -324,9 +324,10 @@ def _run_chains(
 def _likely_counts(problem: _Problem, found: Sequence[_Sample]) -> tuple[LeafCounts, ...]:
     """Return the median class counts of the first tree's leaves over samples.
 
-    None where that tree is of others' rows.
+    None where that tree is of others' rows, or of numbers and tells its values alone.
     """
-    if problem.evidence.is_foreign(0):
+    numbers = problem.evidence.targets is not None
+    if problem.evidence.is_foreign(0) or (numbers and problem.basis.sums[0].h is None):
         return ()
     leaves = problem.evidence.trees[0].leaves
     each = [np.bincount(2 * s.leaf + s.y, minlength=2 * len(leaves)) for s in found]

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.attacks.evidence.clients.histograms import told_apart
+from fedtrees.attacks.evidence.counts import counts_bins
 from fedtrees.attacks.evidence.laws import law_of_rows
 from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled, victims_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows, squared_error
@@ -26,7 +27,6 @@ from fedtrees.attacks.peeling.marks import marked_rows
 from fedtrees.attacks.peeling.numbers import (
     SURE_NUMBER,
     CountedBins,
-    counts_bins,
     first_rows,
     read_off,
 )

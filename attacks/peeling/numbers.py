@@ -52,7 +52,7 @@ class CountedBins:
 
     @staticmethod
     def of(evidence: Evidence) -> CountedBins:
-        """Collect the terminal nodes of all trees of the evidence, which `counts_bins`."""
+        """Collect the terminal nodes of all trees of the evidence, whose rows they count."""
         assert evidence.histograms is not None
         assert evidence.cuts is not None
         start = np.float32(np.ravel(evidence.base_margin)[0])
@@ -117,15 +117,6 @@ class FirstRows:
     cell: NDArray[np.intp]
     bins: Ints
     g: Floats
-
-
-def counts_bins(evidence: Evidence) -> bool:
-    """Tell whether bins are seen of all rows, and sums are near enough to count these."""
-    if evidence.level != "histograms" or evidence.suppressed or evidence.share < 1:
-        return False
-    slack = [h.slack.max() for h in evidence.histograms or () if h.slack is not None]
-    by_row = any(noise.row_g for noise in evidence.noise or ())
-    return max(slack, default=0.0) < 0.5 and not by_row
 
 
 def first_rows(counted: CountedBins) -> FirstRows:

@@ -18,6 +18,7 @@ from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.attack import Lattice
+from fedtrees.attacks.membership.attack import MembershipInference
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.bench.evaluate import make_defense
@@ -29,6 +30,7 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.guessing.blind import blind_guesses
 from fedtrees.guessing.targets import wide
 from fedtrees.guessing.tolerance import Tolerance
+from fedtrees.metrics.membership import auc
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import Data, fits
@@ -234,3 +236,30 @@ def test_shared_trees_of_squared_error_are_read(attack, protocol, who):
         ]
         assert claim.counts[:, 0].tolist() in counts
     assert guess.all(LeafCounts)
+
+
+def test_leaf_values_alone_count_no_rows():
+    seen, victims = view("flower-cyclic[trees=6,max_depth=3]", "server", "split-only")
+    guess = Joint(chains=1, moves=30).run(seen, np.random.default_rng(0))
+    assert len(guess.first(Records).table) == len(victims)
+    assert not guess.all(LeafCounts)
+
+
+def scores_of_members(protocol, who):
+    """Return the scores of the victims' rows and of others by every test, and which are whose."""
+    seen, victims = view(protocol, who)
+    seen = replace(seen, candidates=Table.concat([victims, rows(len(victims), seed=5)]))
+    claims = MembershipInference(models=8).run(seen, np.random.default_rng(0)).claims
+    return {c.test: c.score for c in claims}, np.arange(2 * len(victims)) < len(victims)
+
+
+def test_a_bin_with_one_row_tells_who_is_no_member():
+    found, member = scores_of_members("nvflare-hist[trees=3,max_depth=3]", "client-0")
+    assert (found["path"][member] == 0).all()
+    assert (found["path"][~member] < 0).all()
+
+
+def test_models_err_less_on_numbers_that_they_were_trained_on():
+    found, member = scores_of_members("fedtree-hist[trees=15,max_depth=5]", "public")
+    assert auc(found["lira"], member) > 0.7
+    assert auc(found["rmia"], member) > 0.7

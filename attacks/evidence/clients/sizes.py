@@ -48,9 +48,16 @@ def sized(
     ]
     parts = iter(np.split(share_out(np.concatenate(guesses), max(rest, 0)), len(guesses)))
     return [
-        replace(e, sizes=tuple(map(int, next(parts)))) if is_late else e
+        replace(e, sizes=tuple(map(int, next(parts)))) if is_late else _told_nothing(e, view)
         for e, is_late in zip(evidence, later, strict=True)
     ]
+
+
+def _told_nothing(evidence: Evidence, view: View) -> Evidence:
+    """Return evidence with as many rows as clients have on average, where nothing tells more."""
+    if evidence.targets is None or evidence.level != "values":
+        return evidence
+    return replace(evidence, n_rows=round(_first_rows(evidence, view) / evidence.share))
 
 
 def _jointly(
