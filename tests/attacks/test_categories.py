@@ -104,6 +104,7 @@ def test_drawn_values_tell_no_range_and_with_much_noise_declared_ranges_are_read
     guess = SketchReading().run(view, np.random.default_rng(0))
     X = guess.all(Records)[0].table.X
     assert guess.notes["submits_blind"] == 1
+    assert "votes" not in guess.notes
     assert not np.isnan(X).any()
     assert X[:, 3].min() >= 0
     assert X[:, 3].max() <= 9
