@@ -349,7 +349,7 @@ def run_jobs(
     """
     with closed_memory():
         most = min(workers, max(map(len, phases), default=0))
-        if engine is None and workers > 1:
+        if engine is None and (workers > 1 or runner.memory):
             engine = Processes(runner)
         if engine is None and runner.time_limit > 0:
             _check_thread()

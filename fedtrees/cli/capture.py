@@ -57,7 +57,7 @@ def attack(
         str,
         typer.Option(
             "--as",
-            help="Who reads it: a party, or third: whoever saw the wire (default; of a log: whoever "
+            help="Who reads it: a party, or third: whoever saw the wire (default; of a log, who "
             "kept it).",
         ),
     ] = "",

@@ -47,8 +47,9 @@ def report(file: str, who: str, truth: Sequence[str], id: str, run: int | None) 
     columns = ("message", "from", "to", "reveals")
     found = list(_attacks(view, held))
     notes = [] if who == kept_by else [f"{kept_by} kept this log: it has only what crossed there"]
+    how = f"{federation.protocol}, {federation.defense}"
     return {
-        "framework": f"fedtrees {capture.told.version}, {federation.protocol}, {federation.defense}",
+        "framework": f"fedtrees {capture.told.version}, {how}",
         "as": who,
         "parties": parties,
         "promises": [],

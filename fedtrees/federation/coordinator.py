@@ -101,8 +101,7 @@ def conduct(
     except BaseException as err:
         why = why_of(err)
         stop = framed({"does": "stop", "why": why[:200]})
-        for name in names:
-            _tell(partial(send, name, stop, _STOPPING))
+        at_once(names, lambda name: _tell(partial(send, name, stop, _STOPPING)))
         if log is not None:
             log.close(why)
         raise

@@ -116,7 +116,7 @@ class Party:
         return self._site
 
     def _tell(self, text: str) -> None:
-        """Write a line for the site's owner: not by NVFlare's logs, which it sends to the server."""
+        """Write a line for the owner: not by NVFlare's logs, which it may send to the server."""
         with self._log.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -41,6 +42,8 @@ REFUSALS = {
     "no-settings": "its owner has not said where its table is; `fedtrees site` does",
     "not-asked": "somebody asked who is not the coordinator, or out of turn",
 }
+
+_EVERY = 15.0  # seconds between two lines on how a run goes on
 
 
 class Refused(Exception):
@@ -181,7 +184,7 @@ class Site:
         self._served: Served | None = None
         self._log: Log | None = None
         self._own: Own | None = None
-        self._over = False
+        self._over, self._answered, self._told = False, 0, time.monotonic()
 
     def call(self, caller: str, blob: bytes) -> bytes:
         """Answer a frame of a caller, whom the engine has authenticated."""
@@ -198,6 +201,10 @@ class Site:
             if does == "stop":
                 return framed(self._stop(str(header.get("why", ""))[:200]))
             assert self._served is not None
+            self._answered += 1
+            if time.monotonic() - self._told > _EVERY:
+                self._told = time.monotonic()
+                self._say(f"{self._answered} requests so far")
             return self._served.call(blob)
         except Refused as err:
             self._say(f"refused: {err}")

@@ -24,7 +24,7 @@ ID = "row"
 
 def make_trial(
     folder: Path,
-    protocol: str = "fedtree-hist[trees=10]",
+    protocol: str = "fedtree-hist[trees=3]",
     defense: str = "masking",
     data: str = "breast-cancer",
     parties: int = 3,
