@@ -13,7 +13,6 @@ from typing import Any
 
 from fedtrees.bench.cells import AdversaryCell, AttackCell, BlindCell, Cell, Provenance, Setting
 from fedtrees.bench.runner import Job, Lost, Processes, Results, Runner
-from fedtrees.bench.store import Store
 from fedtrees.core.errors import StoreError
 from fedtrees.core.files import write_whole
 from fedtrees.data.sources import SOURCES, data_directory
@@ -133,7 +132,7 @@ def work(
 
 
 def _placed(path: str, content: bytes) -> Path:
-    """Return where a file lies on this node, once for each content; what was planted is replaced."""
+    """Return where a file lies on this node, by its content; what was planted is replaced."""
     digest = hashlib.sha256(content).hexdigest()
     folder = Path(tempfile.gettempdir()) / f"{_TABLES}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -40,7 +40,7 @@ class RayEngine:
 
     def __init__(self, on: str, runner: Runner, settings: Sequence[Any], workers: int) -> None:
         address = address_of(on)
-        os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")  # of a machine that is busy
+        os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's 15 a busy machine never begins
         import ray
 
         self._ray, self._runner = ray, runner
