@@ -66,11 +66,15 @@ class Agreed:
         if not self.round_timeout > 0:
             raise UsageError(f"round_timeout = {self.round_timeout}: give seconds above 0")
         expected = self.made.holder_names(len(self.parties))
-        if [*self.parties] != expected or len(expected) < 2:
+        if {*self.parties} == {*expected}:  # in the protocol's order, as no file keeps it
+            object.__setattr__(self, "parties", {n: self.parties[n] for n in expected})
+        else:
             raise UsageError(
-                f"[parties] are {', '.join(self.parties) or 'none'}; {self.made.name!r} wants two "
-                f"or more, called {', '.join(expected)}, in that order"
+                f"[parties] are {', '.join(self.parties) or 'none'}; {self.made.name!r} wants "
+                f"{', '.join(expected)}"
             )
+        if len(expected) < 2:
+            raise UsageError("[parties] has one alone; a federation needs two or more")
         if len({*self.parties.values()}) < len(self.parties):
             raise UsageError(f"[parties] share a site: {', '.join(self.parties.values())}")
         self._check_open()

@@ -494,7 +494,7 @@ def seated(
     sealing: Sealing | None,
 ) -> Host:
     """Make one party, beside its host."""
-    given = {"aggregation": aggregation, "held": held, "sealing": sealing}
+    given: dict[str, Any] = {"aggregation": aggregation, "held": held, "sealing": sealing}
     host = Host(agreement, name, streams, **given)
     host.join(_made(protocol, host, held))
     return host

@@ -132,6 +132,9 @@ def test_the_file_says_all_of_it_and_any_change_is_another_hash(tmp_path):
     assert load(tmp_path / "fed.toml") == federation
     assert load(tmp_path / "fed.toml").hash == federation.hash
     plain = federation.plain()
+    twelve = agreed("fedtree-hist", "masking", parties=12).plain()
+    again = read(json.loads(json.dumps(twelve, sort_keys=True)))
+    assert [*again.parties] == [f"client-{i}" for i in range(12)]
     other = {"name": "big", "protocol": "forest-hist", "defense": "masking[threshold=2]", "seed": 6,
              "noise_from": "system", "round_timeout": 5.0, "installation": "0", "target": "t",
              "classes": ["no", "yes"], "columns": plain["columns"][:-1],
