@@ -312,10 +312,10 @@ def _limited(seconds: float) -> Iterator[None]:
 def _work_beside(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]]:
     """Do a job in a process of the pool, whose driver may be gone before it begins."""
     close_memory()
+    _end_with(driver)
     if runner.memory:
         most = int(runner.memory * 2**30)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    _end_with(driver)
     return runner.work(job)
 
 
@@ -451,6 +451,9 @@ class Processes:
         try:
             results: Results | Lost = future.result()
             self._idle.append(executor)
+        except MemoryError:  # outside of any cell
+            _end(executor)
+            results = Lost("memory")
         except BrokenExecutor as err:
             _end(executor)
             results = Lost(
