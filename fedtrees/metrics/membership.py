@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import betabinom, rankdata
 
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Membership
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
+from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Candidates, Case, Metric, Score
 
 #: False positives at which attacks are compared (Carlini et al. 2022, Sec. III).
@@ -52,6 +52,8 @@ def at_few(score: NDArray[np.float64], member: NDArray[np.bool_], fpr: float) ->
         Greater: more likely a member. Members that tie with the threshold are not above it.
     member : bool array, shape (n,)
     """
+    from scipy.stats import betabinom
+
     mine, others = score[member], score[~member]
     k = allowed(len(others), fpr)
     above = int((mine > _threshold(others, k)).sum())
@@ -73,7 +75,8 @@ def _threshold(others: NDArray[np.float64], k: int) -> float:
 def auc(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
     """Return the chance that a member scores above a non-member, ties half."""
     n, m = int(member.sum()), int((~member).sum())
-    return float((rankdata(score)[member].sum() - n * (n + 1) / 2) / (n * m))
+    above = middle_ranks(score)[member].sum() * (n + m) - n * n / 2
+    return float(above / (n * m))
 
 
 def error_of(
@@ -124,7 +127,9 @@ class MembershipMetric(Metric[Candidates]):
     of: ClassVar[type[Claim]] = Membership
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("members_1pct", "members found at 1% false alarms", "share of members",
-                klass="person", short="members", counted_by="members"),
+                short="members", counted_by="members", severity=45,
+                phrase="recognise {} at 1% false alarms",
+                explained="Of rows that may have been trained on, it names those that were."),
         Measure("members_01pct", "members found at 0.1% false alarms", "share of members",
                 klass="person"),
         Measure("members_auc", "AUC of membership", "AUC", decimals=3),

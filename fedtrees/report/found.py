@@ -199,7 +199,7 @@ def _leak(found: Found) -> Leak:
         adversary, cell = min(leading, key=lambda x: gravest(x[1]))
         return Leak("leak", adversary, cell)
     cells = [(a, c) for a in found.tested if a.reader is not None for c in a.reader.of(UNDEFENDED)]
-    if not cells:
+    if not any(c.state in ("shut", "unsettled", "unknown") for _, c in cells):
         return Leak("no-attack")
     if all(c.state in ("shut", "gone", "undefined") for _, c in cells):
         traces = [(a, c) for a, c in cells if c.advantage.low > 0]

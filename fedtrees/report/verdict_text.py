@@ -96,14 +96,9 @@ def leak(found: Found) -> str:
             if failed := found.untested.failed:
                 names = listed([name for name, _ in failed])
                 return f"Not known: of the attacks that apply none finished ({names})."
-            return "Not known: no attack applies to what these adversaries see."
+            return "Not known: no attack that ran applies to what these adversaries see."
         case "none-found", _:
-            number_of = max((len(a.metrics) for a in found.tested), default=0)
-            names = listed([a.name for a in found.tested])
-            return (
-                f"None found: {names} {_stay(found.tested)} within {found.margin:g} of a blind "
-                f"guess by all {many(number_of, 'measure')}, over {many(found.seeds, 'seed')}."
-            )
+            return _none_found(found)
         case "trace", Cell() as cell:
             return (
                 f"A trace: {who} can {said.can(cell)}, by {_attack(cell)}; below the margin of "
@@ -118,6 +113,23 @@ def leak(found: Found) -> str:
         case _, Cell() as cell:
             return f"{said.capital(who)} can {said.can(cell)}, by {_attack(cell)}."
     raise AssertionError(lead)
+
+
+def _none_found(found: Found) -> str:
+    """Say who stays near blind, by how many measures, and whom no attack that ran reads."""
+    shut = {
+        a.name: plain([c for c in a.reader.of(UNDEFENDED) if c.state == "shut"])
+        for a in found.tested
+        if a.reader is not None
+    }
+    near = [a for a in found.tested if shut[a.name]]
+    rest = [name for name, cells in shut.items() if not cells]
+    by = {c.metric for cells in shut.values() for c in cells}
+    text = (
+        f"None found: {listed([a.name for a in near])} {_stay(near)} within {found.margin:g} of a "
+        f"blind guess by all {many(len(by), 'measure')}, over {many(found.seeds, 'seed')}."
+    )
+    return f"{text} No attack that ran reads the view of {listed(rest)}." if rest else text
 
 
 def _to_settle(found: Found, adversary: Adversary | None) -> str:
