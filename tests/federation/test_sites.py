@@ -9,6 +9,7 @@ from federations import crossings, sample_federation
 from fedtrees.bench.cells import code_digest
 from fedtrees.bench.conformance import sample_local_data
 from fedtrees.capture.records import Capture
+from fedtrees.cli.main import main
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import PartyError, UsageError
 from fedtrees.core.line import framed, unframed
@@ -220,6 +221,25 @@ def test_a_party_that_is_lost_stops_the_run_in_any_round(tmp_path):
             return sites.send(party, blob, seconds)
 
         stopped(sites, "'client-1'", send=send)
+
+
+def test_the_commands_make_a_trial_tell_its_hash_and_note_what_a_site_allows(tmp_path, capsys):
+    def said(*command):
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, command), "--format", "json"])
+        assert ended.value.code in (0, None), capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)
+
+    trial = tmp_path / "trial"
+    made = said("new", "federation", "trial", "-o", trial)
+    told = said("federate", trial / "federation.toml", "--dry-run")
+    assert told["hash"] == made["hash"] == load(trial / "federation.toml").hash
+    assert told["coordinator"] == "server"
+    assert Settings.load(trial / "sites" / "site-1.toml").allow == (made["hash"],)
+    table, at = trial / "tables" / "client-0.csv", tmp_path / "site.toml"
+    said("site", "--csv", table, "--allow", made["hash"], "-o", tmp_path / "logs", "--to", at)
+    assert Settings.load(at) == Settings(str(table), str(tmp_path / "logs"), (made["hash"],))
+    assert at.stat().st_mode & 0o077 == 0
 
 
 def test_who_is_not_the_coordinator_is_not_answered(tmp_path):
