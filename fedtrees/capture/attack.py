@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedtrees.bench.evaluate import BlindLine, score_guess
+from fedtrees.capture.machine_readings import machine_readings
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.training import SERVER
@@ -31,6 +32,7 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RowGradients,
 )
+from fedtrees.messages.lightgbm import BinMappers
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.cut_points import BinningClient
 
@@ -66,7 +68,7 @@ def report(
         raise UsageError(f"no party {who!r} in {file}{did_you_mean(who, {THIRD, *parties})}")
     for name in sorted(set(truth) - parties):
         raise UsageError(f"--truth of {name!r}{did_you_mean(name, parties)}")
-    found = readings(kept, (who,))
+    found = [*readings(kept, (who,)), *machine_readings(kept, (who,))]
     wire = capture.told.wire
     framework = WIRES[wire][0] if wire in WIRES else capture.told.framework
     columns = ("message", "from", "to", "reveals")
@@ -112,6 +114,10 @@ def _promises(kept: list[Record], who: str, wire: str) -> Iterator[str]:
         )
     if rows := next((len(m.g) for m in others if isinstance(m, RowGradients)), 0):
         yield f"labels stay with who has them: gradients of all {rows:,} rows cross, one by one"
+    mappers = [m for m in others if isinstance(m, BinMappers)]
+    if mappers:
+        columns = sum(int(m.used.sum()) for m in mappers)
+        yield f"rows stay where they are: {columns:,} columns have bins made of one machine's rows"
     sketches = [m for m in others if isinstance(m, RankedSketch)]
     if sketches:
         whole = sum(int(s.whole.sum()) for s in sketches)
@@ -132,7 +138,7 @@ def _together(found: list[Reading]) -> list[Reading]:
 def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
     row: dict[str, Any] = {"reading": reading.what, "of": reading.owner, "read": len(reading.facts)}
     if len(reading.facts) == 1 and reading.facts[0][0] is None:
-        row["read"] = next(n for n in reading.facts[0][2:] if n is not None)
+        row["read"] = next(n for n in reading.facts[0][1:] if n is not None)
     row["certain"] = "yes" if reading.certain else "no"
     if reading.owner in truth:
         row["wrong"] = reading.wrong(truth[reading.owner])
