@@ -13,7 +13,7 @@ from fedtrees.attacks.evidence.shares import counts, shares
 from fedtrees.core.messages import Message
 from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.lightgbm import BinMappers, ClassRows, OwnStart, RootSums
-from fedtrees.trees.mappers import ZERO, dealt, values_between, values_from
+from fedtrees.trees.lightgbm.midpoints import ZERO, dealt, values_between, values_from
 
 _MOST_ROWS = 1 << 17  # sums of float32 tell numbers of rows up to so many
 _NEAR = 1e-5

@@ -32,7 +32,7 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RowGradients,
 )
-from fedtrees.messages.lightgbm import BinMappers
+from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.cut_points import BinningClient
 
@@ -148,10 +148,12 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
 def _view(kept: list[Record], who: str, parties: list[str]) -> View | None:
     """Return what the bench's attacks read, None where no columns are known."""
     sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
-    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare)}
-    if not sketches:
+    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare | RootSums)}
+    columns = [len(sketches[0].low)] if sketches else []
+    columns += [m.first + len(m.low) for r in kept if isinstance(m := r.message, BinMappers)]
+    if not columns:
         return None
-    features = tuple(Feature(f"f{k}") for k in range(len(sketches[0].low)))
+    features = tuple(Feature(f"f{k}") for k in range(max(columns)))
     roles = {p: SERVER if p == SERVER else BinningClient.role for p in (*parties, who)}
     if who == THIRD:
         roles[who] = THIRD

@@ -25,7 +25,7 @@ from fedtrees.messages.lightgbm import (
     RootSums,
     WeightedLabels,
 )
-from fedtrees.trees.mappers import blocks, dealt
+from fedtrees.trees.lightgbm.midpoints import blocks, dealt
 
 Told = tuple[int, tuple[int, ...], Message, str]
 _MOST_COLUMNS, _MOST_BINS, _MOST_ROWS = 1 << 20, 1 << 16, 1 << 29
@@ -118,9 +118,9 @@ class DataParallel:
         if min(sizes) < 0 or sum(sizes) > 64 * int(columns.max()) * _MOST_BINS:
             raise OtherOperation("no sizes of bins")
         parts = [
-            mappers_of(said, block)
-            for said, block in zip(
-                machines.gather(sizes), blocks(int(columns.max()), self._world), strict=True
+            mappers_of(rank, said, block)
+            for rank, (said, block) in enumerate(
+                zip(machines.gather(sizes), blocks(int(columns.max()), self._world), strict=True)
             )
         ]
         for part in parts:
@@ -176,16 +176,15 @@ class DataParallel:
         return []
 
     def _labels(self, counts: NDArray[np.int32], sums: NDArray[np.float64]) -> Iterator[Told]:
-        why = "the objective's classes"
         if len(counts) == 2:
-            yield from self._told(
-                [ClassRows(int(p), int(n)) for p, n in zip(*counts, strict=True)], why
-            )
+            parts = [ClassRows(r, int(p), int(n)) for r, (p, n) in enumerate(counts.T)]
+            yield from self._told(parts, "the objective's classes")
         if len(counts) == 2 and len(sums) == 3:
-            parts = [WeightedLabels(float(p), float(w)) for p, w in zip(*sums[:2], strict=True)]
-            yield from self._told(parts, why)
+            labels = [WeightedLabels(r, float(p), float(w)) for r, (p, w) in enumerate(sums[:2].T)]
+            yield from self._told(labels, "the objective's labels")
         if len(sums):
-            yield from self._told([OwnStart(float(s)) for s in sums[-1]], "where boosting starts")
+            starts = [OwnStart(r, float(s)) for r, s in enumerate(sums[-1])]
+            yield from self._told(starts, "where boosting starts")
 
     def _next_tree(self) -> list[Told]:
         roots = self._root()
@@ -207,8 +206,8 @@ class DataParallel:
             raise OtherOperation("no hessians of a root")
         self._rows = int(roots["rows"].astype(np.int64).sum())
         parts: list[Message] = [
-            RootSums(self._tree + 1, float(r["gradient"]), float(r["hessian"]), int(r["rows"]))
-            for r in roots
+            RootSums(k, self._tree + 1, float(r["gradient"]), float(r["hessian"]), int(r["rows"]))
+            for k, r in enumerate(roots)
         ]
         return self._told(parts, "sums over the root of a tree")
 
@@ -242,7 +241,10 @@ class DataParallel:
             try:
                 with self._machines.trying():
                     said = self._machines.gather([2 * kind.itemsize] * self._world)
-                    found = [self._best(np.frombuffer(part, kind)["split"]) for part in said]
+                    found = [
+                        self._best(rank, np.frombuffer(part, kind)["split"])
+                        for rank, part in enumerate(said)
+                    ]
             except OtherOperation as err:
                 last = err
                 continue
@@ -250,7 +252,7 @@ class DataParallel:
             return found
         raise last
 
-    def _best(self, pair: np.ndarray) -> Message:
+    def _best(self, rank: int, pair: np.ndarray) -> Message:
         for split in pair:
             bins = self._bins.get(int(split["feature"]), 0)
             if split["gain"] == -np.inf and (bins or split["feature"] == -1):
@@ -266,7 +268,8 @@ class DataParallel:
             side: np.column_stack([pair[side], pair[f"{side}_rows"]]) for side in ("left", "right")
         }
         return FoundSplits(
-            self._tree, self._step + 1, pair["feature"].astype(np.int32),
+            rank, self._tree, self._step + 1,
+            np.where(pair["gain"] == -np.inf, -1, pair["feature"]).astype(np.int32),
             pair["bin"].astype(np.int64).astype(np.int32), pair["gain"].copy(), sides["left"],
             sides["right"], pair["default_left"].astype(np.bool_),
         )  # fmt: skip
@@ -288,7 +291,7 @@ class DataParallel:
         raise OtherOperation("no leaf values")
 
 
-def mappers_of(said: bytes, block: range) -> BinMappers:
+def mappers_of(rank: int, said: bytes, block: range) -> BinMappers:
     """Return the bins of a block of columns; raises `OtherOperation` if these are none."""
     heads, values, at = [], [], 0
     for _ in block:
@@ -319,7 +322,7 @@ def mappers_of(said: bytes, block: range) -> BinMappers:
     table = np.array(heads, _MAPPER)
     used = table["trivial"] == 0
     return BinMappers(
-        block.start, table["low"], table["high"], np.concatenate([np.zeros(0), *values]),
+        rank, block.start, table["low"], table["high"], np.concatenate([np.zeros(0), *values]),
         np.cumsum([0, *map(len, values)]), used, table["kind"] == 1,
         np.where(used, table["frequent"], 0).astype(np.int64), table["sparse"],
     )  # fmt: skip

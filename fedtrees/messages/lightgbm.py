@@ -17,6 +17,8 @@ class BinMappers(Message):
 
     Attributes
     ----------
+    rank : int
+        The machine, here and in all that follow.
     first : int
         The first column.
     low, high : float64 array, shape (c,)
@@ -36,6 +38,7 @@ class BinMappers(Message):
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
     verbatim: ClassVar[frozenset[str]] = frozenset({"low", "high", "values"})
+    rank: int
     first: int
     low: NDArray[np.float64]
     high: NDArray[np.float64]
@@ -60,6 +63,7 @@ class ClassRows(Message):
     """A machine's number of rows of class 1, and of class 0."""
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
+    rank: int
     positives: int
     negatives: int
 
@@ -69,6 +73,7 @@ class WeightedLabels(Message):
     """A machine's sum of labels, by weight, and of weights."""
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
+    rank: int
     labels: float
     weights: float
 
@@ -81,6 +86,7 @@ class OwnStart(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    rank: int
     score: float
 
 
@@ -89,6 +95,7 @@ class RootSums(Message):
     """Sums of gradients and hessians over a machine's rows of a tree, and how many there are."""
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
+    rank: int
     tree: int
     gradient: float
     hessian: float
@@ -114,6 +121,7 @@ class FoundSplits(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
+    rank: int
     tree: int
     step: int
     feature: NDArray[np.int32]

@@ -13,7 +13,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import HistogramSegment, WireBytes
 from fedtrees.messages.lightgbm import BinMappers, ClassRows, RootSums
 from fedtrees.protocols.horizontal.halving import gathering, scattering
-from fedtrees.trees.mappers import values_between
+from fedtrees.trees.lightgbm.midpoints import values_between
 
 RUNS = ["machines2", "machines3"]
 

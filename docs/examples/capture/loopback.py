@@ -179,8 +179,11 @@ def train(
         with subprocess.Popen(command, stdout=subprocess.PIPE) as door:
             assert door.stdout is not None
             told = json.loads(door.stdout.readline())
+            also = {"model": str(capture.with_name("model.txt"))} if over == "lightgbm" else {}
             workers = [
-                FORK.Process(target=WORK[over], args=(connect(rank, told), rows, params, trees))
+                FORK.Process(
+                    target=WORK[over], args=({**connect(rank, told), **also}, rows, params, trees)
+                )
                 for rank, rows in enumerate(parts)
             ]
             for worker in workers:

@@ -60,7 +60,9 @@ def scattering(world: int, size: int = 0) -> Iterator[Step]:
                 yield Step(rank, (rank + 1) % world, (block,), whose)
         return
     single = world - 2 * (world - power)
-    groups: list[tuple[int, ...]] = [(r,) for r in range(single)] + [(r, r + 1) for r in range(single, world, 2)]
+    groups: list[tuple[int, ...]] = [(r,) for r in range(single)] + [
+        (r, r + 1) for r in range(single, world, 2)
+    ]
     everybody = tuple(range(world))
     for leader, *others in groups:
         for other in others:
