@@ -5,12 +5,15 @@ import pytest
 from captures import HERE, decoded, rows
 
 from fedtrees.attacks.mappers.attack import BinMapperReading, SingleRowBins
+from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import parse_composed
 from fedtrees.messages.lightgbm import BinMappers, FoundSplits, OwnStart
 from fedtrees.protocols.base import train
+from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.horizontal.halving import scattering
 from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
 from fedtrees.protocols.views import view_of
@@ -157,3 +160,35 @@ def test_attacks_read_values_and_how_many_rows_have_each(machines):
     empty = view.blinded()
     assert BinMapperReading().inapplicable(empty)
     assert SingleRowBins().inapplicable(empty)
+
+
+@pytest.mark.parametrize("fill", [False, True])
+def test_forced_bins_leave_no_values_but_the_ends_unless_others_are_filled_in(fill):
+    """Against LightGBM's own: of real runs with these files, all bounds were the same."""
+    tables = made_up(2)
+    features = [
+        Feature(f"f{k}", low=float(np.nanmin(c)) - 0.5, high=float(np.nanmax(c)) + 0.5)
+        for k, c in enumerate(np.concatenate([t.X for t in tables]).T)
+    ]
+    schema = Schema(tuple(features), "label", classes=("0", "1"))
+    protocol = LightGBMData(trees=1, min_data_in_bin=1, min_data_in_leaf=2)
+    defense = make_defense(parse_composed([f"forced-bins[bounds=15,fill={str(fill).lower()}]"])[0])
+    run = train(protocol, over_clients(tables), schema, defense=defense)
+    declared = public_cuts(schema, 16)
+    midway = others = 0
+    for d in run.transcript:
+        if isinstance(d.message, BinMappers):
+            X = tables[d.message.rank].X[:, d.message.first : d.message.first + 2]
+            for k, column in enumerate(X.T.astype(float)):
+                values = np.unique(column[~np.isnan(column)])
+                cuts = d.message.bins(k)[np.isfinite(d.message.bins(k))]
+                own = ~np.isin(cuts, declared.of(d.message.first + k)) & (np.abs(cuts) > 1e-30)
+                made = np.nextafter((values[1:] + values[:-1]) / 2, np.inf)
+                midway, others = midway + np.isin(cuts, made).sum(), others + own.sum()
+                assert d.message.low[k] == values[0]
+    assert (midway > 0, others > 0) == (fill, fill)
+    view = view_of(run, ("client-1",), over_clients(tables))
+    for claim in BinMapperReading().run(view, np.random.default_rng(0)).claims:
+        ends = tables[0].X[:, claim.feature]
+        assert {np.nanmin(ends), np.nanmax(ends)} & {*claim.values.tolist()}
+        assert not claim.exact

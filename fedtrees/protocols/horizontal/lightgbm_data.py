@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known, check_whole
 from fedtrees.core.local_data import LocalData, client_names
@@ -88,10 +85,6 @@ class LightGBMData(Protocol):
         return Limits(
             self.min_data_in_leaf, self.min_sum_hessian_in_leaf, self.reg_lambda, self.gamma
         )
-
-    def forced(self, column: int) -> NDArray[np.float64] | None:
-        """Return the bounds that are forced on a column."""
-        return None
 
     def objective_for(self, schema: Schema) -> Objective:
         """Return what is minimised; raises `UsageError` for more than two classes."""

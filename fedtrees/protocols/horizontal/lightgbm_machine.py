@@ -24,6 +24,7 @@ from fedtrees.messages.lightgbm import (
     WeightedLabels,
 )
 from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.horizontal.halving import scattering
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective
@@ -49,7 +50,7 @@ class Machine(Party):
 
     def __init__(self, name: str, data: Table, schema: Schema, params: LightGBMData) -> None:
         super().__init__(name)
-        self.data, self.params = data, params
+        self.data, self.params, self.schema = data, params, schema
         self.objective: Objective = params.objective_for(schema)
         self.objective.check(data.y)
         self.inbox: dict[Any, Message] = {}
@@ -141,20 +142,20 @@ class Machine(Party):
 
     def settled(self) -> Script:
         """Find the bins of a block of columns, and return those of all."""
-        p, X = self.params, self.data.X
+        p, X, plan = self.params, self.data.X, self.net.cut_plan()
         block = blocks(X.shape[1], self.world)[self.rank]
-        own = [
-            find_bins(
-                X[:, c].astype(np.float64), p.max_bin, p.min_data_in_bin, p.min_data_in_leaf,
-                p.forced(c),
-            )
-            for c in block
-        ]  # fmt: skip
-        bounds = [m.bounds for m in own]
+        forced = None if plan is None else public_cuts(self.schema, plan.cells + 1)
+        own = []
+        for c in block:
+            bounds = None if forced is None else forced.of(c).astype(np.float64)
+            most = p.max_bin if bounds is None or plan.fill else max(len(bounds) + 1, 2)
+            column = X[:, c].astype(np.float64)
+            own.append(find_bins(column, most, p.min_data_in_bin, p.min_data_in_leaf, bounds))
+        found_bounds = [m.bounds for m in own]
         message = BinMappers(
             self.rank, block.start, np.array([m.low for m in own]),
-            np.array([m.high for m in own]), np.concatenate([np.zeros(0), *bounds]),
-            np.cumsum([0, *map(len, bounds)]), np.array([m.used for m in own], np.bool_),
+            np.array([m.high for m in own]), np.concatenate([np.zeros(0), *found_bounds]),
+            np.cumsum([0, *map(len, found_bounds)]), np.array([m.used for m in own], np.bool_),
             np.zeros(len(own), np.bool_), np.array([m.frequent for m in own], np.int64),
             np.array([m.sparse for m in own], np.float64),
         )  # fmt: skip
@@ -279,9 +280,9 @@ class Machine(Party):
             whose = ",".join(self.names[r] for r in move.members)
             if move.sender == self.rank:
                 numbers = np.concatenate([sums[b].ravel() for b in move.blocks])
-                part = HistogramSegment(tree, step, 1, begins[move.blocks[0]], numbers, whose)
+                hop = HistogramSegment(tree, step, 1, begins[move.blocks[0]], numbers, whose)
                 why = "a histogram on its way to who finds the best split of its columns"
-                self.net.tell(self.names[move.receiver], part, why=why)
+                self.net.tell(self.names[move.receiver], hop, why=why)
             elif move.receiver == self.rank:
                 told = yield (HistogramSegment, tree, step, whose)
                 assert isinstance(told, HistogramSegment)
