@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.cut_plan import CutPlan
@@ -35,7 +35,7 @@ class SettledCuts(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     exempts = exempting(LATER)
-    requires = (CutPoints,)
+    requires: ClassVar[tuple[type[Message], ...]] = (CutPoints,)
 
 
 @register.defense("public-cuts")

@@ -107,6 +107,43 @@ def attack(
         _print(told)
 
 
+def diff(
+    first: Annotated[str, typer.Argument(help="A capture.")],
+    second: Annotated[str, typer.Argument(help="Another.")],
+    run: Annotated[
+        list[int] | None, typer.Option(help="Which run of each, of several in a file: twice.")
+    ] = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Say what crossed in one capture and not in another, kind by kind; exits 4 if they differ."""
+    from fedtrees.capture.differences import differences
+
+    runs = tuple(run or (None, None))
+    if len(runs) != 2:
+        raise UsageError("--run: give it twice, for the first capture and for the second")
+    told = differences((first, second), runs)
+    if format.is_json:
+        typer.echo(json.dumps(told, indent=1))
+    else:
+        from fedtrees.cli.inspect import console, text_table
+
+        columns = ("message", "from", "to", "count", "bytes", "apart")
+        rows = [
+            [*(row[c] for c in columns[:3]), *(_both(row[c]) for c in columns[3:5]), row["apart"]]
+            for row in told["kinds"]
+        ]
+        title = "the same" if told["same"] else "not the same"
+        console().print(text_table(title, columns, rows, box=None, pad_edge=False))
+        for note in told["notes"]:
+            console().print(note, markup=False)
+    if not told["same"]:
+        raise typer.Exit(4)
+
+
+def _both(pair: list[int]) -> str:
+    return f"{pair[0]:,}" if pair[0] == pair[1] else f"{pair[0]:,} / {pair[1]:,}"
+
+
 def _print(told: dict[str, Any]) -> None:
     from fedtrees.cli.inspect import console, text_table
 

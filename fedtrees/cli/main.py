@@ -173,6 +173,7 @@ def audit(
 
 app.command()(capture.capture)
 app.command()(capture.attack)
+app.command()(capture.diff)
 app.command()(inspect.fetch)
 app.command()(inspect.doctor)
 
