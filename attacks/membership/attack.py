@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.readable import no_trees
@@ -21,6 +20,7 @@ from fedtrees.core.guess import Claim, Guess, Membership
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
+from fedtrees.core.statistics import middle_ranks
 from fedtrees.core.view import View
 from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.messages.models import BoostedModel
@@ -109,5 +109,5 @@ def together(found: dict[str, Floats]) -> Floats:
     """
     sure = sum(np.where(found[name] >= full, 1.0, 0.0)
                for name, full in (("sketch", 1.0), ("path", 0.0)) if name in found)  # fmt: skip
-    ranks = [rankdata(score) / (len(score) + 1) for score in found.values()]
+    ranks = [middle_ranks(score) for score in found.values()]
     return np.asarray(sure + np.mean(ranks, axis=0), dtype=np.float64)

@@ -15,12 +15,12 @@ from operator import and_
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binom
 
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.peeling.counted import Counts
 from fedtrees.attacks.peeling.masks import WORD, Longs, Masked, has
 from fedtrees.attacks.peeling.rows import FEATURE, LEFT, RIGHT, Ints
+from fedtrees.core.statistics import binomial
 from fedtrees.trees.jit import kernel
 
 #: Confidence of rows in which the chains agree.
@@ -86,7 +86,7 @@ def likely_rows(
     width = np.diff(state.offsets)
     known = np.column_stack([np.where(told.known < 0, width - 1, told.known), told.y])
     sought = _columns(state, counts, told)
-    pmf = np.maximum(binom.pmf(np.arange(MOST_DRAWS), told.coins, told.odds), 1e-9)
+    pmf = np.maximum(binomial(np.arange(MOST_DRAWS), told.coins, told.odds), 1e-9)
     prior = np.rint(-UNIT / 2 * np.log(pmf)).astype(np.int64)
     per_swap = STEPS_PER_TREE * (len(state.start) - 1) * len(BETAS) * len(seeds)
     swaps = int(min(SWAPS * len(sought) ** 1.5, work / per_swap))

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from fedtrees.attacks.peeling.counted import AskedForest, Counts
 from fedtrees.attacks.peeling.masks import (
@@ -33,6 +32,7 @@ from fedtrees.attacks.peeling.masks import (
     take_everywhere,
 )  # fmt: skip
 from fedtrees.attacks.peeling.rows import FEATURE, Ints
+from fedtrees.core.statistics import binomial_quantile
 from fedtrees.trees.jit import kernel
 
 #: How likely coins are to rule out some row of a source that exists.
@@ -71,7 +71,7 @@ def least_support(trees: int, likely: float, rows: int) -> int:
     """Return the support that all of so many rows have but for a chance of `ERROR`."""
     if likely >= 1:
         return trees
-    return max(0, int(binom.ppf(ERROR / max(rows, 1), trees, likely)))
+    return max(0, binomial_quantile(ERROR / max(rows, 1), trees, likely))
 
 
 class Search:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import ks_2samp
 
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Forest, Tree
@@ -68,6 +67,8 @@ def checks(
     min_child_weight : float or None
         As trained with; a file does not say it.
     """
+    from scipy.stats import ks_2samp
+
     scores = forest.predict(train.X)
     at = groups_of(scores)
     size, p = np.bincount(at)[at], np.round(_classes(scores), _ALIKE)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import ks_2samp
 
 from fedtrees.core.channel import Change, Channel, Removal, Share
 from fedtrees.core.composition import equal
@@ -225,6 +224,8 @@ def _summed(found: list[Changed], parties: int) -> Iterator[Changed]:
 
 def _against(law: Channel, found: list[Changed]) -> str | None:
     """Return what is wrong with a channel, None if what was done may well follow it."""
+    from scipy.stats import ks_2samp
+
     rng = np.random.default_rng(0)
     residuals: list[NDArray[Any]] = []
     own, likely, own_likely = residuals[:], residuals[:], residuals[:]

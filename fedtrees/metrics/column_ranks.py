@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, ColumnRanks
 from fedtrees.core.registry import register
+from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Case, Metric, Score
-from fedtrees.metrics.orders import middle_ranks, misnamed, orders_of_own
+from fedtrees.metrics.orders import misnamed, orders_of_own
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Case
 
 
@@ -38,10 +39,3 @@ def main_direction(X: NDArray[np.float32]) -> NDArray[np.float64]:
     weights = np.linalg.svd(Z, full_matrices=False)[2][0]
     found: NDArray[np.float64] = Z @ weights * (1.0 if weights.sum() >= 0 else -1.0)
     return found
-
-
-def middle_ranks(x: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Return the share of values below, and half of the equal ones, float64, in (0, 1)."""
-    order = np.sort(x)
-    ends = (np.searchsorted(order, x, side) for side in ("left", "right"))
-    return np.asarray(sum(ends) / (2 * len(x)), dtype=np.float64)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, RoutedLabels
 from fedtrees.core.registry import register
+from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Case, Metric, Score
-from fedtrees.metrics.orders import main_direction, middle_ranks
+from fedtrees.metrics.orders import main_direction
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from scipy.special import expit
-from scipy.stats import binom
 
 from fedtrees.core.channel import Floats
 from fedtrees.core.errors import check_share
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message
+from fedtrees.core.statistics import binomial
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, tail
 from fedtrees.privacy.sampled_gaussian import sampled_epsilon
@@ -74,7 +74,7 @@ def _losses(each: Mapping[float, int]) -> tuple[Floats, Floats]:
     for epsilon, count in each.items():
         k = np.arange(count + 1)
         one = np.asarray((2 * k - count) * epsilon, dtype=np.float64)
-        chance = np.asarray(binom.pmf(k, count, expit(epsilon)), dtype=np.float64)
+        chance = binomial(k, count, expit(epsilon))
         if len(losses) * len(one) > _EXACT:
             losses, chances = _rounded_up(losses, chances)
             one, chance = _rounded_up(one, chance)

@@ -124,9 +124,9 @@ def folds(
     columns = _columns(found, here)
     if columns:
         yield columns
-    crossings = [_crossing(e) for e in seen if of_protocol(e, found.setting)]
+    crossings = _crossings(found, [e for e in seen if of_protocol(e, found.setting)])
     if crossings:
-        yield {"title": "Who sees what", "note": "every kind of message, from a short run",
+        yield {"title": "Who sees what", "note": "messages of a short run; 0 is no defense",
                "rows": crossings, "numbers": (6, 7), "header": ["Message", "Defense", "From", "To",
                "Reveals", "Why", "Count", "Bytes"]}  # fmt: skip
     lines = [[d.spec, *(span(t) or "–" for t in (d.guarantees.claimed, d.guarantees.spent,
@@ -143,17 +143,39 @@ def folds(
                                      "Processor", "Ciphertexts"]}  # fmt: skip
 
 
-def _crossing(entry: Mapping[str, Any]) -> list[str]:
+def _crossings(found: Found, seen: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return every kind of message once for all defenses under which it crosses alike."""
+    labels = {d.spec: d.label for d in found.defenses}
+    alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for entry in seen:
+        if str(entry.get("defense", "")) in labels:
+            alike.setdefault(_crossing(entry), []).append(entry)
+    kinds = list(dict.fromkeys(key[0] for key in alike))
+    return [
+        [key[0], _under([str(e["defense"]) for e in entries], labels), *key[1:],
+         number(float(entries[0].get("count") or 0), 0), _sizes(entries)]
+        for key, entries in sorted(alike.items(), key=lambda x: kinds.index(x[0][0]))
+    ]  # fmt: skip
+
+
+def _crossing(entry: Mapping[str, Any]) -> tuple[str, ...]:
     receiver = str(entry.get("to"))
     reader = str(entry.get("readable_by") or receiver) + " (sealed)" * bool(entry.get("sealed"))
     to = receiver if reader == receiver else f"{receiver}, read by {reader}"
     guarded = said.guarded(entry.get("guards") or ())
     reveals = ", ".join(map(str, entry.get("reveals") or ())) or "nothing of persons"
     why = str(entry.get("why", "")) + (f"; guarded by {guarded}" if guarded else "")
-    return [words_of(str(entry.get("type", ""))), str(entry.get("defense", "")),
-            str(entry.get("from", "")), to, reveals, why,
-            number(float(entry.get("count") or 0), 0),
-            bytes_text(float(entry.get("bytes") or 0))]  # fmt: skip
+    return words_of(str(entry.get("type", ""))), str(entry.get("from", "")), to, reveals, why
+
+
+def _under(specs: Sequence[str], labels: Mapping[str, str]) -> str:
+    return "all" if {*specs} == {*labels} else " ".join(sorted(labels[s] for s in {*specs}))
+
+
+def _sizes(entries: Sequence[Mapping[str, Any]]) -> str:
+    sizes = [float(e.get("bytes") or 0) for e in entries]
+    ends = dict.fromkeys((bytes_text(min(sizes)), bytes_text(max(sizes))))
+    return " to ".join(ends)
 
 
 def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str, Any]:
@@ -164,10 +186,10 @@ def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str
     for attack, group in mine.groupby("attack_spec"):
         for metric in adversary.reader.metrics:
             told = group[group["metric"] == metric]
-            base = told[told["defense_spec"] == UNDEFENDED]
+            base = told[told["defense_spec"] == found.base]
             if told.empty:
                 continue
-            cell = adversary.cell(UNDEFENDED, metric)
+            cell = adversary.cell(found.base, metric)
             after = told[told["defense_spec"] == found.recipe] if found.recipe else told.iloc[:0]
             head, seconds = said.capital(measure(metric).head), float(told["seconds"].mean())
             scores = [_of(cell, x["value"]) for x in (base, after)]
@@ -178,9 +200,13 @@ def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str
     strongest = f", strongest is {lead.attacks[0]}" if lead else ""
     return {
         "title": f"Attacks by {adversary.name}", "note": f"{ran} ran{strongest}", "rows": lines,
-        "header": ["Attack", "Measure", "Undefended", "Recipe", "Blind", "Time"],
+        "header": ["Attack", "Measure", _before(found), "Recipe", "Blind", "Time"],
         "numbers": range(2, 6),
     }  # fmt: skip
+
+
+def _before(found: Found) -> str:
+    return "Undefended" if found.base == UNDEFENDED else said.short(found.base)
 
 
 def _of(cell: Cell, values: pd.Series) -> str:
@@ -190,7 +216,7 @@ def _of(cell: Cell, values: pd.Series) -> str:
 
 def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
     """Return which columns leak: what the worst attack reads of each."""
-    specs = [UNDEFENDED, *([found.recipe] if found.recipe else [])]
+    specs = [found.base, *([found.recipe] if found.recipe else [])]
     ok = here[(here["stage"] == "attack") & (here["status"] == "ok") & (here["part"] != "")]
     keys = [m for m in dict.fromkeys(ok["metric"]) if measure(m).part == "column"]
     lines = []
@@ -209,6 +235,6 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
         [part, who, *(said.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]
         for part, who, best, blind in lines
     ]
-    header = ["Column", "Adversary", "Undefended", *(["Recipe"] if found.recipe else []), "Blind"]
+    header = ["Column", "Adversary", _before(found), *(["Recipe"] if found.recipe else []), "Blind"]
     return {"title": "Columns that leak", "note": "cells guessed, by column", "rows": texts,
             "header": header, "numbers": range(2, len(header))}  # fmt: skip

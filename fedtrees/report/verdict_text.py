@@ -89,6 +89,13 @@ def _collapse(found: Found) -> Iterator[Line]:
 
 def leak(found: Found) -> str:
     """Say what leads undefended, or how much is known where nothing does."""
+    text = _leak(found)
+    if found.base == UNDEFENDED:
+        return text
+    return f"With {said.short(found.base)}, {text[0].lower()}{text[1:]}"
+
+
+def _leak(found: Found) -> str:
     lead = found.leak
     who = said_of(lead.adversary)
     match lead.kind, lead.cell:
@@ -96,14 +103,9 @@ def leak(found: Found) -> str:
             if failed := found.untested.failed:
                 names = listed([name for name, _ in failed])
                 return f"Not known: of the attacks that apply none finished ({names})."
-            return "Not known: no attack applies to what these adversaries see."
+            return "Not known: no attack that ran applies to what these adversaries see."
         case "none-found", _:
-            number_of = max((len(a.metrics) for a in found.tested), default=0)
-            names = listed([a.name for a in found.tested])
-            return (
-                f"None found: {names} {_stay(found.tested)} within {found.margin:g} of a blind "
-                f"guess by all {many(number_of, 'measure')}, over {many(found.seeds, 'seed')}."
-            )
+            return _none_found(found)
         case "trace", Cell() as cell:
             return (
                 f"A trace: {who} can {said.can(cell)}, by {_attack(cell)}; below the margin of "
@@ -120,10 +122,27 @@ def leak(found: Found) -> str:
     raise AssertionError(lead)
 
 
+def _none_found(found: Found) -> str:
+    """Say who stays near blind, by how many measures, and whom no attack that ran reads."""
+    shut = {
+        a.name: plain([c for c in a.reader.of(found.base) if c.state == "shut"])
+        for a in found.tested
+        if a.reader is not None
+    }
+    near = [a for a in found.tested if shut[a.name]]
+    rest = [name for name, cells in shut.items() if not cells]
+    by = {c.metric for cells in shut.values() for c in cells}
+    text = (
+        f"None found: {listed([a.name for a in near])} {_stay(near)} within {found.margin:g} of a "
+        f"blind guess by all {many(len(by), 'measure')}, over {many(found.seeds, 'seed')}."
+    )
+    return f"{text} No attack that ran reads the view of {listed(rest)}." if rest else text
+
+
 def _to_settle(found: Found, adversary: Adversary | None) -> str:
     """Say what would settle what it may read: the attacks that did not run, or more seeds."""
     reader = adversary.reader if adversary else None
-    told = reader.coverage.get(UNDEFENDED) if reader else None
+    told = reader.coverage.get(found.base) if reader else None
     if told is not None and told.missing:
         names = {*told.left_out, *(name for name, *_ in told.failed)}
         return f"; {many(len(names), 'attack')} more to run"
@@ -131,6 +150,9 @@ def _to_settle(found: Found, adversary: Adversary | None) -> str:
 
 
 def _use(found: Found) -> Iterator[Line]:
+    if found.base != UNDEFENDED:
+        yield Line("USE", "Nothing to compare with: without a defense nothing was trained.")
+        return
     if found.leak.kind == "none-found":
         yield Line("USE", "Nothing to stop here. More trees, fewer rows or another adversary may "
                           "differ.")  # fmt: skip

@@ -52,8 +52,8 @@ def test_every_masked_sum_is_solved_for_within_its_error(tmp_path):
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 def test_trees_of_hundreds_of_leaves_are_solved_piece_by_piece(tmp_path, masked):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(6000, 5)).astype(np.float32)
-    y = (rng.random(6000) < 1 / (1 + np.exp(-X.sum(axis=1)))).astype(int)
+    X = rng.normal(size=(4000, 5)).astype(np.float32)
+    y = (rng.random(4000) < 1 / (1 + np.exp(-X.sum(axis=1)))).astype(int)
     whole = trained.central(tmp_path / "m.json", 2, X, y, max_depth=12)
     path = trained.edited(whole.path, tmp_path / "masked.json", trained.mask) if masked else None
     first = audit(read_model(path or whole.path)).trees[0]

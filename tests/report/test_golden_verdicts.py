@@ -1,4 +1,4 @@
-"""Verdicts of five commands: short, and every number of a sentence is one that records give.
+"""Verdicts of six commands: short, and every number of a sentence is one that records give.
 
 The records are read here without the report's code; of the product only the verb phrases of
 measures are taken.
@@ -56,6 +56,17 @@ class Records:
                 seeds[spec(r)][r["seed"]].append([float(r[k] or "nan") for k in told])
         worst = {d: [max(rows)[1:] for rows in mine.values()] for d, mine in seeds.items()}
         return {d: [mean(v) for v in zip(*rows, strict=True)] for d, rows in worst.items()}
+
+    def advantages(self, threat, metric):
+        """Of the worst attack on each seed, undefended, over the better of the two lines."""
+        seeds = defaultdict(list)
+        for r in self.rows:
+            place = (r["stage"], r["threat"], r["metric"], r["part"], spec(r))
+            if place == ("attack", threat, metric, "", "none") and r["advantage"]:
+                lines = [float(r[k]) for k in ("blind", "population") if r[k]]
+                value, line = float(r["value"]), max(lines)
+                seeds[r["seed"]].append((value - line) / (1 - line))
+        return [max(found) for found in seeds.values()]
 
     def changes(self, metric, defense):
         """Differences in utility to the undefended run of the same seed."""
@@ -133,18 +144,36 @@ def check_price(records, sentence, defense):
             assert near(text, [mean(changes) + value]), (sentence, changes)
 
 
+def check_near_blind(records, margin=0.05):
+    """Check that upper ends of 95% intervals are below the margin; return by how many measures."""
+    stayed = set()
+    for key, measure in measures().items():
+        for threat in threats(records) if measure.phrase else ():
+            by_seed = records.advantages(threat, key)
+            if by_seed:
+                half = student.ppf(0.975, len(by_seed) - 1) * stdev(by_seed) / len(by_seed) ** 0.5
+                assert mean(by_seed) + half < margin, key
+                stayed.add(key)
+    return len({k for k in stayed if not stayed & {*measures()[k].beside}})
+
+
 CASES = {
     "default": (),
     "split-only": ("-d", "split-only"),
     "vertical": ("-d", "id-lmid[xi=0.1]"),
     "numeric": ("--data", "diabetes-regression[rows=60]"),
+    "nothing": (
+        "--data", "digits[rows=60]", "-p", "dp-gbdt[epsilon=0.01,trees=2,max_depth=2]",
+        "-d", "none", "-a", "joint,lattice,membership,timberstrike", "--threat", "public",
+        "--seeds", "10",
+    ),
     "rare": ("--csv", "rare.csv", "--target", "outcome", "--positive", "yes"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=CASES)
 def said(request, tmp_path_factory):
-    """One of the five: its name, its folder, and its lines by key."""
+    """One of the six: its name, its folder, and its lines by key."""
     folder, options = tmp_path_factory.mktemp(request.param), CASES[request.param]
     (folder / "small.toml").write_text(SUITE, encoding="utf-8")
     rows = [f"{20 + i % 41},{(i * 37) % 90},{'yes' if i in (7, 31) else 'no'}" for i in range(60)]
@@ -196,6 +225,10 @@ def test_a_verdict_is_short_and_every_number_is_of_the_records(said):
             ), text  # fmt: skip
     if "None found" in told["LEAK"]:
         assert f"over {len(records.seeds)} seeds" in told["LEAK"]
+        stayed = check_near_blind(records)
+        assert re.search(rf"by all {stayed} measures?,", told["LEAK"])
+    else:
+        assert case != "nothing"
     if case in ("default", "split-only"):
         assert told["LEAK"].startswith("Your server can rebuild")
     if case == "rare":

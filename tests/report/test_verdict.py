@@ -122,7 +122,7 @@ def test_where_no_attack_applies_nothing_is_known(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
         table.trouble("none", seed, "a", "skipped", "it sees no sums")
-    assert said(table)["LEAK"].startswith("Not known: no attack applies")
+    assert said(table)["LEAK"].startswith("Not known: no attack that ran applies")
 
 
 def test_an_undefined_auc_is_said_and_prices_are_in_log_loss(table):
@@ -202,3 +202,24 @@ def test_every_figure_of_a_leak_is_in_the_rows(tmp_path):
     worst = mine.loc[mine.groupby("seed")["advantage"].idxmax(), "value"].mean()
     (first, *_) = re.findall(r"([\d.]+)%", lines["LEAK"])
     assert math.isclose(float(first), 100 * worst, abs_tol=0.51)
+
+
+def test_whom_no_attack_that_ran_reads_is_not_said_to_stay_near_blind(table):
+    tried(table, "none", 0.9, (0.0, 0.0, 0.0))
+    for seed in range(3):
+        table.add("attack", "none", seed, attack="a", status="skipped", reason="r", threat="public")
+    text = said(table)["LEAK"]
+    assert "stays within 0.05" in text
+    assert "by all 1 measure," in text
+    assert text.endswith("No attack that ran reads the view of the party 'public'.")
+
+
+def test_where_nothing_trains_without_a_defense_the_first_that_does_leads(table):
+    for seed in range(3):
+        table.add("train", "none", seed, status="skipped", reason="r")
+    tried(table, "grid-cuts", 0.9, (0.3, 0.31, 0.32))
+    text = said(table)
+    assert text["LEAK"].startswith(
+        "With grid-cuts, the party 't' can guess 59% of the values right"
+    )
+    assert text["USE"].startswith("Nothing to compare with")

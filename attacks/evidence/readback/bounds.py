@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readback.forms import OPEN, Row
 from fedtrees.attacks.evidence.replay import hides, sent_back
 from fedtrees.core.channel import Channel
+from fedtrees.core.statistics import binomial
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.fixed_point import Bits
 
@@ -111,7 +111,7 @@ class SentBounds:
         pairs = np.stack(np.broadcast_arrays(n[:, None], n), axis=-1)
         x = pairs @ np.array([[self.row.g0, self.row.h], [self.row.g1, self.row.h]])
         mean, square = self._off(x)
-        share = binom.pmf(n, n[:, None], 1 / clients) if clients else np.eye(len(n))
+        share = binomial(n, n[:, None], 1 / clients) if clients else np.eye(len(n))
         mean, square = (
             np.einsum("ia,abk,jb->ijk", share, e, share, optimize=True) for e in (mean, square)
         )
