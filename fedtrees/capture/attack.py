@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedtrees.bench.evaluate import BlindLine, score_guess
+from fedtrees.capture.machine_readings import machine_readings
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.training import SERVER
@@ -31,6 +32,7 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RowGradients,
 )
+from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.cut_points import BinningClient
 
@@ -66,7 +68,7 @@ def report(
         raise UsageError(f"no party {who!r} in {file}{did_you_mean(who, {THIRD, *parties})}")
     for name in sorted(set(truth) - parties):
         raise UsageError(f"--truth of {name!r}{did_you_mean(name, parties)}")
-    found = readings(kept, (who,))
+    found = [*readings(kept, (who,)), *machine_readings(kept, (who,))]
     wire = capture.told.wire
     framework = WIRES[wire][0] if wire in WIRES else capture.told.framework
     columns = ("message", "from", "to", "reveals")
@@ -113,6 +115,10 @@ def _promises(kept: list[Record], who: str, wire: str) -> Iterator[str]:
         )
     if rows := next((len(m.g) for m in others if isinstance(m, RowGradients)), 0):
         yield f"labels stay with who has them: gradients of all {rows:,} rows cross, one by one"
+    mappers = [m for m in others if isinstance(m, BinMappers)]
+    if mappers:
+        columns = sum(int(m.used.sum()) for m in mappers)
+        yield f"rows stay where they are: {columns:,} columns have bins made of one machine's rows"
     sketches = [m for m in others if isinstance(m, RankedSketch)]
     if sketches:
         whole = sum(int(s.whole.sum()) for s in sketches)
@@ -133,7 +139,7 @@ def _together(found: list[Reading]) -> list[Reading]:
 def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
     row: dict[str, Any] = {"reading": reading.what, "of": reading.owner, "read": len(reading.facts)}
     if len(reading.facts) == 1 and reading.facts[0][0] is None:
-        row["read"] = next(n for n in reading.facts[0][2:] if n is not None)
+        row["read"] = next(n for n in reading.facts[0][1:] if n is not None)
     row["certain"] = "yes" if reading.certain else "no"
     if reading.owner in truth:
         row["wrong"] = reading.wrong(truth[reading.owner])
@@ -143,10 +149,12 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
 def _view(kept: list[Record], who: str, parties: list[str]) -> View | None:
     """Return what the bench's attacks read, None where no columns are known."""
     sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
-    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare)}
-    if not sketches:
+    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare | RootSums)}
+    columns = [len(sketches[0].low)] if sketches else []
+    columns += [m.first + len(m.low) for r in kept if isinstance(m := r.message, BinMappers)]
+    if not columns:
         return None
-    features = tuple(Feature(f"f{k}") for k in range(len(sketches[0].low)))
+    features = tuple(Feature(f"f{k}") for k in range(max(columns)))
     roles = {p: SERVER if p == SERVER else BinningClient.role for p in (*parties, who)}
     if who == THIRD:
         roles[who] = THIRD

@@ -175,6 +175,7 @@ app.command()(capture.capture)
 app.command()(capture.attack)
 app.command()(federate.federate)
 app.command()(federate.site)
+app.command()(capture.diff)
 app.command()(inspect.fetch)
 app.command()(inspect.doctor)
 

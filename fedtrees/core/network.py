@@ -303,7 +303,8 @@ class LocalNetwork(Network):
             raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
         name = self._sender().name
         self.transcript.coordinator = self.transcript.coordinator or name
-        receivers = self.defense.audience(message, self._resolve(to), self.context(name))
+        others = [receiver for receiver in self._resolve(to) if receiver != name]
+        receivers = self.defense.audience(message, others, self.context(name))
         message = self._leaving(name, message)
         self.transcript.record(name, tuple(receivers), message, why)
         return name, message, receivers

@@ -38,7 +38,7 @@ CRYPTO = {
     "vertical-regression": {"arbiter": "real", "key_bits": 1024, "bits": 16},
 }
 #: In which parties ask others than the coordinator before they answer.
-ASKING = {"vertical-regression"}
+ASKING = {"lightgbm-data", "vertical-regression"}
 
 
 def test_every_defense_is_among_them():
