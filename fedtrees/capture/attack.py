@@ -56,7 +56,7 @@ def report(
         if who != THIRD and who not in (record.sender, *record.receivers):
             continue
         if who == THIRD or who in record.receivers:
-            key = _kind(record, who)
+            key = kind_of(record, who)
             sees[key] += 1
             size[key] += encoded_size(record.message)
         if not isinstance(record.message, HistogramSegment) or record.message.tree == 0:
@@ -88,7 +88,8 @@ def report(
     }
 
 
-def _kind(record: Record, who: str) -> tuple[str, ...]:
+def kind_of(record: Record, who: str) -> tuple[str, ...]:
+    """Return message, sender, receivers and what is revealed, as a reader of it sees them."""
     to = who if who in record.receivers else ", ".join(record.receivers)
     reveals = ", ".join(sorted(map(str, record.message.reveals)))
     return type(record.message).__name__, record.sender, to, reveals
@@ -187,10 +188,11 @@ def _attacks(
             yield {"attack": name, "said": f"failed: {err}"}
             continue
         assert guess is not None
-        yield {"attack": name, "said": _said(guess), "scores": _scores(name, guess, view, truth)}
+        yield {"attack": name, "said": said_of(guess), "scores": _scores(name, guess, view, truth)}
 
 
-def _said(guess: Guess) -> str:
+def said_of(guess: Guess) -> str:
+    """Return what a guess claims, in words."""
     kinds = Counter(type(claim).__name__ for claim in guess.claims)
     sure = sum(claim.certain for claim in guess.claims)
     claims = ", ".join(f"{n:,} {kind}" for kind, n in kinds.items()) or "nothing"
@@ -211,6 +213,11 @@ def _scores(
     case = Case(
         held, dict(view.roles), view.principals, view.schema, Streams(0), BinningClient.role
     )
+    return scored(name, guess, case)
+
+
+def scored(name: str, guess: Guess, case: Case) -> dict[str, tuple[float, float | None]]:
+    """Return the main scores of an attack's guess, each with its blind baseline."""
     rows = score_guess(name, guess, case, _blind(guess, case))
     main = {key for kind in _kinds(guess) for m in metrics_of(kind) for key in m.main}
     return {

@@ -81,15 +81,23 @@ def _machines(text: str) -> list[tuple[str, int]]:
 
 
 def attack(
-    file: Annotated[str, typer.Argument(help="A capture.")],
+    file: Annotated[str, typer.Argument(help="A capture, or a party's log of a federation.")],
     who: Annotated[
-        str, typer.Option("--as", help="Who reads it: a party, or third: whoever saw the wire.")
-    ] = "third",
+        str,
+        typer.Option(
+            "--as",
+            help="Who reads it: a party, or third: whoever saw the wire (default; of a log, who "
+            "kept it).",
+        ),
+    ] = "",
     truth: Annotated[
         list[str] | None,
         typer.Option(help="CSV file of a party's rows, PARTY.csv or PARTY=FILE; scores it."),
     ] = None,
     target: Annotated[str, typer.Option(help="Label column of --truth; by default the last.")] = "",
+    id: Annotated[
+        str, typer.Option(help="Column of --truth that names rows, of a log of a vertical run.")
+    ] = "",
     run: Annotated[int | None, typer.Option(help="Which run of several in the file.")] = None,
     format: Output = Format.TABLE,
 ) -> None:
@@ -97,10 +105,16 @@ def attack(
 
     What is said to be certain follows from the bytes; with --truth it is compared with the rows.
     """
-    from fedtrees.capture.attack import report
+    from fedtrees.capture.attack import THIRD, report
+    from fedtrees.capture.records import Capture
     from fedtrees.capture.truth import read_truth
+    from fedtrees.federation import attack as of_log
+    from fedtrees.federation.log import FRAMEWORK
 
-    told: dict[str, Any] = report(file, who, read_truth(truth or (), target), run)
+    if Capture(file, run).told.framework == FRAMEWORK:
+        told: dict[str, Any] = of_log.report(file, who, truth or (), id, run)
+    else:
+        told = report(file, who or THIRD, read_truth(truth or (), target), run)
     if format.is_json:
         typer.echo(json.dumps(told, indent=1))
     else:
@@ -149,7 +163,8 @@ def _print(told: dict[str, Any]) -> None:
 
     out = console()
     out.print(f"{told['framework']}, read by {told['as']}", style="bold")
-    out.print("what was promised and is not so:")
+    if told["promises"]:
+        out.print("what was promised and is not so:")
     for line in told["promises"]:
         out.print(f"  {line}", markup=False)
     columns = ("message", "from", "to", "reveals", "count", "bytes")
@@ -157,12 +172,13 @@ def _print(told: dict[str, Any]) -> None:
     out.print(text_table(f"what {told['as']} sees", columns, rows, box=None, pad_edge=False))
     columns = ("reading", "of", "read", "certain", *(("wrong",) if told["scored"] else ()))
     rows = [[str(row.get(c, "")) for c in columns] for row in told["readings"]]
-    out.print(text_table("what it tells", columns, rows, box=None, pad_edge=False))
+    if rows:
+        out.print(text_table("what it tells", columns, rows, box=None, pad_edge=False))
     if told["attacks"]:
         rows = [[row["attack"], row["said"], _scored(row)] for row in told["attacks"]]
         columns = ("attack", "", "score (blind)")
         out.print(text_table("attacks", columns, rows, box=None, pad_edge=False))
-    for note in told["notes"]:
+    for note in (*told["notes"], *told.get("verdict", ())):
         out.print(note, markup=False)
 
 

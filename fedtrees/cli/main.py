@@ -25,6 +25,7 @@ from fedtrees.cli import (
     bound,
     capture,
     explain,
+    federate,
     inspect,
     measure,
     new,
@@ -173,6 +174,8 @@ def audit(
 app.command()(capture.capture)
 app.command()(capture.attack)
 app.command()(capture.diff)
+app.command()(federate.federate)
+app.command()(federate.site)
 app.command()(inspect.fetch)
 app.command()(inspect.doctor)
 
