@@ -173,9 +173,9 @@ def audit(
 
 app.command()(capture.capture)
 app.command()(capture.attack)
+app.command()(capture.diff)
 app.command()(federate.federate)
 app.command()(federate.site)
-app.command()(capture.diff)
 app.command()(inspect.fetch)
 app.command()(inspect.doctor)
 

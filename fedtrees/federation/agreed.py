@@ -89,6 +89,11 @@ class Agreed:
                 f"{self.made.name!r} is not run between machines: its parties ask "
                 f"{', '.join(others)}, and only a coordinator has lines to others"
             )
+        if self.made.peers:
+            raise UsageError(
+                f"{self.made.name!r} is not run between machines: its parties speak to one "
+                "another, and only a coordinator has lines to others"
+            )
         for part in (self.made, *self.composed.parts):
             ideal = [f.name for f in fields(part) if getattr(part, f.name) == "ideal"]
             if ideal:

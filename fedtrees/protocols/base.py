@@ -111,6 +111,8 @@ class Protocol(ABC):
         How the name of a file with its model ends, and what that is.
     needs : tuple of str
         Modules of an extra that it trains with.
+    peers : bool
+        Whether parties tell one another what no coordinator asked for.
     """
 
     name: ClassVar[str] = "protocol"
@@ -133,6 +135,7 @@ class Protocol(ABC):
     }
     file: ClassVar[tuple[str, str]] = (".json", "an XGBoost model")
     needs: ClassVar[tuple[str, ...]] = ()
+    peers: ClassVar[bool] = False
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, given how many hold data.

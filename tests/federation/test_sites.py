@@ -153,6 +153,7 @@ def test_the_file_says_all_of_it_and_any_change_is_another_hash(tmp_path):
         ("fedtree-hist", "dp-grid-cuts[epsilon=4]", "masking"),
         ("secureboost[crypto=ideal]", "none", "crypto=real"),
         ("vertical-regression[arbiter=real]", "none", "arbiter"),
+        ("lightgbm-data", "none", "speak to one another"),
     ],
 )
 def test_nobody_is_an_ideal_functionality_between_machines(protocol, defense, said):

@@ -61,6 +61,7 @@ class LightGBMData(Protocol):
     says: ClassVar[tuple[type[Message], ...]] = (
         BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits
     )  # fmt: skip
+    peers: ClassVar[bool] = True
     sometimes: ClassVar[Mapping[type[Message], str]] = dict.fromkeys(
         (ClassRows, WeightedLabels), "labels are classes"
     )
