@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.cut_plan import CutPlan
@@ -14,7 +14,9 @@ from fedtrees.core.messages import Message, Reveal, Trait, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
+from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.cuts import CutPoints, GridCounts
+from fedtrees.messages.lightgbm import BinMappers
 from fedtrees.privacy.accounting import spent_on_cuts
 from fedtrees.privacy.mechanisms import discrete_laplace_share
 from fedtrees.privacy.noise import Laplace
@@ -33,7 +35,7 @@ class SettledCuts(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     exempts = exempting(LATER)
-    requires = (CutPoints,)
+    requires: ClassVar[tuple[type[Message], ...]] = (CutPoints,)
 
 
 @register.defense("public-cuts")
@@ -49,6 +51,41 @@ class PublicCuts(SettledCuts):
     def cuts(self) -> CutPlan:
         """Return what is declared."""
         return CutPlan("public")
+
+
+@register.defense("forced-bins")
+@dataclass(frozen=True)
+class ForcedBins(SettledCuts):
+    """Give LightGBM declared bounds of bins, or equal steps over declared ranges.
+
+    That is ``forcedbins_filename`` and, for each column, ``max_bin_by_feature`` of one more. Least
+    and greatest values cross as before, and rows in each bin: `single-row-bins` has no values left
+    to put them beside.
+
+    Each machine needs a file of its own, where columns are counted from the first that it finds
+    bins for: LightGBM 4.7 reads the file so (``dataset_loader.cpp``), whatever it says.
+
+    `bounds`: How many a column has at most.
+    `fill`: Without ``max_bin_by_feature``: bins that are left are cut midway between values, as if
+    nothing were forced.
+    """
+
+    bounds: int = 63
+    fill: bool = False
+
+    acts_through = frozenset({"cuts"})
+    requires = (BinMappers,)
+    exempts = {
+        BinMappers: "bounds are declared; the least and the greatest value are let through",
+        HistogramSegment: LATER[Trait.SUMMED],
+    }
+
+    def __post_init__(self) -> None:
+        check_whole("bounds", self.bounds, 1, 65_534)
+
+    def cuts(self) -> CutPlan:
+        """Return what is declared."""
+        return CutPlan("public", self.bounds, fill=self.fill)
 
 
 class SummedCounts(SettledCuts):

@@ -37,6 +37,7 @@ DEFENSES = (
     "masking[mode=ideal]",
     "paillier[mode=ideal]",
     "public-cuts",
+    "forced-bins",
     "grid-cuts",
     "dp-grid-cuts[epsilon=2]",
     "dp-quantile-cuts[epsilon=2]",

@@ -4,10 +4,12 @@ import numpy as np
 
 from fedtrees.bench.conformance import sample_table
 from fedtrees.bench.evaluate import make_defense, score_guess
+from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import over_clients
+from fedtrees.core.messages import emptied
 from fedtrees.core.network import LocalNetwork
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
@@ -66,3 +68,15 @@ def leaf_scores(guess, federation, principals, training):
     case = federation.case(training.transcript.roles, tuple(principals), 0, "", training)
     rows = score_guess("told", Guess(guess.all(LeafCounts)), case, None)
     return {row["metric"]: row["value"] for row in rows}
+
+
+def crossings(transcript):
+    """Return all that a transcript says, ciphertexts apart."""
+    said = [
+        (d.round, d.sender, d.receivers, d.why, d.nbytes, encode(emptied(d.message)))
+        for d in transcript
+    ]
+    inside = {index: encode(message) for index, message in transcript.inside.items()}
+    costs = {name: n for name, n in transcript.costs.items() if not name.startswith("cpu")}
+    rest = transcript.roles, transcript.rounds, transcript.coordinator, transcript.acted
+    return said, inside, costs, rest, transcript.events

@@ -1,5 +1,8 @@
 """The layers of the design hold: checked on the installed layout, where the folders meet."""
 
+import ast
+from pathlib import Path
+
 import pytest
 from layers import lint, merged_layout
 
@@ -9,6 +12,19 @@ def test_layers_hold(tmp_path):
     result = lint(tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 broken" in result.stdout
+
+
+def test_engines_are_imported_where_they_run_alone(tmp_path):
+    found = set()
+    for path in merged_layout(tmp_path).rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            named = (
+                [a.name for a in getattr(node, "names", [])] if isinstance(node, ast.Import) else []
+            )
+            named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(n.partition(".")[0] in ("ray", "nvflare") for n in named):
+                found.add(Path(path).name)
+    assert found == {"flare.py"}  # which NVFlare's processes load, and nobody else
 
 
 def test_an_attack_that_imports_the_truth_breaks_a_contract(tmp_path):

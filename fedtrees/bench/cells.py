@@ -21,7 +21,7 @@ from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
 # Rooms that compute no result; of all others the source is part of every cell's key.
-_SHOW = ("audit", "benchmarks", "cli", "estimators", "report")
+_SHOW = ("audit", "benchmarks", "cli", "cluster", "estimators", "report")
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,9 @@ class BenchOptions:
     time_limit: float | None = _option(
         "Seconds one training or attack may take (0: no limit).", default=None
     )
+    memory: float = _option(
+        "GiB of data that one training or attack may take (0: no limit).", default=0.0
+    )
     margin: float | None = _option(
         "Advantage that counts as down to blind (default: 0.05).", default=None
     )
@@ -123,6 +126,8 @@ class BenchOptions:
             raise UsageError(f"--jobs {self.jobs}: give 1 or more")
         if self.time_limit is not None and not 0 <= self.time_limit < float("inf"):
             raise UsageError(f"--time-limit {self.time_limit}: give seconds, 0 for no limit")
+        if not 0 <= self.memory < float("inf"):
+            raise UsageError(f"--memory {self.memory}: give GiB, 0 for no limit")
         if self.resume and not self.out:
             raise UsageError("--resume needs --out RUN: which run to finish")
         assert self.table is None or self.table  # made now, for its errors
@@ -171,7 +176,7 @@ class BenchOptions:
         plugins = load_plugins(self.plugin)
         suite, folder, note = self._suite_and_folder()
         workers = default_workers() if self.jobs is None else self.jobs
-        made = Bench(suite, folder, workers, self.data_dir, plugins)
+        made = Bench(suite, folder, workers, self.data_dir, plugins, self.memory)
         tell([note] if note else [])
         return made
 

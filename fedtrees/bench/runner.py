@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedtrees.bench import checkpoint, evaluate
 from fedtrees.bench.cells import (
@@ -32,7 +33,7 @@ from fedtrees.bench.cells import (
 from fedtrees.bench.evaluate import Outcome, run_training
 from fedtrees.bench.federation import Federation, federation_of
 from fedtrees.bench.store import Store
-from fedtrees.core.errors import FedtreesError, StoreError
+from fedtrees.core.errors import FedtreesError, StoreError, UsageError
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.isolation.process import AttackError
@@ -81,6 +82,7 @@ class Runner:
     data_dir: str | None = None
     plugins: tuple[str, ...] = ()  # plugin files to load in every worker
     time_limit: float = 0.0  # seconds per cell, 0 for none
+    memory: float = 0.0  # GiB that a process may take beside what it begins with, 0 for no limit
 
     @property
     def store(self) -> Store:
@@ -279,12 +281,21 @@ def _bare(cell: Cell, reason: Reason) -> Outcome:
     return Outcome([{"status": reason.status, **reason.columns()}], columns)
 
 
+def _check_thread() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("a time limit holds on the main thread alone; run there, or without one")
+
+
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise `TimeLimit` in the block after so many seconds (main thread only)."""
-    if seconds <= 0 or threading.current_thread() is not threading.main_thread():
+    """Raise `TimeLimit` in the block after so many seconds.
+
+    Raises `UsageError` off the main thread, where no limit would hold.
+    """
+    if seconds <= 0:
         yield
         return
+    _check_thread()
 
     def stop(*_: Any) -> None:
         raise TimeLimit
@@ -302,6 +313,9 @@ def _work_beside(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]]
     """Do a job in a process of the pool, whose driver may be gone before it begins."""
     close_memory()
     _end_with(driver)
+    if runner.memory:
+        most = int(runner.memory * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     return runner.work(job)
 
 
@@ -323,10 +337,11 @@ def run_jobs(
     workers: int,
     done: Callable[[str, str], None],
     ended: Callable[[int], None] = lambda phase: None,
+    engine: Engine | None = None,
 ) -> None:
     """Run jobs in this process, or in several; `done(status, label)` follows each cell.
 
-    `ended(k)` follows the k-th phase.
+    `ended(k)` follows the k-th phase. `engine`: where, if not in processes of this machine.
 
     A worker process that is killed costs only the job that it was at: its cells are tried again
     one by one, and the one that loses its process a second time is reported as failed. Meanwhile
@@ -334,82 +349,127 @@ def run_jobs(
     """
     with closed_memory():
         most = min(workers, max(map(len, phases), default=0))
-        pool = [_Worker(runner, done) for _ in range(most if workers > 1 else 0)]
+        if engine is None and (workers > 1 or runner.memory):
+            engine = Processes(runner)
+        if engine is None and runner.time_limit > 0:
+            _check_thread()
         try:
             for k, phase in enumerate(phases):
-                if workers > 1:
-                    _run_phase(pool, deque(phase))
+                if engine is not None:
+                    _run_phase(runner, engine, most, deque(phase), done)
                 else:
                     for status, label in chain.from_iterable(map(runner.work, phase)):
                         done(status, label)
                 ended(k)
         finally:
-            for worker in pool:
-                worker.end()
+            if engine is not None:
+                engine.close()
 
 
-def _run_phase(pool: Sequence[_Worker], waiting: deque[Job]) -> None:
-    while True:
-        for worker in pool:
-            if worker.idle and waiting:
-                worker.begin(waiting.popleft())
-        busy = {w.future: w for w in pool if w.future}
-        if not busy:
-            return
-        for future in wait(busy, return_when=FIRST_COMPLETED).done:
-            busy[future].finish()
+@dataclass(frozen=True)
+class Lost:
+    """A job whose process died; `code` tells how."""
+
+    code: str
 
 
-class _Worker:
-    """One process, so that its death says which job killed it."""
+Results = list[tuple[str, str]]  # status and label of each cell
 
-    def __init__(self, runner: Runner, done: Callable[[str, str], None]) -> None:
-        self.runner, self.done = runner, done
-        self.executor: Any = None
-        self.future: Future[list[tuple[str, str]]] | None = None
-        self.left: deque[Job] = deque()
 
-    @property
-    def idle(self) -> bool:
-        return self.future is None
+class Engine(Protocol):
+    """Where jobs run."""
 
-    def begin(self, job: Job) -> None:
+    def submit(self, job: Job) -> Any:
+        """Start a job and return its handle."""
+
+    def next(self, busy: Sequence[Any]) -> tuple[Any, Results | Lost]:
+        """Wait until one of the handles is done, and return it with what came of it."""
+
+    def close(self) -> None:
+        """End what runs, and all that was begun for it."""
+
+
+def _run_phase(
+    runner: Runner,
+    engine: Engine,
+    most: int,
+    waiting: deque[Job],
+    done: Callable[[str, str], None],
+) -> None:
+    """Run jobs, so many at a time; what is left of a lost one is tried again in steps, in order."""
+    running: dict[Any, deque[Job]] = {}
+    while waiting or running:
+        while waiting and len(running) < most:
+            job = waiting.popleft()
+            running[engine.submit(job)] = deque([job])
+        handle, results = engine.next([*running])
+        left = running.pop(handle)
+        job = left.popleft()
+        if isinstance(results, Lost):
+            if job.tried:
+                results = [runner.give_up(job, Reason("killed", code=results.code))]
+            else:
+                left.extendleft(reversed(runner.again(job)))
+                results = []
+        for status, label in results:
+            done(status, label)
+        if left:
+            running[engine.submit(left[0])] = left
+
+
+class Processes:
+    """Processes of this machine, one executor for each, so that its death says which job it was.
+
+    `begin`: What a process does with a runner, a job and its parent's id.
+    """
+
+    def __init__(
+        self, runner: Runner, begin: Callable[[Runner, Job, int], Results] = _work_beside
+    ) -> None:
+        self._runner, self._begin = runner, begin
+        self._idle: list[Any] = []
+        self._busy: dict[Future[Results], Any] = {}
+
+    def submit(self, job: Job) -> Future[Results]:
         """Start a job."""
-        self.left.append(job)
-        self._next()
-
-    def _next(self) -> None:
-        if not self.left:
-            self.future = None
-            return
         from joblib.externals.loky import ProcessPoolExecutor
 
-        if self.executor is not None and self.executor._flags.broken:  # killed while idle
-            self.end()
-        if self.executor is None:
-            self.executor = ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"))
-        self.future = self.executor.submit(_work_beside, self.runner, self.left[0], os.getpid())
+        executor = self._idle.pop() if self._idle else None
+        if executor is not None and executor._flags.broken:  # killed while idle
+            _end(executor)
+            executor = None
+        if executor is None:
+            executor = ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"))
+        future: Future[Results] = executor.submit(self._begin, self._runner, job, os.getpid())
+        self._busy[future] = executor
+        return future
 
-    def finish(self) -> None:
-        """Take the result of the job that is done, or try again what died."""
-        assert self.future is not None
-        job = self.left.popleft()
+    def next(self, busy: Sequence[Future[Results]]) -> tuple[Future[Results], Results | Lost]:
+        """Wait until a job is done."""
+        future = next(iter(wait(busy, return_when=FIRST_COMPLETED).done))
+        executor = self._busy.pop(future)
         try:
-            results = self.future.result()
+            results: Results | Lost = future.result()
+            self._idle.append(executor)
+        except MemoryError:  # outside of any cell
+            _end(executor)
+            results = Lost("memory")
         except BrokenExecutor as err:
-            self.end()
-            if job.tried:
-                code = str(err).rpartition("{")[2].partition("}")[0]  # loky tells it no other way
-                results = [self.runner.give_up(job, Reason("killed", code=code))]
-            else:
-                results = []
-                self.left.extendleft(reversed(self.runner.again(job)))
-        for status, label in results:
-            self.done(status, label)
-        self._next()
+            _end(executor)
+            results = Lost(
+                str(err).rpartition("{")[2].partition("}")[0]
+            )  # loky tells it no other way
+        except BaseException:
+            _end(executor)
+            raise
+        return future, results
 
-    def end(self) -> None:
-        """End the process, whatever it is at."""
-        if self.executor is not None:
-            self.executor.shutdown(wait=True, kill_workers=True)
-            self.executor = None
+    def close(self) -> None:
+        """End the processes, whatever they are at."""
+        for executor in (*self._idle, *self._busy.values()):
+            _end(executor)
+        self._idle, self._busy = [], {}
+
+
+def _end(executor: Any) -> None:
+    executor.shutdown(wait=True, kill_workers=True)

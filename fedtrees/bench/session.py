@@ -14,7 +14,7 @@ from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
 from fedtrees.bench.evaluate import NOISE, parts_of, run_training
 from fedtrees.bench.federation import federation_of, load_dataset
-from fedtrees.bench.runner import Job, Runner, run_jobs
+from fedtrees.bench.runner import Engine, Job, Runner, run_jobs
 from fedtrees.bench.store import COPY, Store
 from fedtrees.bench.suite import Suite, fits
 from fedtrees.core.composition import Composition
@@ -40,6 +40,7 @@ class Bench:
     workers: int = 1  # processes; 1 runs in this one
     data_dir: str | None = None
     plugins: tuple[str, ...] = ()
+    memory: float = 0.0  # GiB of data that a job may take; 0: no limit
     plan: Plan = field(init=False)
     runner: Runner = field(init=False)
     notes: tuple[str, ...] = field(init=False)  # what was inferred of tables of one's own
@@ -54,7 +55,7 @@ class Bench:
         self.notes += tuple(limits(self.plan, self.data_dir))
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
         self.runner = Runner(
-            self.folder, provenance, self.data_dir, self.plugins, self.suite.time_limit
+            self.folder, provenance, self.data_dir, self.plugins, self.suite.time_limit, self.memory
         )
 
     @property
@@ -91,10 +92,12 @@ class Bench:
         self,
         done: Callable[[str, str], None] = lambda status, label: None,
         first: Callable[[], None] | None = None,
+        engine: Engine | None = None,
     ) -> Counter[str]:
         """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished.
 
         Where there is more to run, `first` follows the first seed, whose rows are written by then.
+        `engine`: where it is run, if not on this machine.
 
         Raises `StoreError` if the folder cannot be written, or somebody else removes cells from it.
         """
@@ -113,7 +116,7 @@ class Bench:
                 first()
 
         try:
-            run_jobs(self.runner, phases, self.workers, tally, ended)
+            run_jobs(self.runner, phases, self.workers, tally, ended, engine)
         finally:
             unreadable = self.store.write_rows(keys)
         if unreadable:

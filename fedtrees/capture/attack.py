@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedtrees.bench.evaluate import BlindLine, score_guess
+from fedtrees.capture.machine_readings import machine_readings
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.training import SERVER
@@ -31,6 +32,7 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RowGradients,
 )
+from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.cut_points import BinningClient
 
@@ -54,7 +56,7 @@ def report(
         if who != THIRD and who not in (record.sender, *record.receivers):
             continue
         if who == THIRD or who in record.receivers:
-            key = _kind(record, who)
+            key = kind_of(record, who)
             sees[key] += 1
             size[key] += encoded_size(record.message)
         if not isinstance(record.message, HistogramSegment) or record.message.tree == 0:
@@ -66,7 +68,7 @@ def report(
         raise UsageError(f"no party {who!r} in {file}{did_you_mean(who, {THIRD, *parties})}")
     for name in sorted(set(truth) - parties):
         raise UsageError(f"--truth of {name!r}{did_you_mean(name, parties)}")
-    found = readings(kept, (who,))
+    found = [*readings(kept, (who,)), *machine_readings(kept, (who,))]
     wire = capture.told.wire
     framework = WIRES[wire][0] if wire in WIRES else capture.told.framework
     columns = ("message", "from", "to", "reveals")
@@ -86,7 +88,8 @@ def report(
     }
 
 
-def _kind(record: Record, who: str) -> tuple[str, ...]:
+def kind_of(record: Record, who: str) -> tuple[str, ...]:
+    """Return message, sender, receivers and what is revealed, as a reader of it sees them."""
     to = who if who in record.receivers else ", ".join(record.receivers)
     reveals = ", ".join(sorted(map(str, record.message.reveals)))
     return type(record.message).__name__, record.sender, to, reveals
@@ -112,6 +115,10 @@ def _promises(kept: list[Record], who: str, wire: str) -> Iterator[str]:
         )
     if rows := next((len(m.g) for m in others if isinstance(m, RowGradients)), 0):
         yield f"labels stay with who has them: gradients of all {rows:,} rows cross, one by one"
+    mappers = [m for m in others if isinstance(m, BinMappers)]
+    if mappers:
+        columns = sum(int(m.used.sum()) for m in mappers)
+        yield f"rows stay where they are: {columns:,} columns have bins made of one machine's rows"
     sketches = [m for m in others if isinstance(m, RankedSketch)]
     if sketches:
         whole = sum(int(s.whole.sum()) for s in sketches)
@@ -132,7 +139,7 @@ def _together(found: list[Reading]) -> list[Reading]:
 def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
     row: dict[str, Any] = {"reading": reading.what, "of": reading.owner, "read": len(reading.facts)}
     if len(reading.facts) == 1 and reading.facts[0][0] is None:
-        row["read"] = next(n for n in reading.facts[0][2:] if n is not None)
+        row["read"] = next(n for n in reading.facts[0][1:] if n is not None)
     row["certain"] = "yes" if reading.certain else "no"
     if reading.owner in truth:
         row["wrong"] = reading.wrong(truth[reading.owner])
@@ -142,10 +149,12 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
 def _view(kept: list[Record], who: str, parties: list[str]) -> View | None:
     """Return what the bench's attacks read, None where no columns are known."""
     sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
-    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare)}
-    if not sketches:
+    rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare | RootSums)}
+    columns = [len(sketches[0].low)] if sketches else []
+    columns += [m.first + len(m.low) for r in kept if isinstance(m := r.message, BinMappers)]
+    if not columns:
         return None
-    features = tuple(Feature(f"f{k}") for k in range(len(sketches[0].low)))
+    features = tuple(Feature(f"f{k}") for k in range(max(columns)))
     roles = {p: SERVER if p == SERVER else BinningClient.role for p in (*parties, who)}
     if who == THIRD:
         roles[who] = THIRD
@@ -179,10 +188,11 @@ def _attacks(
             yield {"attack": name, "said": f"failed: {err}"}
             continue
         assert guess is not None
-        yield {"attack": name, "said": _said(guess), "scores": _scores(name, guess, view, truth)}
+        yield {"attack": name, "said": said_of(guess), "scores": _scores(name, guess, view, truth)}
 
 
-def _said(guess: Guess) -> str:
+def said_of(guess: Guess) -> str:
+    """Return what a guess claims, in words."""
     kinds = Counter(type(claim).__name__ for claim in guess.claims)
     sure = sum(claim.certain for claim in guess.claims)
     claims = ", ".join(f"{n:,} {kind}" for kind, n in kinds.items()) or "nothing"
@@ -203,6 +213,11 @@ def _scores(
     case = Case(
         held, dict(view.roles), view.principals, view.schema, Streams(0), BinningClient.role
     )
+    return scored(name, guess, case)
+
+
+def scored(name: str, guess: Guess, case: Case) -> dict[str, tuple[float, float | None]]:
+    """Return the main scores of an attack's guess, each with its blind baseline."""
     rows = score_guess(name, guess, case, _blind(guess, case))
     main = {key for kind in _kinds(guess) for m in metrics_of(kind) for key in m.main}
     return {

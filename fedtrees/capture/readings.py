@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.shares import WHOLE, counts, shares
 from fedtrees.capture.operations import worker
 from fedtrees.capture.records import Record
-from fedtrees.capture.shares import WHOLE, counts, shares
 from fedtrees.core.schema import Table
 from fedtrees.messages.captured import (
     BestSplits,
@@ -33,7 +33,8 @@ class Reading:
     what : str
     owner : str
     facts : tuple
-        ``(column, value, rows, positives)`` each; None: that it does not tell.
+        ``(column, value, rows, positives)`` each; None: that it does not tell. Without a column,
+        the value is the mean label.
     certain : bool
         Whether all of them follow from the bytes.
     """
@@ -63,6 +64,8 @@ class RowLabels(Reading):
 
 def _holds(fact: tuple[int | None, float | None, int | None, int | None], truth: Table) -> bool:
     column, value, rows, positives = fact
+    if column is None and value is not None:
+        return bool(np.isclose(truth.y.mean(), value, rtol=1e-6))
     there = np.ones(len(truth), dtype=bool)
     if column is not None:
         there = truth.X[:, column] == np.float32(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -39,11 +40,18 @@ class Relay:
         self._lock, self._failed = threading.Condition(), list[Exception]()
 
     def door(
-        self, name: str, to: tuple[str, int], changes: Changes = unchanged, port: int = 0
+        self,
+        name: str,
+        to: tuple[str, int],
+        changes: Changes = unchanged,
+        port: int = 0,
+        patience: float = 0.0,
     ) -> int:
         """Open a door in front of what listens at `to`; return its port.
 
         Raises `DataError` if the port is taken.
+
+        `patience`: Seconds to wait for who is to listen there.
         """
         try:
             listener = socket.create_server((self.host, port))
@@ -53,7 +61,7 @@ class Relay:
             ) from err
         self._listeners.append(listener)
         threading.Thread(
-            target=self._serve, args=(listener, name, to, changes), daemon=True
+            target=self._serve, args=(listener, name, to, changes, patience), daemon=True
         ).start()
         return int(listener.getsockname()[1])
 
@@ -67,13 +75,18 @@ class Relay:
             raise self._failed[0]
 
     def _serve(
-        self, listener: socket.socket, name: str, to: tuple[str, int], changes: Changes
+        self,
+        listener: socket.socket,
+        name: str,
+        to: tuple[str, int],
+        changes: Changes,
+        patience: float,
     ) -> None:
         with suppress(OSError):  # closed
             for number in itertools.count():
                 opener, _ = listener.accept()
                 try:
-                    opened = socket.create_connection(to)
+                    opened = _connected(to, patience)
                 except OSError:  # nobody is there: whoever connects is told by the end of it
                     opener.close()
                     continue
@@ -111,3 +124,15 @@ class Relay:
             with self._lock:
                 self.open -= 1
                 self._lock.notify_all()
+
+
+def _connected(to: tuple[str, int], patience: float) -> socket.socket:
+    """Connect, if need be again and again; raises `OSError` if nobody is there in the end."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return socket.create_connection(to)
+        except OSError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(0.05)

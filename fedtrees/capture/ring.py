@@ -11,54 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedtrees.capture.operations import CutOff, Hop, OtherOperation, Reader, Reduced
+from fedtrees.capture.links import MOST_BYTES, Links
+from fedtrees.capture.operations import CutOff, Hop, OtherOperation, Reduced
 
-#: Bytes at most that one member sends another within one operation.
-MOST_BYTES = 128 << 20
 _MOST_TEXT, _FEW = 4096, 64
 
 
-class Ring(Reader):
-    """The bytes between members, each read up to some place.
-
-    Parameters
-    ----------
-    world : int
-        Number of members.
-    more : callable
-        Fetches more bytes into `streams`; returns False where there are none.
-    """
-
-    central = False
-
-    def __init__(self, world: int, more: Callable[[], bool]) -> None:
-        self.world, self._more = world, more
-        self.streams = {(i, j): bytearray() for i in range(world) for j in range(world) if i != j}
-        self._at = dict.fromkeys(self.streams, 0)
-
-    def forget(self) -> None:
-        """Drop the bytes that were read: nothing goes back beyond this place."""
-        for link, at in self._at.items():
-            del self.streams[link][:at]
-            self._at[link] = 0
-
-    def left(self) -> int:
-        """Return how many bytes were not read, of all there are."""
-        while self._more():
-            pass
-        return sum(len(s) - self._at[link] for link, s in self.streams.items())
-
-    def take(self, sender: int, receiver: int, size: int) -> bytes:
-        """Read what a member sends another; raises `OtherOperation` where it does not."""
-        if not 0 <= size <= MOST_BYTES:
-            raise OtherOperation(f"{size} bytes at once")
-        link = sender, receiver
-        begin = self._at[link]
-        while len(self.streams[link]) < begin + size:
-            if not self._more():
-                raise CutOff("the capture ends")
-        self._at[link] = begin + size
-        return bytes(self.streams[link][begin : begin + size])
+class Ring(Links):
+    """The bytes that go round between members."""
 
     def broadcast(self, size: int) -> bytes:
         """Read what member 0 sends everybody along a binomial tree."""

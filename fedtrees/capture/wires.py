@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedtrees.capture.federated import Federated
+from fedtrees.capture.lightgbm import LightGBM
 from fedtrees.capture.operations import Ended
 from fedtrees.capture.rabit import Rabit
 from fedtrees.capture.rabit_relay import RabitRelay
@@ -18,6 +19,7 @@ from fedtrees.capture.relay import Relay
 from fedtrees.core.errors import DataError, check_known
 
 _IDLE = 1.0  # seconds after the last connection closed, before a run is over
+_PATIENCE = 120.0  # seconds for which a machine may not listen yet
 
 
 class Decoder(Protocol):
@@ -32,24 +34,26 @@ class Decoder(Protocol):
 WIRES: dict[str, tuple[str, str, Callable[[Iterable[Record]], Any]]] = {
     "rabit": ("XGBoost's own collective (Dask, Spark)", "xgboost", Rabit),
     "xgboost": ("XGBoost's federated server", "xgboost", Federated),
+    "lightgbm": ("LightGBM's data-parallel machines", "lightgbm", LightGBM),
 }
 
 
 def record(
     wire: str,
-    to: tuple[str, int],
+    to: Sequence[tuple[str, int]],
     path: str | Path,
     *,
     listen: int = 0,
     host: str = "127.0.0.1",
-    ready: Callable[[int], None] = lambda port: None,
+    ready: Callable[[list[int]], None] = lambda ports: None,
 ) -> int:
     """Write down a run: what crosses between `listen` and `to`, until all have gone.
 
     Returns how many pieces crossed. Raises `DataError` as `Writer` and `Relay` do, or if nobody
     spoke.
 
-    `ready`: Called with the port that is listened at.
+    `to`: The tracker or server; of LightGBM, all machines. `ready`: Called with the ports that are
+    listened at, one for each of them.
     """
     check_known("wire", wire, WIRES)
     package = WIRES[wire][1]
@@ -62,9 +66,17 @@ def record(
         relay = Relay(writer, host)
         try:
             if wire == "rabit":
-                ready(RabitRelay(relay, to, to[0]).listen(listen))
+                ready([RabitRelay(relay, to[0], to[0][0]).listen(listen)])
+            elif wire == "xgboost":
+                ready([relay.door("federated", to[0], port=listen)])
             else:
-                ready(relay.door("federated", to, port=listen))
+                names = [f"machine:{rank}/{len(to)}" for rank in range(len(to))]
+                ready(
+                    [
+                        relay.door(name, at, port=listen and listen + rank, patience=_PATIENCE)
+                        for rank, (name, at) in enumerate(zip(names, to, strict=True))
+                    ]
+                )
             since = time.monotonic()
             while not writer.written or time.monotonic() - since < _IDLE:
                 time.sleep(0.05)
@@ -73,6 +85,18 @@ def record(
         finally:
             relay.close()
         return writer.written
+
+
+def told(wire: str, to: Sequence[tuple[str, int]], host: str, ports: list[int]) -> dict[str, Any]:
+    """Return what parties are given in place of where others are.
+
+    Of LightGBM, a list for each machine: itself where it is, all others behind doors.
+    """
+    if wire != "lightgbm":
+        return {"listening": ports[0]}
+    doors = [(host, port) for port in ports]
+    lists = ([*doors[:k], to[k], *doors[k + 1 :]] for k in range(len(to)))
+    return {"machines": [",".join(f"{name}:{port}" for name, port in one) for one in lists]}
 
 
 class Decoded:

@@ -18,6 +18,7 @@ from fedtrees.cli.options import Format, Output, takes
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedtrees.bench.runner import Engine
     from fedtrees.bench.session import Bench
 
 
@@ -28,6 +29,12 @@ def bench(
         bool,
         typer.Option("--dry-run", help="Check everything, list cells and their cost; run nothing."),
     ] = False,
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Where to run: ray (this machine), or ray=HOST:PORT, a cluster of yours."
+        ),
+    ] = "",
     format: Output = Format.TABLE,
     **given: Any,
 ) -> None:
@@ -43,9 +50,20 @@ def bench(
     if dry_run:
         _dry_run(session, format.is_json)
         return
+    engine = _engine(on, session, options) if on else None
     session.open(options.resume)
-    counts = _run_with_progress(session, options.margin)
+    counts = _run_with_progress(session, options.margin, engine)
     _finish(session, counts, options.margin, format.is_json)
+
+
+def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
+    """Connect to where jobs run; without --jobs, as many run as there are cores."""
+    from fedtrees.cluster.ray_engine import RayEngine
+
+    engine = RayEngine(on, bench.runner, bench.plan.settings, bench.workers)
+    if options.jobs is None:
+        bench.workers = engine.slots
+    return engine
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:
@@ -79,7 +97,7 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
     return total, f"{total:,} to compute" + (f" ({shown})" if shown else "")
 
 
-def _run_with_progress(bench: Bench, margin: float | None) -> Counter[str]:
+def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None) -> Counter[str]:
     """Run with a bar on stderr that names the last cell; with log lines where it is no terminal.
 
     What the first seed says is told on the way; what a run says that is stopped, at its end.
@@ -99,9 +117,9 @@ def _run_with_progress(bench: Bench, margin: float | None) -> Counter[str]:
 
     try:
         if console.is_terminal:
-            counts = _with_bar(bench, console, total, first)
+            counts = _with_bar(bench, console, total, first, engine)
         else:
-            counts = bench.run(_Log(total), first)
+            counts = bench.run(_Log(total), first, engine)
         if counts["skipped"]:
             idle = f"{counts['skipped']:,} of {many(total, 'cell')} did not apply"
             print(f"{idle}; `fedtrees show {bench.folder}` says why", file=sys.stderr)
@@ -132,7 +150,11 @@ def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> 
 
 
 def _with_bar(
-    bench: Bench, console: Console, total: int, first: Callable[[], None]
+    bench: Bench,
+    console: Console,
+    total: int,
+    first: Callable[[], None],
+    engine: Engine | None,
 ) -> Counter[str]:
     """Run with a bar: cells done, time left, the cell that was finished last."""
     from rich import progress as bars
@@ -151,7 +173,7 @@ def _with_bar(
             if status not in ("ok", "skipped"):
                 console.print(f"{status}: {label}", markup=False, highlight=False)
 
-        return bench.run(done, first)
+        return bench.run(done, first, engine)
 
 
 class _Log:

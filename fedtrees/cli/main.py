@@ -25,6 +25,7 @@ from fedtrees.cli import (
     bound,
     capture,
     explain,
+    federate,
     inspect,
     measure,
     new,
@@ -172,6 +173,9 @@ def audit(
 
 app.command()(capture.capture)
 app.command()(capture.attack)
+app.command()(federate.federate)
+app.command()(federate.site)
+app.command()(capture.diff)
 app.command()(inspect.fetch)
 app.command()(inspect.doctor)
 

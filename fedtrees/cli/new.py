@@ -19,26 +19,34 @@ KINDS = {
     "attack": "told-counts",
 }
 
+_FEDERATION = "federation"
+
 
 def new(
-    kind: Annotated[str, typer.Argument(help="protocol, defense or attack.")],
+    kind: Annotated[str, typer.Argument(help="protocol, defense, attack, or federation.")],
     name: Annotated[str, typer.Argument(help="What it is called, such as my-defense.")],
     out: Annotated[
-        str | None, typer.Option("-o", "--out", help="File to write (default: ./NAME.py).")
+        str | None, typer.Option("-o", "--out", help="What to write (default: ./NAME.py, ./NAME).")
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write a file with a protocol, a defense or an attack that runs: change it from there."""
+    """Write a file with a protocol, a defense or an attack that runs: change it from there.
+
+    Of a federation, a folder: what three sites agree on, their tables, and what each of them says.
+    """
     from fedtrees.core.files import write_whole
     from fedtrees.core.registry import register
 
-    check_known("kind", kind, KINDS)
+    check_known("kind", kind, (*KINDS, _FEDERATION))
     plain = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or keyword.iskeyword(plain):
         raise UsageError(
             f"name {name!r}: give small letters, digits and hyphens, a letter first, such as "
             f"my-{kind}"
         )
+    if kind == _FEDERATION:
+        _new_federation(Path(out or name), format)
+        return
     if name in register.names(kind):
         raise UsageError(f"{kind} {name!r} is there already; choose another name")
     path = Path(out or f"{plain}.py")
@@ -51,6 +59,21 @@ def new(
         typer.echo(json.dumps({"file": str(path)}))
     else:
         typer.echo(f"{path}\ncheck   fedtrees check {path}")
+
+
+def _new_federation(folder: Path, format: Format) -> None:
+    from fedtrees.federation.trial import make_trial
+
+    if folder.exists():
+        raise UsageError(f"{folder} exists; choose another --out")
+    made = make_trial(folder)
+    if format.is_json:
+        typer.echo(json.dumps({"folder": str(folder), "hash": made.hash}))
+    else:
+        file = f"{folder}/federation.toml"
+        typer.echo(
+            f"{folder}\nrun     fedtrees federate {file} --poc --sites {folder}/sites -o run"
+        )
 
 
 def written(kind: str, name: str, path: Path) -> str:

@@ -54,6 +54,7 @@ _KINDS: dict[str, Any] = {
     "str": str,
     "str | None": str | None,
     "int | None": int | None,
+    "float": float,
     "float | None": float | None,
     "bool": bool,
 }

@@ -12,15 +12,19 @@ class CutPlan:
     method : {"sketch", "equal-width", "public", "grid"}
         As in the protocols; ``grid``: from counts in the cells of a public grid.
     cells, rounds : int
-        Of a grid: cells per feature, and how often they are counted, finer where the rows are.
+        Of a grid: cells per feature, and how often they are counted, finer where the rows are. Of
+        declared cut points of LightGBM: how many, at most.
     epsilon : float or None
         What all counts together cost one row, in nats, where they carry noise.
+    fill : bool
+        Whether bins that declared cut points leave over are cut among a party's own values.
     """
 
     method: str
     cells: int = 0
     rounds: int = 1
     epsilon: float | None = None
+    fill: bool = False
 
     def count_scale(self, features: int) -> float:
         """Return the scale of the noise on each count, in rows, where so many features have one.

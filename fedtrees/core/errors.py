@@ -58,6 +58,10 @@ class ProtocolError(FedtreesError):
     exit_code = 6
 
 
+class PartyError(ProtocolError):
+    """A party is lost, fails or takes no part: names it, and holds nothing of anybody's rows."""
+
+
 class LocalDataError(ProtocolError):
     """Private state of a party was read from outside that party's own methods."""
 

@@ -163,12 +163,17 @@ class Host:
         with acting(self.party):
             return self.agreement.defense.outgoing(message, self.context)
 
-    def tell(self, message: Message) -> Reply:
+    def kept(self) -> list[tuple[Message, str]]:
+        """Return what its keys opened for itself since this was asked last, with reasons."""
+        found, self.closing.kept[:] = [*self.closing.kept], []
+        return found
+
+    def tell(self, message: Message, why: str = "") -> Reply:
         """Let the party hear a message."""
         self.party.answer(message)
         return self._reply()
 
-    def ask(self, message: Message) -> Reply:
+    def ask(self, message: Message, why: str = "") -> Reply:
         """Let the party answer a request; a reply that is summed waits to be closed."""
         if self.closing.takes(message):
             return self._reply(self.closing.answer(message))
@@ -183,7 +188,7 @@ class Host:
         self._waiting, self._told = reply, by_defense or type(reply) in agreed.shared
         return self._reply(sealed(reply), waits=True)
 
-    def seal(self, how: Mapping[str, Any]) -> Reply:
+    def seal(self, how: Mapping[str, Any], why: str = "") -> Reply:
         """Let what waits cross closed, as whoever opens it says."""
         message = self.closing.seal(self._waiting, how)
         crosses = message is not None and type(message) is type(self._waiting)

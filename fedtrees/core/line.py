@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedtrees.core.codec import decode, encode
-from fedtrees.core.errors import DataError, ProtocolError
+from fedtrees.core.errors import DataError, PartyError, ProtocolError
 from fedtrees.core.host import Host, Reply
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import BudgetEvent
@@ -50,10 +50,23 @@ class Served:
 
     Whatever goes wrong there crosses as the type of the error alone, for its text may hold values
     of rows, and the host answers nothing after it.
+
+    Parameters
+    ----------
+    log : callable, optional
+        ``log(message, why, sent)``: writes down what the party sent, or was sent; `sent` is None
+        for what it opened for itself.
+    failed : callable, optional
+        Takes what went wrong, for the eyes of whoever keeps the host.
     """
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(
+        self,
+        host: Host,
+        log: Callable[[Message, str, bool | None], None] | None = None,
+        failed: Callable[[Exception], None] = lambda err: None,
+    ) -> None:
+        self._host, self._log, self._failed = host, log, failed
         self._stopped = ""
 
     def call(self, blob: bytes) -> bytes:
@@ -62,22 +75,31 @@ class Served:
             try:
                 return self._answered(blob)
             except Exception as err:  # of which nothing but the type may leave
+                self._failed(err)
                 self._stopped = type(err).__name__
         return framed({"error": self._stopped})
 
     def _answered(self, blob: bytes) -> bytes:
         header, body = unframed(blob)
-        does = header.get("does")
+        does, why = header.get("does"), str(header.get("why", ""))
         if does == "ledgers":
             return framed({"ledgers": self._host.ledgers()})
-        if does == "seal":
+        if does == "spent":
+            reply = self._host.spent()
+        elif does == "seal":
             reply = self._host.seal(header["how"])
-        elif does == "ask":
-            reply = self._host.ask(decode(body))
-        elif does == "tell":
-            reply = self._host.tell(decode(body))
+        elif does in ("ask", "tell"):
+            message = decode(body)
+            if self._log is not None:
+                self._log(message, why, False)
+            reply = self._host.ask(message) if does == "ask" else self._host.tell(message)
         else:
             raise ProtocolError(f"a host does not {does!r}")
+        if self._log is not None:
+            for kept, reason in self._host.kept():
+                self._log(kept, reason, None)
+            if reply.message is not None and not reply.waits:
+                self._log(reply.message, why, True)
         told = {
             "waits": reply.waits,
             "events": [vars(event) for event in reply.events],
@@ -95,17 +117,21 @@ class Far:
     def __init__(self, name: str, send: Callable[[bytes], bytes]) -> None:
         self.name, self._send = name, send
 
-    def ask(self, message: Message) -> Reply:
+    def ask(self, message: Message, why: str = "") -> Reply:
         """As `Host.ask`."""
-        return self._reply({"does": "ask"}, message)
+        return self._reply({"does": "ask", "why": why}, message)
 
-    def tell(self, message: Message) -> Reply:
+    def tell(self, message: Message, why: str = "") -> Reply:
         """As `Host.tell`."""
-        return self._reply({"does": "tell"}, message)
+        return self._reply({"does": "tell", "why": why}, message)
 
-    def seal(self, how: Mapping[str, Any]) -> Reply:
+    def seal(self, how: Mapping[str, Any], why: str = "") -> Reply:
         """As `Host.seal`."""
-        return self._reply({"does": "seal", "how": how})
+        return self._reply({"does": "seal", "how": how, "why": why})
+
+    def spent(self) -> Reply:
+        """As `Host.spent`."""
+        return self._reply({"does": "spent"})
 
     def ledgers(self) -> tuple[Any, Any]:
         """As `Host.ledgers`."""
@@ -123,7 +149,7 @@ class Far:
     ) -> tuple[dict[str, Any], bytes]:
         told, body = unframed(self._send(framed(header, message)))
         if "error" in told:
-            raise ProtocolError(
+            raise PartyError(
                 f"{self.name!r} stopped the run ({str(told['error'])[:60]}); its own log says why"
             )
         return told, body

@@ -1,9 +1,9 @@
 """Networks carry messages between parties and write every crossing down."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import proxy
 
 import numpy as np
@@ -21,6 +21,8 @@ from fedtrees.core.party import Party, acting, acting_party
 from fedtrees.core.sealed import Sealing
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC, Transcript
+
+T = TypeVar("T")
 
 
 class Network(ABC):
@@ -73,7 +75,7 @@ class Network(ABC):
 
 
 class LocalNetwork(Network):
-    """All parties in one process, each beside its `Host`.
+    """Parties in one process, each beside its `Host`; others may be at the end of a line.
 
     Parameters
     ----------
@@ -83,14 +85,22 @@ class LocalNetwork(Network):
         Randomness of what happens to messages on their way.
     rows : int or None
         Declared training rows of all parties, where each counts once.
+    transcript : Transcript, optional
+        Where crossings of the training are recorded.
     """
 
-    def __init__(self, agreement: Agreement, streams: Streams, rows: int | None = None) -> None:
+    def __init__(
+        self,
+        agreement: Agreement,
+        streams: Streams,
+        rows: int | None = None,
+        transcript: Transcript | None = None,
+    ) -> None:
         self.agreement, self.defense = agreement, agreement.defense
         self._streams, self._rows = streams, rows
         self._hosts: dict[str, Host] = {}
         self._lines: dict[str, Host | Far] = {}
-        self.transcript, self.inference = Transcript(), Transcript()
+        self.transcript, self.inference = transcript or Transcript(), Transcript()
         self._ledger = self.transcript  # of training and of predictions
         self.aggregation: Aggregation = self.defense.aggregation() or IdealSum()
         self._opening = self.aggregation.opening()
@@ -100,18 +110,31 @@ class LocalNetwork(Network):
 
         Raises `ProtocolError` if the name is taken.
         """
-        if host.name in self._hosts:
-            raise ProtocolError(f"party names must be unique; {host.name!r} joined twice")
-        self._hosts[host.name], self._lines[host.name] = host, self.line(host)
+        self.reach(host.name, self.line(host))
+        self._hosts[host.name] = host
         with acting(host.party):
             host.party.net = proxy(self)  # what one party holds leads to nobody else's
-        self.transcript.roles[host.name] = host.role
-        self._enter(host.spent())
+
+    def reach(self, name: str, line: Host | Far) -> None:
+        """Connect a party by what is said to it.
+
+        Raises `ProtocolError` if the name is taken.
+        """
+        if name in self._lines:
+            raise ProtocolError(f"party names must be unique; {name!r} joined twice")
+        self._lines[name] = line
+        self.transcript.roles[name] = self.agreement.roles[name]
+        self.settle([name])
 
     @property
     def names(self) -> list[str]:
         """Names of all parties, in the order of joining."""
-        return list(self._hosts)
+        return list(self._lines)
+
+    @property
+    def parties(self) -> list[Party]:
+        """The parties in this process, behind their local data boundary."""
+        return [host.party for host in self._hosts.values()]
 
     def party(self, name: str) -> Party:
         """Return a party, behind its local data boundary; act as it to hand it rows to predict."""
@@ -129,7 +152,7 @@ class LocalNetwork(Network):
         """Send a request and return the replies, or their sum under a secure sum."""
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
-        found = {name: self._enter(self._lines[name].ask(message)) for name in receivers}
+        found = self._each(receivers, lambda line: line.ask(message, why))
         replies = {name: self._there(name, reply, message) for name, reply in found.items()}
         if not any(reply.waits for reply in found.values()):
             for name, reply in replies.items():
@@ -144,13 +167,12 @@ class LocalNetwork(Network):
     def tell(self, to: str, message: Message, *, why: str) -> Message:
         """Send without reply; return the message as it left."""
         _, message, receivers = self._send(to, message, why)
-        for name in receivers:
-            self._enter(self._lines[name].tell(message))
+        self._each(receivers, lambda line: line.tell(message, why))
         return message
 
     def costs(self, sealing: Sealing | None) -> dict[str, float]:
         """Return what cryptography took, of all parties."""
-        found = {name: self._lines[name].ledgers() for name in self._hosts}
+        found = self.every(self.names, lambda line: line.ledgers())
         sums = {name: sums for name, (sums, _) in found.items() if sums}
         if self._opening.ledger is not None:
             sums[self.transcript.coordinator] = self._opening.ledger.told()
@@ -212,7 +234,7 @@ class LocalNetwork(Network):
 
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in the order of joining."""
-        return [host.name for host in self._hosts.values() if host.role == role]
+        return [name for name in self._lines if self.agreement.roles[name] == role]
 
     def allowed_splits(
         self, tree: int, nodes: int, bins: int, level: Level | None = None
@@ -253,9 +275,17 @@ class LocalNetwork(Network):
         self._ledger.acted |= reply.acted
         return reply
 
-    def settle(self, name: str) -> None:
-        """Enter what a party spent since it was last heard of."""
-        self._enter(self._hosts[name].spent())
+    def every(self, names: Iterable[str], say: Callable[[Host | Far], T]) -> dict[str, T]:
+        """Say something to parties and return what each answers, in order."""
+        return {name: say(self._lines[name]) for name in names}
+
+    def _each(self, names: Iterable[str], say: Callable[[Host | Far], Reply]) -> dict[str, Reply]:
+        """Say something to parties, and enter what each spent."""
+        return {name: self._enter(reply) for name, reply in self.every(names, say).items()}
+
+    def settle(self, names: Iterable[str]) -> None:
+        """Enter what parties spent since they were last heard of."""
+        self._each(names, lambda line: line.spent())
 
     def _there(self, name: str, reply: Reply, message: Message) -> Message:
         if reply.message is None:
@@ -265,7 +295,7 @@ class LocalNetwork(Network):
     def _leaving(self, name: str, message: Message) -> Message:
         """Return a message as it leaves the acting party."""
         message = self._hosts[name].leaving(message)
-        self.settle(name)
+        self.settle([name])
         return message
 
     def _send(self, to: str, message: Message, why: str) -> tuple[str, Message, Sequence[str]]:
@@ -273,7 +303,8 @@ class LocalNetwork(Network):
             raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
         name = self._sender().name
         self.transcript.coordinator = self.transcript.coordinator or name
-        receivers = self.defense.audience(message, self._resolve(to), self.context(name))
+        others = [receiver for receiver in self._resolve(to) if receiver != name]
+        receivers = self.defense.audience(message, others, self.context(name))
         message = self._leaving(name, message)
         self.transcript.record(name, tuple(receivers), message, why)
         return name, message, receivers
@@ -291,28 +322,26 @@ class LocalNetwork(Network):
         ) -> dict[str, Message]:
             self.transcript.rounds += 1
             self.transcript.record(server, tuple(to), message, why)
-            heard = {n: self._lines[n].ask(message) for n in to if n not in gone}
-            return carried(heard, back or why)
+            there = [n for n in to if n not in gone]
+            return carried(self._each(there, lambda line: line.ask(message, why)), back or why)
 
         def seal(names: Iterable[str], how: Mapping[str, Any], why: str) -> dict[str, Message]:
-            return carried({name: self._lines[name].seal(how) for name in names}, why)
+            return carried(self._each(names, lambda line: line.seal(how, why)), why)
 
         def carried(heard: Mapping[str, Reply], why: str) -> dict[str, Message]:
             for name, reply in heard.items():
-                self._enter(reply)
-                host = self._hosts[name]
-                for kept, reason in host.closing.kept:
+                host = self._hosts.get(name)
+                for kept, reason in host.kept() if host else ():
                     self.transcript.record(name, (name,), kept, reason)
-                host.closing.kept.clear()
                 if reply.message is None:
                     continue
-                if host.inside is not None:
+                if host is not None and host.inside is not None:
                     self.transcript.inside[len(self.transcript.deliveries)] = host.inside
                     host.inside = None
                 self.transcript.record(name, (server,), reply.message, why)
             return {n: reply.message for n, reply in heard.items() if reply.message is not None}
 
-        known = agreed.sums(self._hosts[next(iter(waiting))].role)
+        known = agreed.sums(agreed.roles[next(iter(waiting))])
         on_the_way = self._streams.child("network")
         return Wire(server, self._rows, known, ask, seal, on_the_way, least)
 
@@ -323,10 +352,10 @@ class LocalNetwork(Network):
         return party
 
     def _resolve(self, to: str) -> list[str]:
-        if to in self._hosts:
+        if to in self._lines:
             return [to]
         found = self.members(to)
         if not found:
-            names = {*self._hosts, *(host.role for host in self._hosts.values())}
+            names = {*self._lines, *(self.agreement.roles[name] for name in self._lines)}
             raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")
         return found

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Place, Stage
@@ -426,47 +427,92 @@ def train(
         If a defense meets a message it does not handle.
     """
     defense = defense or Composition()
-    reason = fit(protocol, defense, data=Data(schema))
-    if not reason.ok:
-        raise Unfit(reason)
     if not local_data or not sum(map(len, local_data.values())):
         raise DataError("a federation needs at least one party that holds at least one row")
-    roles = protocol.roles(len(local_data))
     expected = protocol.holder_names(len(local_data))
     if expected != list(local_data):
         raise UsageError(
             f"{protocol.name!r} wants the local data of {', '.join(expected)}, in that order; got "
             f"{', '.join(local_data)}"
         )
-    defense.check(roles, protocol.parameters)
+    agreement = agreed(protocol, schema, defense, len(local_data))
     for name, own in local_data.items():
         check_own(name, own, schema)
     said = {name: Declared.of(own) for name, own in local_data.items()}
-    n_rows, weighted = rows_declared(said.values()), any(s.weighted for s in said.values())
-    if not weighted:
-        check_channels(defense, schema, protocol.parameters, n_rows)
-    check_together(said, schema)
+    n_rows = rows_agreed(protocol, agreement, said)
     check_ids(local_data)
-    protocol.check_declared(said, schema)
     for name, own in local_data.items():
         protocol.check_held(name, own, schema)
     sealing = protocol.sealing()
-    parameters, shared = protocol.parameters, _shared(protocol, schema)
-    agreement = Agreement(schema, parameters, defense, roles, protocol.summed, shared)
+    weighted = any(one.weighted for one in said.values())
     net = LocalNetwork(agreement, Streams(seed, noise_from), None if weighted else n_rows)
+    for name in agreement.roles:
+        streams = Streams(seed, noise_from)  # of its own: nobody draws another's noise
+        held, sums = local_data.get(name), net.aggregation
+        net.join(seated(protocol, agreement, name, streams, sums, held, sealing))
+    model, context = drive(protocol, net, sealing)
+    columns = {name: held.columns for name, held in local_data.items()}
+    return Training(
+        model, net.transcript, protocol, defense, schema, n_rows, context, columns, net, noise_from
+    )
+
+
+def agreed(protocol: Protocol, schema: Schema, defense: Composition, holders: int) -> Agreement:
+    """Return what everybody knows of a run, where so many hold data.
+
+    Raises `UsageError`; `Unfit`, if the defense makes no sense with the protocol.
+    """
+    reason = fit(protocol, defense, data=Data(schema))
+    if not reason.ok:
+        raise Unfit(reason)
+    roles, parameters = protocol.roles(holders), protocol.parameters
+    defense.check(roles, parameters)
+    shared = _shared(protocol, schema)
+    return Agreement(schema, parameters, defense, roles, protocol.summed, shared)
+
+
+def rows_agreed(protocol: Protocol, agreement: Agreement, said: Mapping[str, Declared]) -> int:
+    """Return how many different rows the holders of data say they have, by name.
+
+    Raises `DataError` if together these make up no table that the protocol takes.
+    """
+    n_rows, schema = rows_declared(said.values()), agreement.schema
+    if not any(one.weighted for one in said.values()):
+        check_channels(agreement.defense, schema, agreement.parameters, n_rows)
+    check_together(said, schema)
+    protocol.check_declared(said, schema)
+    return n_rows
+
+
+def seated(
+    protocol: Protocol,
+    agreement: Agreement,
+    name: str,
+    streams: Streams,
+    aggregation: Aggregation,
+    held: LocalData | None,
+    sealing: Sealing | None,
+) -> Host:
+    """Make one party, beside its host."""
+    given: dict[str, Any] = {"aggregation": aggregation, "held": held, "sealing": sealing}
+    host = Host(agreement, name, streams, **given)
+    host.join(_made(protocol, host, held))
+    return host
+
+
+def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tuple[Any, Context]:
+    """Train over a network, one of whose own parties is the coordinator.
+
+    Returns the model as the defenses left it, and the coordinator's context.
+    """
+    coordinator = _driving(protocol, net.parties)
+    defense = net.defense
     limits = (
         i
         for i, part in enumerate(defense.parts)
         if part.least_leaf_rows > 0 or "endpoint" in part.acts_through
     )
     net.transcript.acted.update(limits)
-    for name in roles:
-        streams = Streams(seed, noise_from)  # of its own: nobody draws another's noise
-        held, sums = local_data.get(name), net.aggregation
-        host = Host(agreement, name, streams, aggregation=sums, held=held, sealing=sealing)
-        host.join(_made(protocol, host, held))
-        net.join(host)
-    coordinator = _driving(protocol, [net.party(name) for name in roles])
     net.transcript.coordinator = coordinator.name
     with acting(coordinator):
         model = coordinator.train(net)
@@ -475,14 +521,9 @@ def train(
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")
         coordinator.finished(net)
-    for name in roles:
-        net.settle(name)
+    net.settle(net.names)
     net.transcript.costs = net.costs(sealing)
-    columns = {name: held.columns for name, held in local_data.items()}
-    context = replace(context, ledger=net.transcript.events, acted=net.transcript.acted)
-    return Training(
-        model, net.transcript, protocol, defense, schema, n_rows, context, columns, net, noise_from
-    )
+    return model, replace(context, ledger=net.transcript.events, acted=net.transcript.acted)
 
 
 def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:

@@ -71,7 +71,7 @@ def _looked_up(
     return X
 
 
-def _stated(protocol: Protocol, schema: Schema) -> tuple[tuple[str, str, Change], ...]:
+def stated(protocol: Protocol, schema: Schema) -> tuple[tuple[str, str, Change], ...]:
     """Return what a protocol states of fields, as a view holds it."""
     return tuple(
         (site if isinstance(site, str) else site.__name__, field, change)
@@ -129,6 +129,6 @@ def view_of(
         oracle=_oracle(training, who, local_data, queries, answers, records) if queries else None,
         known=known,
         entries=entries,
-        stated=_stated(training.protocol, training.schema),
+        stated=stated(training.protocol, training.schema),
         weighted=any(held.weight is not None for held in local_data.values()),
     )

@@ -35,6 +35,8 @@ ATTACKS = (
     "forest-boxes[work=0.01]",
     "tableak[batches=1,restarts=1,steps=5]",
     "leaf-inversion[batches=1,restarts=1,steps=5,starts=own]",
+    "bin-mapper-reading",
+    "single-row-bins",
 )
 FORESTS = "no attack puts the tree together yet"
 HELD_OUT = "no attack reads histograms of which rows are held out yet"
@@ -60,6 +62,10 @@ UNREAD_IN = {
     "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
     "fedxgbllr": {"NetworkWeights": "no attack takes steps of Adam apart from the weights alone"},
     "forest-hist": {"CutPoints": FORESTS},
+    "lightgbm-data": {
+        **dict.fromkeys(("WeightedLabels", "OwnStart"), "the classes' rows tell it"),
+        "FoundSplits": "no attack peels the machines' sums yet",
+    },
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
     "local-ensembles": AUDIT,
@@ -82,6 +88,7 @@ SMALL_OF = {
     "dp-forest": {"trees": 5, "depth": 4},
     "fedsgd-mlp": NETWORK,
     "horizontal-regression": {"rounds": 3},
+    "lightgbm-data": {"trees": 5, "num_leaves": 8, "min_data_in_leaf": 3},
     "fedavg-mlp": {**NETWORK, "local_rows": 4},
     "fedxgbllr": {**SMALL, "rounds": 2, "batch": 4, "sends": "gradient"},
 }

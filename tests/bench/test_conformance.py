@@ -249,6 +249,7 @@ def test_each_family_of_messages_has_its_protocols():
         {"flower-bagging", "flower-cyclic", "local-ensembles"},
         {"forest-hist"},
         {"horizontal-regression"},
+        {"lightgbm-data"},
         {"local-forests"},
         {"secureboost", "vertical-forest"},
         {"vertical-regression"},

@@ -56,10 +56,29 @@ def test_strangers_and_other_files_are_refused_in_a_line(tmp_path, capsys):
     assert "is no capture" in err
 
 
-@pytest.mark.parametrize("over", ["rabit", "xgboost"])
+def test_two_captures_are_compared_kind_by_kind(tmp_path, capsys):
+    def compared(*words):
+        with pytest.raises(SystemExit) as ended:
+            main(["diff", *map(str, words), "--format", "json"])
+        return ended.value.code or 0, json.loads(capsys.readouterr().out)
+
+    one, other = capture("machines2", tmp_path), capture("machines3", tmp_path)
+    code, found = compared(one, one)
+    assert (code, found["same"]) == (0, True)
+    assert all(row["apart"] == "" for row in found["kinds"])
+    code, found = compared(one, other)
+    assert (code, found["same"]) == (4, False)
+    apart = {(r["message"], r["from"], r["to"]): r for r in found["kinds"]}
+    assert apart["ClassRows", "worker-2", "worker-0, worker-1"]["count"] == [0, 1]
+    assert apart["ClassRows", "worker-0", "worker-1"]["apart"] == "1 messages, 0"
+
+
+@pytest.mark.parametrize("over", ["rabit", "xgboost", "lightgbm"])
 def test_a_run_of_today_is_captured_and_read_without_error(over):
     if over == "xgboost" and not xgboost.build_info().get("USE_FEDERATED"):
         pytest.skip(f"xgboost {xgboost.__version__} is built without its federated plugin")
+    if over == "lightgbm":
+        pytest.importorskip("lightgbm", reason="lightgbm is not installed")
     command = [sys.executable, str(CAMPAIGN), "--runs", "1", "--seed", "104", "--over", over]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -67,7 +86,7 @@ def test_a_run_of_today_is_captured_and_read_without_error(over):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("over", ["rabit", "xgboost"])
+@pytest.mark.parametrize("over", ["rabit", "xgboost", "lightgbm"])
 def test_nothing_certain_is_wrong_over_random_runs(over):
     command = [sys.executable, str(CAMPAIGN), "--runs", "50", "--seed", "100", "--over", over]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from captures import capture
 
+from fedtrees.capture.machine_readings import machine_readings
 from fedtrees.capture.readings import readings
 from fedtrees.capture.records import Capture
 from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import FedtreesError
 
-NAMES = ("ring2", "ring3", "server3", "columns3")
+NAMES = ("ring2", "ring3", "server3", "columns3", "machines3")
 
 
 def mutated(blob, rng):
@@ -55,6 +56,7 @@ def survives(name, count, seed, folder):
         try:
             records = list(Decoded(Capture(path, 0)))
             readings(records, ("worker-0",))
+            list(machine_readings(records, ("worker-1",)))
         except FedtreesError as err:
             refused.append(str(err))
     assert not any("\n" in text for text in refused)

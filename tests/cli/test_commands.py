@@ -448,7 +448,8 @@ def test_list_and_doctor(capsys):
 def test_help_loads_nothing_heavy():
     code = (
         "import sys, fedtrees.cli.main\n"
-        "heavy = {'numpy', 'numba', 'pandas', 'plotly', 'xgboost', 'ortools', 'torch', 'sklearn'}\n"
+        "heavy = {'numpy', 'numba', 'pandas', 'plotly', 'xgboost', 'ortools', 'torch', 'sklearn',"
+        " 'ray', 'nvflare'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -146,7 +146,7 @@ def test_a_transcript_survives_saving_and_a_cut_file_is_refused(tmp_path):
     with acting(server):
         net.ask("client", LabelSumsRequest(), why="to count")
     net.context("client-0").spend("laplace", l1=1.0, scale=2.0, what="LabelSums")
-    net.settle("client-0")
+    net.settle(["client-0"])
     path = tmp_path / "t.npz"
     net.transcript.save(path)
     back = Transcript.load(path)

@@ -268,10 +268,10 @@ def _decisions(
     with_zeros = np.maximum(threshold, float(_ALMOST_ZERO))
     without_zeros = np.minimum(threshold, _BELOW_ZERO)
     cut = np.where(zero, np.where(default_left, with_zeros, without_zeros), threshold)
-    return _next_float32(cut), np.where(missing == _NONE, threshold >= 0, default_left)
+    return next_float32(cut), np.where(missing == _NONE, threshold >= 0, default_left)
 
 
-def _next_float32(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
+def next_float32(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the smallest float32 above: `x <= threshold` iff `x < that`, for finite float32."""
     with np.errstate(over="ignore"):
         near = threshold.astype(np.float32)

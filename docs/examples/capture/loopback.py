@@ -14,16 +14,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xgboost as xgb
 from numpy.typing import NDArray
 
 HOST, LIMIT = "127.0.0.1", 120  # seconds
-FORK = multiprocessing.get_context("fork")  # XGBoost is imported once
+FORK = multiprocessing.get_context("fork")  # what trains is imported once
 
 
 def table(rows: int, columns: int, seed: int, digits: int) -> NDArray[np.float32]:
@@ -56,7 +55,9 @@ def columns_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArr
 def work(
     how: dict[str, Any], rows: NDArray[np.float32], params: dict[str, Any], trees: int
 ) -> None:
-    """Train as one worker; where columns are dealt, the first alone has labels."""
+    """Train XGBoost as one worker; where columns are dealt, the first alone has labels."""
+    import xgboost as xgb
+
     vertical, watched = params.pop("vertical", False), params.pop("watched", False)
     with xgb.collective.CommunicatorContext(**how):
         y = None if vertical and xgb.collective.get_rank() else rows[:, -1]
@@ -66,6 +67,21 @@ def work(
         xgb.train({"nthread": 1, "tree_method": "hist", **params}, data, trees, **watch)
 
 
+def machine(
+    how: dict[str, Any], rows: NDArray[np.float32], params: dict[str, Any], trees: int
+) -> None:
+    """Train LightGBM as one machine; save the trees where `how` says so."""
+    import lightgbm as lgb
+
+    params, model = {"num_threads": 1, "verbosity": -1, **params}, how.pop("model", None)
+    data = lgb.Dataset(rows[:, :-1].astype(np.float64), rows[:, -1])
+    booster = lgb.train(
+        {"tree_learner": "data", "pre_partition": True, **params, **how}, data, trees
+    )
+    if model:
+        booster.save_model(model)
+
+
 def serve(workers: int, port: int) -> None:
     """Be XGBoost's federated server."""
     from xgboost.federated import run_federated_server
@@ -73,12 +89,13 @@ def serve(workers: int, port: int) -> None:
     run_federated_server(n_workers=workers, port=port, timeout=LIMIT)
 
 
-Connect = Callable[[int, int], dict[str, Any]]
+#: How a worker connects, by its rank and what `fedtrees capture` printed.
+Connect = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
 @contextmanager
-def rabit(workers: int) -> Iterator[tuple[int, Connect]]:
-    """Start a tracker; yield its port, and how a worker connects, by rank and port."""
+def rabit(workers: int) -> Iterator[tuple[list[int], Connect]]:
+    """Start a tracker; yield its port, and how a worker connects."""
     from xgboost.tracker import RabitTracker
 
     tracker = RabitTracker(n_workers=workers, host_ip=HOST, sortby="task", timeout=LIMIT)
@@ -86,18 +103,21 @@ def rabit(workers: int) -> Iterator[tuple[int, Connect]]:
     how = {"dmlc_communicator": "rabit", "dmlc_tracker_uri": HOST}
     try:
         yield (
-            int(tracker.worker_args()["dmlc_tracker_port"]),
-            lambda rank, port: {**how, "dmlc_tracker_port": port, "dmlc_task_id": str(rank)},
-        )
+            [int(tracker.worker_args()["dmlc_tracker_port"])],
+            lambda rank, told: {
+                **how, "dmlc_tracker_port": told["listening"], "dmlc_task_id": str(rank)
+            },
+        )  # fmt: skip
     finally:
         tracker.free()
 
 
 @contextmanager
-def server(workers: int) -> Iterator[tuple[int, Connect]]:
+def server(workers: int) -> Iterator[tuple[list[int], Connect]]:
     """Start a federated server; yield the same."""
-    with socket.create_server((HOST, 0)) as free:
-        to = free.getsockname()[1]
+    import xgboost as xgboost  # before the fork
+
+    (to,) = free_ports(1)
     process = FORK.Process(target=serve, args=(workers, to))
     process.start()
     how = {"dmlc_communicator": "federated", "federated_world_size": workers}
@@ -107,9 +127,10 @@ def server(workers: int) -> Iterator[tuple[int, Connect]]:
                 break
             time.sleep(0.1)
         yield (
-            to,
-            lambda rank, port: {
-                **how, "federated_server_address": f"{HOST}:{port}", "federated_rank": rank
+            [to],
+            lambda rank, told: {
+                **how, "federated_server_address": f"{HOST}:{told['listening']}",
+                "federated_rank": rank,
             },
         )  # fmt: skip
     finally:
@@ -117,8 +138,31 @@ def server(workers: int) -> Iterator[tuple[int, Connect]]:
         process.join()
 
 
+@contextmanager
+def machines(workers: int) -> Iterator[tuple[list[int], Connect]]:
+    """Choose where LightGBM's machines listen; yield the same."""
+    import lightgbm as lightgbm  # before the fork
+
+    ports = free_ports(workers)
+    yield (
+        ports,
+        lambda rank, told: {
+            "machines": told["machines"][rank], "num_machines": workers,
+            "local_listen_port": ports[rank], "time_out": 2,
+        },
+    )  # fmt: skip
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports where nobody listens."""
+    with ExitStack() as stack:
+        free = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in free]
+
+
 #: By the name that `fedtrees capture` has for what crosses.
-TRANSPORTS = {"rabit": rabit, "xgboost": server}
+TRANSPORTS = {"rabit": rabit, "xgboost": server, "lightgbm": machines}
+WORK = {"rabit": work, "xgboost": work, "lightgbm": machine}
 
 
 def train(
@@ -130,12 +174,16 @@ def train(
     """
     fedtrees = [sys.executable, "-m", "fedtrees.cli.main", "capture", over, "--format", "json"]
     with TRANSPORTS[over](len(parts)) as (to, connect):
-        command = [*fedtrees, "--to", str(to), "-o", str(capture)]
+        where = ("--machines" if over == "lightgbm" else "--to", ",".join(map(str, to)))
+        command = [*fedtrees, *where, "-o", str(capture)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as door:
             assert door.stdout is not None
-            port = json.loads(door.stdout.readline())["listening"]
+            told = json.loads(door.stdout.readline())
+            also = {"model": str(capture.with_name("model.txt"))} if over == "lightgbm" else {}
             workers = [
-                FORK.Process(target=work, args=(connect(rank, port), rows, params, trees))
+                FORK.Process(
+                    target=WORK[over], args=({**connect(rank, told), **also}, rows, params, trees)
+                )
                 for rank, rows in enumerate(parts)
             ]
             for worker in workers:

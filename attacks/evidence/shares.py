@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +21,20 @@ def shares(segments: Iterable[HistogramSegment]) -> dict[str, NDArray[np.float64
     Of every part of a histogram, sums over some workers are seen: what one has more than another is
     of the workers that it has more, and of one alone if that is one.
     """
+    segments = list(segments)
+    ends = sorted({e for one in segments for e in (one.first, one.first + len(one.sums))})
     seen: dict[int, dict[frozenset[str], NDArray[np.float64]]] = defaultdict(dict)
     for one in segments:
-        seen[one.first][frozenset(one.parties.split(","))] = one.sums
-    size = max((first + max(map(len, sums.values())) for first, sums in seen.items()), default=0)
+        whose, parts = frozenset(one.parties.split(",")), [e for e in ends if e >= one.first]
+        for first, end in pairwise(parts):
+            if end <= one.first + len(one.sums):
+                seen[first][whose] = one.sums[first - one.first : end - one.first]
     found: dict[str, NDArray[np.float64]] = {}
     for first, sums in seen.items():
         part = {frozenset[str](): np.zeros(1), **sums}
         for less, more in permutations(sorted(part, key=len), 2):
             if less < more and len(alone := more - less) == 1:
-                own = found.setdefault(*alone, np.full(size, np.nan))
+                own = found.setdefault(*alone, np.full(ends[-1], np.nan))
                 span = slice(first, first + len(part[more]))
                 if np.isnan(own[span]).any():
                     own[span] = part[more] - part[less]
@@ -50,5 +54,5 @@ def counts(own: NDArray[np.float64], start: float) -> NDArray[np.int64]:
     told = np.stack([rows, positives], axis=1)
     near = np.rint(np.nan_to_num(told, nan=-1.0))
     sure = (np.abs(told - near) < WHOLE).all(axis=1)
-    sure &= (near[:, 1] >= 0) & (near[:, 1] <= near[:, 0])
+    sure &= (near[:, 1] >= 0) & (near[:, 1] <= near[:, 0]) & (near[:, 0] < 1 << 40)
     return np.where(sure[:, None], near, -1).astype(np.int64)

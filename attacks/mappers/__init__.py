@@ -1,0 +1,1 @@
+"""Values and labels, read off what LightGBM's machines tell one another."""

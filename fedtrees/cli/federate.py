@@ -1,0 +1,200 @@
+"""The commands federate and site: a federation between parties, over NVFlare."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedtrees.cli.options import Format, Output
+from fedtrees.core.errors import ProtocolError, UsageError
+
+if TYPE_CHECKING:
+    from fedtrees.federation.agreed import Agreed
+    from fedtrees.federation.deployment import Deployment
+
+
+def federate(
+    file: Annotated[str, typer.Argument(help="The federation: what all parties agree on (.toml).")],
+    out: Annotated[str, typer.Option("-o", "--out", help="Folder for log, model and status.")] = "",
+    poc: Annotated[
+        bool,
+        typer.Option("--poc", help="Start a deployment on this machine, one process per site."),
+    ] = False,
+    sites: Annotated[
+        str | None, typer.Option(help="With --poc: folder with what each site says, SITE.toml.")
+    ] = None,
+    kit: Annotated[
+        str | None, typer.Option(help="Startup kit of the deployment's user who submits the job.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the file and print its hash; run nothing.")
+    ] = False,
+    format: Output = Format.TABLE,
+) -> None:
+    """Train between parties that share no data: every site must have allowed the file's hash.
+
+    If a party refuses, fails or does not answer in time the run stops, and names it; nothing is
+    published then.
+    """
+    from fedtrees.federation.agreed import load
+
+    federation = load(file)
+    if dry_run:
+        _tell(federation, format.is_json)
+        return
+    if poc == (kit is not None) or poc != (sites is not None):
+        raise UsageError(
+            "give --poc --sites FOLDER, or --kit FOLDER: a startup kit of a running deployment"
+        )
+    if not out:
+        raise UsageError("give --out FOLDER for log, model and status")
+    folder = Path(out)
+    if folder.exists():
+        raise UsageError(f"--out {out} is there already; choose another folder")
+    _check_installed()
+    if poc:
+        from fedtrees.federation.deployment import ADMIN, started
+
+        folder.mkdir(mode=0o700, parents=True)
+        workspace = folder / "deployment"
+        workspace.mkdir()
+        assert sites is not None
+        with started(federation, Path(sites), workspace) as admin:
+            told = _run(federation, admin, ADMIN, folder, admin.parent / "localhost")
+    else:
+        assert kit is not None
+        folder.mkdir(mode=0o700, parents=True)
+        told = _run(federation, Path(kit), "", folder, None)
+    if format.is_json:
+        typer.echo(json.dumps(told, indent=1))
+    else:
+        for name, value in told.items():
+            typer.echo(f"{name:10} {value}")
+    if told["stopped"]:
+        raise ProtocolError(f"the run stopped: {told['stopped']}; nothing was published")
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("nvflare") is None:
+        raise UsageError("federate needs NVFlare: pip install 'fedtrees[federation]'")
+
+
+def _tell(federation: Agreed, as_json: bool) -> None:
+    facts = {
+        "hash": federation.hash,
+        "protocol": federation.protocol,
+        "defense": federation.defense,
+        "parties": dict(federation.parties),
+        "coordinator": federation.coordinator,
+        "noise_from": federation.noise_from,
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    for name, value in facts.items():
+        typer.echo(f"{name:12} {value}")
+    typer.echo(f"each site    fedtrees site --csv FILE --allow {federation.hash}")
+
+
+def _run(
+    federation: Agreed, kit: Path, user: str, out: Path, server: Path | None
+) -> dict[str, Any]:
+    """Run a job and return how it ended."""
+    import tempfile
+
+    from fedtrees.federation.deployment import Deployment, job_of
+
+    print(f"federation {federation.hash}: connecting", file=sys.stderr)
+    deployment: Deployment = Deployment(kit, user)
+    try:
+        deployment.wait_for([*federation.parties.values()], 120 if server else 10)
+        with tempfile.TemporaryDirectory() as made:
+            job = job_of(federation, Path(made))
+            status = deployment.run(job, out, _Progress(server))
+    finally:
+        deployment.close()
+    return ended(federation, out, status)
+
+
+class _Progress:
+    """Prints what the server says, where it can be read."""
+
+    def __init__(self, server: Path | None) -> None:
+        self._server, self._told = server, 0
+
+    def __call__(self) -> None:
+        if self._server is None:
+            return
+        for path in self._server.glob("*/fedtrees/progress.txt"):
+            lines = path.read_text().splitlines()
+            for line in lines[self._told :]:
+                print(line, file=sys.stderr)
+            self._told = len(lines)
+
+
+def ended(federation: Agreed, out: Path, status: str) -> dict[str, Any]:
+    """Return how a run ended, by what its server kept."""
+    progress = out / "progress.txt"
+    lines = progress.read_text().splitlines() if progress.is_file() else []
+    last = lines[-1] if lines else ""
+    stopped = "" if last == "done" else last.removeprefix("stopped: ")
+    if last != "done" and not last.startswith("stopped: "):
+        stopped = f"the server is lost ({status.lower()})"
+    told: dict[str, Any] = {"hash": federation.hash, "stopped": stopped}
+    for name, pattern in (("log", "log.capture"), ("model", "model.*"), ("status", "status.json")):
+        found = sorted(out.glob(f"{federation.name}/{pattern}"))
+        if found:
+            told[name] = str(found[0])
+    return told
+
+
+def site(
+    csv: Annotated[str, typer.Option(help="The site's table.")] = "",
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Hash of a federation in which it takes part (repeat)."),
+    ] = None,
+    out: Annotated[
+        str, typer.Option("-o", "--out", help="Folder for the site's logs and models.")
+    ] = "",
+    id: Annotated[
+        str, typer.Option(help="Column that names rows, where others hold more of the same rows.")
+    ] = "",
+    sep: Annotated[str, typer.Option(help="Separator of the table; by default found out.")] = "",
+    kit: Annotated[
+        str | None, typer.Option(help="The site's, or the server's, startup kit: set up in place.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(help="File to write instead, for federate --poc.")
+    ] = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Say where a site's table is, and which federations it agrees to take part in.
+
+    What is said stays at the site. Given again, --allow replaces what was allowed before.
+    """
+    from fedtrees.federation.deployment import SETTINGS, allow_classes
+    from fedtrees.federation.site import Settings
+
+    if (kit is None) == (to is None):
+        raise UsageError("give --kit FOLDER, the startup kit; or --to SITE.toml, for a trial")
+    server = kit is not None and (Path(kit) / "startup" / "fed_server.json").is_file()
+    if kit is not None:
+        allow_classes(Path(kit))
+    path = Path(kit) / "local" / SETTINGS if kit is not None else Path(str(to))
+    if not server:
+        if not csv or not out:
+            raise UsageError("give --csv FILE, the table, and --out FOLDER, for its logs")
+        if not Path(csv).is_file():
+            raise UsageError(f"--csv {csv}: no such file")
+        where = str(Path(csv).resolve()), str(Path(out).resolve())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Settings(*where, tuple(allow or ()), id, sep).save(path)
+    told = {"settings": "" if server else str(path), "allowed": list(allow or ())}
+    typer.echo(json.dumps(told) if format.is_json else f"{told['settings'] or kit}")

@@ -1,0 +1,268 @@
+"""A deployment of NVFlare: made and started on this machine, or one that is there; and its jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.federation.agreed import SERVER, Agreed
+
+SETTINGS = "fedtrees.toml"
+ADMIN = "owner@fedtrees.org"
+_SERVER_HOST = "localhost"
+_ALLOWED = "fedtrees.federation.flare"
+_RUNTIME = "nvflare.collab.runtime"  # what calls them
+_RUNNING = ("SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING")
+
+
+def allow_classes(kit: Path) -> None:
+    """Let a startup kit run this package's two classes, by the deployment's own allow list.
+
+    Its logs stay where they are: by default NVFlare sends a site's to the server.
+    """
+    local = kit / "local"
+    given = local / "resources.json"
+    given = given if given.is_file() else local / "resources.json.default"
+    try:
+        resources = json.loads(given.read_text())
+        listed = resources.setdefault("class_allow_list", [])
+        listed += [path for path in (_ALLOWED, _RUNTIME) if path not in listed]
+        resources["allow_log_streaming"] = False
+        (local / "resources.json").write_text(json.dumps(resources, indent=1))
+    except (OSError, ValueError) as err:
+        raise UsageError(f"{kit} is no startup kit of NVFlare ({err})") from err
+
+
+def job_of(federation: Agreed, folder: Path) -> Path:
+    """Write a job: names and what was agreed on; no code, and no path of a table."""
+    told = json.dumps(federation.plain(), sort_keys=True)
+    options = {"max_call_threads": 2 * len(federation.parties) + 8}
+    server = {
+        "format_version": 2,
+        "components": [
+            {"id": "_server", "path": f"{_ALLOWED}.Coordinator", "args": {"federation": told}}
+        ],
+        "workflows": [
+            {
+                "id": "controller",
+                "path": f"{_RUNTIME}.controller.CollabController",
+                "args": {"server_obj_id": "_server", "collab_obj_ids": [], **options},
+            }
+        ],
+    }
+    executor = {
+        "path": f"{_RUNTIME}.executor.CollabExecutor",
+        "args": {"client_obj_id": "_client", "collab_obj_ids": [], **options},
+    }
+    client = {
+        "format_version": 2,
+        "components": [{"id": "_client", "path": f"{_ALLOWED}.Party", "args": {}}],
+        "executors": [{"tasks": ["*"], "executor": executor}],
+    }
+    sites = [*federation.parties.values()]
+    meta = {
+        "name": federation.name,
+        "resource_spec": {},
+        "min_clients": len(sites),
+        "mandatory_clients": sites,
+        "deploy_map": {"at_server": [SERVER], "at_site": sites},
+    }
+    job = folder / federation.name
+    for app, name, config in (
+        ("at_server", "config_fed_server.json", server),
+        ("at_site", "config_fed_client.json", client),
+    ):
+        (job / app / "config").mkdir(parents=True)
+        (job / app / "config" / name).write_text(json.dumps(config, indent=1))
+    (job / "meta.json").write_text(json.dumps(meta, indent=1))
+    return job
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listens at."""
+    found = [socket.socket() for _ in range(count)]
+    for one in found:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in found]
+    for one in found:
+        one.close()
+    return ports
+
+
+def provision(federation: Agreed, folder: Path) -> Path:
+    """Make certificates and startup kits of a deployment on this machine; return their folder."""
+    learn, admin = free_ports(2)
+    builders = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder",
+                "signature.SignatureBuilder")  # fmt: skip
+    told = {"static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "grpc"}}
+    server = {"type": "server", "fed_learn_port": learn, "admin_port": admin}
+    project = {
+        "api_version": 3,
+        "name": "fedtrees",
+        "description": "fedtrees",
+        "participants": [
+            {"name": _SERVER_HOST, "org": "owner", **server},
+            *({"name": s, "type": "client", "org": "site"} for s in federation.parties.values()),
+            {"name": ADMIN, "type": "admin", "org": "owner", "role": "project_admin"},
+        ],
+        "builders": [
+            {"path": f"nvflare.lighter.impl.{name}", "args": told.get(name, {})}
+            for name in builders
+        ],
+    }
+    file = folder / "project.yml"
+    file.write_text(json.dumps(project))  # JSON is YAML
+    command = [
+        sys.executable,
+        "-m",
+        "nvflare.lighter.provision",
+        "-p",
+        str(file),
+        "-w",
+        str(folder),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+    kits = folder / "fedtrees" / "prod_00"
+    if done.returncode or not kits.is_dir():
+        raise ProtocolError(f"NVFlare made no deployment: {(done.stdout + done.stderr)[-400:]}")
+    for kit in kits.iterdir():
+        if (kit / "local" / "resources.json.default").is_file() and kit.name != ADMIN:
+            allow_classes(kit)
+    _keep_inside(kits / _SERVER_HOST, folder / "store")
+    return kits
+
+
+def _keep_inside(kit: Path, store: Path) -> None:
+    """Let the server keep its jobs in the deployment's folder."""
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text())
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(
+        store / "snapshots"
+    )
+    for component in resources["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(store / "jobs")
+    path.write_text(json.dumps(resources, indent=1))
+
+
+def _environment() -> dict[str, str]:
+    one = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return {**one, **os.environ, "GRPC_VERBOSITY": "ERROR", "PYTHONUNBUFFERED": "1"}
+
+
+@contextmanager
+def started(federation: Agreed, sites: Path, folder: Path) -> Iterator[Path]:
+    """Start a deployment on this machine and end it afterwards; yields the admin's startup kit.
+
+    `sites`: Has what the owner of each site said, ``SITE.toml``.
+    """
+    kits = provision(federation, folder)
+    begun: list[subprocess.Popen[bytes]] = []
+    try:
+        begun.append(_start(kits / _SERVER_HOST, server=True))
+        _wait_for(kits / _SERVER_HOST, begun[0])
+        for site in federation.parties.values():
+            settings = sites / f"{site}.toml"
+            if settings.is_file():
+                shutil.copy(settings, kits / site / "local" / SETTINGS)
+            begun.append(_start(kits / site, server=False))
+        yield kits / ADMIN
+    finally:
+        end(begun)
+
+
+def _start(kit: Path, *, server: bool) -> subprocess.Popen[bytes]:
+    side = "server" if server else "client"
+    own = ["org=owner"] if server else [f"uid={kit.name}", "org=site"]
+    command = [
+        sys.executable, "-u", "-m", f"nvflare.private.fed.app.{side}.{side}_train", "-m", str(kit),
+        "-s", f"fed_{side}.json", "--set", "secure_train=true", *own, "config_folder=config",
+    ]  # fmt: skip
+    (kit / "transfer").mkdir(exist_ok=True)
+    with (kit / "output.txt").open("ab") as out:
+        return subprocess.Popen(
+            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=_environment(),
+            start_new_session=True, cwd=kit,
+        )  # fmt: skip
+
+
+def _wait_for(kit: Path, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+    told = json.loads((kit / "startup" / "fed_server.json").read_text())
+    _, _, port = told["servers"][0]["service"]["target"].rpartition(":")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
+            return
+        time.sleep(0.2)
+    raise ProtocolError(f"NVFlare's server does not start; {kit / 'output.txt'} says why")
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """End processes with all that each of them began: its session is its own."""
+    for signum, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signum)
+        until = time.monotonic() + seconds
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+
+
+class Deployment:
+    """A running deployment, as the owner of a job sees it.
+
+    `kit`: The admin's startup kit.
+    """
+
+    def __init__(self, kit: Path, user: str = "") -> None:
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        self._session: Any = new_secure_session(user or kit.name, str(kit), timeout=30.0)
+
+    def wait_for(self, sites: list[str], seconds: float) -> None:
+        """Wait until sites are there; raises `ProtocolError` that names one that is not."""
+        until = time.monotonic() + seconds
+        while True:
+            there = {client.name for client in self._session.get_system_info().client_info}
+            lacking = [site for site in sites if site not in there]
+            if not lacking:
+                return
+            if time.monotonic() > until:
+                raise ProtocolError(f"site {lacking[0]!r} is not there after {seconds:g} s")
+            time.sleep(0.5)
+
+    def run(self, job: Path, out: Path, each: Callable[[], None]) -> str:
+        """Run a job, and put what its server kept into a folder; return how it ended."""
+        job_id = self._session.submit_job(str(job))
+        try:
+            status = "SUBMITTED"
+            while status in _RUNNING:
+                time.sleep(0.5)
+                status = str(self._session.get_job_status(job_id)).upper()
+                each()
+        except KeyboardInterrupt:
+            self._session.abort_job(job_id)
+            raise
+        with suppress(Exception):  # of a server that was killed there is none
+            found = Path(self._session.download_job_result(job_id, str(out)))
+            for kept in found.rglob("fedtrees"):
+                shutil.copytree(kept, out, dirs_exist_ok=True)
+                break
+            shutil.rmtree(found, ignore_errors=True)
+        return status
+
+    def close(self) -> None:
+        """Leave."""
+        self._session.close()

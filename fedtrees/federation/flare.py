@@ -1,0 +1,165 @@
+"""What NVFlare runs: the server's main, and a site's one method, over its Collab API.
+
+Certificates name the parties; what crosses are the frames of `fedtrees.core.line`, as bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nvflare.collab import collab
+from nvflare.fuel.utils.log_utils import get_obj_logger
+
+from fedtrees.core.errors import PartyError
+from fedtrees.federation.agreed import Agreed, read
+from fedtrees.federation.coordinator import Send, conduct, why_of
+from fedtrees.federation.site import Refused, Settings, Site, refusal
+
+#: Where a site's settings lie in its startup kit.
+SETTINGS = "fedtrees.toml"
+_POLL = 1.0  # seconds between questions of the server to a site that coordinates
+
+
+def _sender(federation: Agreed, proxies: Any, *, secure: bool) -> Send:
+    """Return what carries frames to parties; `secure`: only who is meant can read them."""
+    found = {proxy.name: proxy for proxy in proxies}
+    lacking = [site for site in federation.parties.values() if site not in found]
+    lacking = [site for site in lacking if federation.party(site) != federation.coordinator]
+    if lacking:
+        raise PartyError(f"no site {lacking[0]!r} takes part in the deployment")
+
+    def send(party: str, blob: bytes, seconds: float) -> bytes:
+        site = federation.site(party)
+        try:
+            answer = found[site](timeout=seconds, secure=secure).call(blob=blob)
+        except Exception as err:  # of the engine: what a site does comes back in a frame
+            late = "TimeoutError" in (type(err).__name__, getattr(err, "cause_type", ""))
+            why = f"does not answer within {seconds:g} s" if late else "is lost"
+            raise PartyError(f"{party!r} at {site!r} {why}") from err
+        return bytes(answer)
+
+    return send
+
+
+class Coordinator:
+    """The server: coordinates, or leaves it to the site that holds data and does.
+
+    `federation`: As `Agreed.plain`, in JSON.
+    """
+
+    def __init__(self, federation: str) -> None:
+        self.federation = federation
+
+    @collab.main
+    def run(self) -> None:
+        """Run the federation."""
+        federation, log = read(json.loads(self.federation)), get_obj_logger(self)
+        out = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id())) / "fedtrees"
+        out.mkdir(parents=True, exist_ok=True)
+
+        def say(text: str) -> None:
+            log.info(text)
+            with (out / "progress.txt").open("a") as file:
+                file.write(f"{text}\n")
+
+        try:
+            if federation.coordinator in federation.parties:
+                self._watch(federation, say)
+            else:
+                conduct(federation, _sender(federation, collab.clients, secure=False), out, say)
+            say("done")
+        except BaseException as err:
+            say(f"stopped: {why_of(err)}")
+            raise
+
+    def _watch(self, federation: Agreed, say: Any) -> None:
+        """Let a site coordinate, and ask it until it is done."""
+        party = federation.coordinator
+        site, seconds, told = federation.site(party), federation.round_timeout, 0
+        try:
+            proxy = next(p for p in collab.clients if p.name == site)
+            proxy(timeout=seconds).drive(federation=self.federation)
+            while True:
+                said, over, why = proxy(timeout=seconds).progress(told=told)
+                told += len(said)
+                for text in said:
+                    say(text)
+                if over:
+                    break
+                time.sleep(_POLL)
+        except Exception as err:
+            raise PartyError(f"{party!r} at {site!r} is lost, or does not take part") from err
+        if why:
+            raise PartyError(why)
+
+
+class Party:
+    """A site of a deployment."""
+
+    def __init__(self) -> None:
+        self._site: Site | None = None
+        self._said: list[str] = []
+        self._over, self._why = False, ""
+
+    def _here(self) -> Site:
+        if self._site is None:
+            local = Path(collab.workspace.get_site_config_dir())
+            self._log = local / "fedtrees.log"
+            self._site = Site(
+                collab.site_name, partial(Settings.load, local / SETTINGS), self._tell
+            )
+        return self._site
+
+    def _tell(self, text: str) -> None:
+        """Write a line for the owner: not by NVFlare's logs, which it may send to the server."""
+        with self._log.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
+
+    @collab.publish
+    def call(self, blob: bytes) -> bytes:
+        """Answer a frame."""
+        return self._here().call(collab.caller, blob)
+
+    @collab.publish
+    def drive(self, federation: str) -> bool:
+        """Coordinate, where this site does and the server asks."""
+        if collab.caller != "server" or self._over or self._said:
+            return False
+        site, agreed = self._here(), read(json.loads(federation))
+        self._said.append(f"{agreed.coordinator} at {site.name} coordinates")
+        others = [p for p in collab.clients if p.name != site.name]
+        threading.Thread(target=self._conduct, args=(site, agreed, others), daemon=True).start()
+        return True
+
+    @collab.publish
+    def progress(self, told: int) -> list[Any]:
+        """Return what is new since so many lines, whether it is over, and why it stopped."""
+        over, why = self._over, self._why
+        return [self._said[told:], over, why]
+
+    def _conduct(self, site: Site, federation: Agreed, others: Any) -> None:
+        try:
+            settings = site.agree(federation, federation.hash)
+            own = site.own(federation, settings)
+            send = _sender(federation, others, secure=True)
+            conduct(federation, send, Path(settings.out), self._said.append, own)
+        except Refused as err:
+            try:
+                refusal(federation.coordinator, site.name, {"refused": err.code})
+            except PartyError as told:
+                self._why = str(told)
+        except BaseException as err:
+            self._tell(f"failed: {type(err).__name__}: {err}")
+            self._why = why_of(err)
+        self._over = True
+
+    @collab.final
+    def lost(self) -> None:
+        """End what nobody ended."""
+        if self._site is not None:
+            self._site.lost()

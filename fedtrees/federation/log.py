@@ -1,0 +1,95 @@
+"""What a party keeps of a federation: what crossed at its end, how it ended, and the model."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fedtrees import __version__
+from fedtrees.capture.records import Run, Writer
+from fedtrees.core.errors import DataError
+from fedtrees.core.files import write_whole
+from fedtrees.core.messages import Message
+from fedtrees.core.transcript import PUBLIC, Transcript
+from fedtrees.federation.agreed import Agreed
+
+LOG, STATUS, MODEL = "log.capture", "status.json", "model"
+#: What a log names as its framework.
+FRAMEWORK = "fedtrees"
+
+
+def run_folder(out: Path, federation: Agreed) -> Path:
+    """Make a folder for a run, for its owner alone."""
+    for n in count(1):
+        path = out / (f"{federation.name}-{n}" if n > 1 else federation.name)
+        try:
+            path.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            continue
+        except OSError as err:
+            raise DataError(f"cannot make {path}: {err.strerror}; give permission") from err
+        return path
+    raise AssertionError
+
+
+class Log:
+    """A party's own log of a run."""
+
+    def __init__(self, folder: Path, federation: Agreed, party: str, rows: int) -> None:
+        self.folder = folder
+        told = {"federation": federation.plain(), "party": party, "rows": rows}
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        run = Run(FRAMEWORK, __version__, "", started, told)
+        self._writer, self._begun = Writer(folder / LOG, run), time.perf_counter()
+        self._hash, self._party, self._closed = federation.hash, party, False
+
+    def write(self, message: Message, sender: str, to: tuple[str, ...], why: str) -> None:
+        """Append one crossing."""
+        self._writer.write(message, sender, to, why)
+
+    def published(self, model: Message, by: str) -> None:
+        """Append a model that everybody may have."""
+        self.write(model, by, (PUBLIC,), "the released model, for whoever wants it")
+
+    def close(self, why: str, **more: Any) -> None:
+        """Write how the run ended: `why` it stopped, or nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.close()
+        told = {
+            "federation": self._hash, "party": self._party, "stopped": why,
+            "crossings": self._writer.written,
+            "seconds": round(time.perf_counter() - self._begun, 3), **more,
+        }  # fmt: skip
+        write_whole(self.folder / STATUS, json.dumps(told, indent=1).encode())
+
+
+class Logged(Transcript):
+    """A transcript that is written down as it grows; what is published, when all is done."""
+
+    log: Log
+
+    def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
+        """Append one crossing."""
+        super().record(sender, receivers, message, why)
+        if receivers != (PUBLIC,):
+            self.log.write(message, sender, receivers, why)
+
+
+def keep_model(federation: Agreed, model: Message, folder: Path) -> Path:
+    """Write a released model as `fedtrees train` does."""
+    path = folder / f"{MODEL}{federation.made.file[0]}"
+    told: Any = SimpleNamespace(
+        model=model.model(),  # type: ignore[attr-defined]
+        schema=federation.schema,
+        defense=federation.composed,
+        noise_from=federation.noise_from,
+    )
+    federation.made.save(told, path)
+    return path

@@ -1,0 +1,321 @@
+"""A site: one party's table and agreement, and what it answers the coordinator. No engine here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.bench.cells import code_digest
+from fedtrees.core.aggregation import IdealSum
+from fedtrees.core.codec import decode
+from fedtrees.core.errors import DataError, FedtreesError, PartyError, UsageError
+from fedtrees.core.files import write_whole
+from fedtrees.core.line import Served, framed, unframed
+from fedtrees.core.local_data import Declared, LocalData, check_own
+from fedtrees.core.messages import Message
+from fedtrees.core.schema import Schema
+from fedtrees.core.streams import Streams
+from fedtrees.data.csv_file import TextTable
+from fedtrees.data.csv_table import class_target, coded, numeric
+from fedtrees.data.spreadsheets import read_table
+from fedtrees.federation.agreed import Agreed, read
+from fedtrees.federation.log import Log, keep_model, run_folder
+from fedtrees.protocols.base import seated
+from fedtrees.protocols.limits import check_channels
+
+#: What a site may answer in place of an agreement: nothing of its own is in these.
+REFUSALS = {
+    "not-allowed": "its owner has not allowed this federation; `fedtrees site --allow` does",
+    "other-version": "it runs another version of fedtrees",
+    "other-table": "its table does not match the federation; its own log says how",
+    "no-part": "it has no part in this federation",
+    "no-settings": "its owner has not said where its table is; `fedtrees site` does",
+    "not-asked": "somebody asked who is not the coordinator, or out of turn",
+}
+
+_EVERY = 15.0  # seconds between two lines on how a run goes on
+
+
+class Refused(Exception):
+    """A site does not take part: by a code of `REFUSALS`, and a text for its owner alone."""
+
+    def __init__(self, code: str, text: str = "") -> None:
+        super().__init__(text or REFUSALS[code])
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the owner of a site says: it stays there.
+
+    Attributes
+    ----------
+    csv : str
+        Its table.
+    out : str
+        Folder for logs and models.
+    allow : tuple of str
+        Hashes of the federations in which it takes part.
+    id : str
+        Column that names rows, where others hold columns of the same rows.
+    sep : str
+        Separator of the table; empty: found out.
+    """
+
+    csv: str
+    out: str
+    allow: tuple[str, ...] = ()
+    id: str = ""
+    sep: str = ""
+
+    @classmethod
+    def load(cls, path: Path) -> Settings:
+        """Read them; raises `UsageError` if they cannot be used."""
+        try:
+            said = tomllib.loads(path.read_text("utf-8"))
+            return cls(**{**said, "allow": tuple(said.get("allow", ()))})
+        except (OSError, ValueError, TypeError) as err:
+            raise UsageError(f"{path}: {err}; write it with `fedtrees site`") from err
+
+    def save(self, path: Path) -> None:
+        """Write them, for its owner alone."""
+        text = "".join(f"{k} = {json.dumps(v)}\n" for k, v in asdict(self).items())
+        write_whole(path, text.encode(), remedy="give permission")
+        path.chmod(0o600)
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """What a site holds: `order` tells which rows these are, to who has the key."""
+
+    held: LocalData
+    names: bytes
+
+    def declared(self, key: bytes) -> Declared:
+        """Return what it says of its rows."""
+        order = hashlib.blake2b(self.names, key=key, digest_size=16).digest()
+        return replace(Declared.of(self.held), order=order)
+
+
+def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
+    """Read a site's table as the federation declares it; raises `DataError`."""
+    schema, vertical = federation.schema, federation.made.layout == "vertical"
+    table = read_table(settings.csv, settings.sep, (schema.target,))
+    if vertical and not settings.id:
+        raise DataError(f"{settings.csv}: others hold columns of the same rows; give --id COLUMN")
+    names = table.column(settings.id) if vertical else list(map(str, range(len(table))))
+    if len({*names}) < len(names):
+        raise DataError(f"{settings.csv}: {settings.id!r} names a row twice")
+    order = np.array(
+        sorted(range(len(names)), key=names.__getitem__) if vertical else range(len(names))
+    )
+    order = order.astype(np.intp)
+    there = [c for c, name in enumerate(schema.names) if name in table.names]
+    if not vertical and len(there) < len(schema.names):
+        lacking = [name for name in schema.names if name not in table.names]
+        raise DataError(f"{settings.csv} lacks the columns {', '.join(lacking[:8])}")
+    X = np.empty((len(table), len(there)), dtype=np.float32)
+    for k, c in enumerate(there):
+        X[:, k] = _column(table, schema, c)
+    y = _labels(table, schema) if schema.target in table.names else None
+    told = "\x1f".join(names[i] for i in order) if vertical else secrets.token_hex(16)
+    held = LocalData(
+        np.arange(len(table)), np.array(there), X[order], None if y is None else y[order]
+    )
+    check_own(party, held, schema)
+    federation.made.check_held(party, held, schema)
+    return Own(held, told.encode())
+
+
+def _column(table: TextTable, schema: Schema, c: int) -> NDArray[np.float64]:
+    feature = schema.features[c]
+    if feature.kind == "categorical":
+        return coded(table, feature.name, feature.categories)[0]
+    values = numeric(table, feature.name)
+    if feature.declared_range is not None:
+        low, high = feature.declared_range
+        if (np.float32(low) > values.astype(np.float32)).any() or (
+            values.astype(np.float32) > np.float32(high)
+        ).any():
+            raise DataError(
+                f"{table.path}: column {feature.name!r} has values outside of [{low}, {high}], "
+                "the range that the federation declares"
+            )
+    return values
+
+
+def _labels(table: TextTable, schema: Schema) -> NDArray[Any]:
+    if schema.classes:
+        return class_target(table, schema.target, schema.classes)[0]
+    values = numeric(table, schema.target)
+    if np.isnan(values).any():
+        raise DataError(f"{table.path}: {schema.target!r} is missing in some rows; remove them")
+    return values
+
+
+class Site:
+    """Answers the coordinator: agrees, answers as its party, and ends.
+
+    Parameters
+    ----------
+    name : str
+        As its certificate has it.
+    settings : callable
+        Reads what its owner says.
+    say : callable
+        Takes a line for the owner.
+    """
+
+    def __init__(
+        self, name: str, settings: Callable[[], Settings], say: Callable[[str], None]
+    ) -> None:
+        self.name, self._settings, self._say = name, settings, say
+        self.federation: Agreed | None = None
+        self._served: Served | None = None
+        self._log: Log | None = None
+        self._own: Own | None = None
+        self._over, self._answered, self._told = False, 0, time.monotonic()
+
+    def call(self, caller: str, blob: bytes) -> bytes:
+        """Answer a frame of a caller, whom the engine has authenticated."""
+        try:
+            header, body = unframed(blob)
+            does = header.get("does")
+            if does == "agree":
+                return framed(self._agree(caller, header))
+            self._check_caller(caller)
+            if does == "begin":
+                return self._begin(header)
+            if does == "end":
+                return framed(self._end(body))
+            if does == "stop":
+                return framed(self._stop(str(header.get("why", ""))[:200]))
+            assert self._served is not None
+            self._answered += 1
+            if time.monotonic() - self._told > _EVERY:
+                self._told = time.monotonic()
+                self._say(f"{self._answered} requests so far")
+            return self._served.call(blob)
+        except Refused as err:
+            self._say(f"refused: {err}")
+            return framed({"refused": err.code})
+        except Exception as err:  # of which nothing but the type may leave
+            self._failed(err)
+            return framed({"error": type(err).__name__})
+
+    def _check_caller(self, caller: str) -> None:
+        federation = self.federation
+        if federation is None or self._over or caller != federation.site(federation.coordinator):
+            raise Refused("not-asked", f"{caller!r} is not the coordinator, or asks out of turn")
+
+    def agree(self, federation: Agreed, given: str) -> Settings:
+        """Return the settings of a site that takes part; raises `Refused`."""
+        try:
+            settings = self._settings()
+        except UsageError as err:
+            raise Refused("no-settings", str(err)) from err
+        if given != federation.hash or given not in settings.allow:
+            raise Refused("not-allowed", f"federation {federation.hash} is not among --allow")
+        if federation.installation != code_digest():
+            text = f"this is fedtrees of digest {code_digest()}, not {federation.installation}"
+            raise Refused("other-version", text)
+        if federation.party(self.name) is None:
+            raise Refused("no-part")
+        return settings
+
+    def own(self, federation: Agreed, settings: Settings) -> Own:
+        """Read what it holds; raises `Refused`."""
+        party = federation.party(self.name)
+        assert party is not None
+        try:
+            return own_of(settings, federation, party)
+        except FedtreesError as err:
+            raise Refused("other-table", str(err)) from err
+
+    def _agree(self, caller: str, header: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.federation is not None:
+            raise Refused("not-asked", f"{caller!r} asks a second time")
+        try:
+            federation = read(header["federation"])
+        except UsageError as err:
+            raise Refused("not-allowed", str(err)) from err
+        if caller != federation.site(federation.coordinator):
+            raise Refused("not-asked", f"{caller!r} is not the coordinator")
+        settings = self.agree(federation, str(header["hash"]))
+        self._own = self.own(federation, settings)
+        self.federation = federation
+        self._out = Path(settings.out)
+        said = self._own.declared(bytes.fromhex(header["key"]))
+        return {"declared": asdict(said) | {"order": said.order.hex()}}
+
+    def _begin(self, header: Mapping[str, Any]) -> bytes:
+        federation, own = self.federation, self._own
+        if federation is None or own is None or self._served is not None:
+            raise Refused("not-asked")
+        party, made = federation.party(self.name), federation.made
+        assert party is not None
+        rows = int(header["rows"])
+        check_channels(federation.composed, federation.schema, made.parameters, rows)
+        self._out = run_folder(self._out, federation)
+        self._log = Log(self._out, federation, party, rows)
+        streams = Streams(federation.seed, federation.noise_from)
+        sums = federation.composed.aggregation() or IdealSum()  # of which nothing is asked
+        host = seated(made, federation.agreement, party, streams, sums, own.held, made.sealing())
+        coordinator = federation.coordinator
+
+        def log(message: Message, why: str, sent: bool | None) -> None:
+            assert self._log is not None
+            sender = coordinator if sent is False else party
+            receiver = {None: party, True: coordinator, False: party}[sent]
+            self._log.write(message, sender, (receiver,), why)
+
+        self._served = Served(host, log, self._failed)
+        self._say(f"{party} takes part in {federation.name}, {federation.hash}; log: {self._out}")
+        return framed({"begun": True})
+
+    def _end(self, body: bytes) -> Mapping[str, Any]:
+        assert self.federation is not None
+        assert self._log is not None
+        if body:
+            model = decode(body)
+            self._log.published(model, self.federation.coordinator)
+            keep_model(self.federation, model, self._out)
+        self._over = True
+        self._log.close("")
+        self._say(f"done; {self._out}")
+        return {"ended": True}
+
+    def _stop(self, why: str) -> Mapping[str, Any]:
+        self._over = True
+        if self._log is not None:
+            self._log.close(why)
+        self._say(f"stopped: {why}")
+        return {"stopped": True}
+
+    def _failed(self, err: Exception) -> None:
+        self._say(f"failed: {type(err).__name__}: {err}")
+
+    def lost(self) -> None:
+        """End a run that nobody ended: the engine is closing down."""
+        if self._log is not None and not self._over:
+            self._stop("the coordinator is gone")
+
+
+def refusal(party: str, site: str, header: Mapping[str, Any]) -> None:
+    """Raise what a site answered in place of what was asked."""
+    if "refused" in header:
+        why = REFUSALS.get(str(header["refused"]), "it refused")
+        raise PartyError(f"{party!r} at {site!r} does not take part: {why}")
+    if "error" in header:
+        kind = str(header["error"])[:60]
+        raise PartyError(f"{party!r} at {site!r} failed ({kind}); its own log says why")

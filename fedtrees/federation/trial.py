@@ -1,0 +1,86 @@
+"""A trial: a dataset spread over sites, each with a table of its own and an agreement given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedtrees.bench.cells import code_digest
+from fedtrees.bench.federation import load_dataset, spread
+from fedtrees.bench.suite import DataRef
+from fedtrees.core.local_data import LocalData
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.core.specs import parse_grid
+from fedtrees.data.partition import Partition
+from fedtrees.federation.agreed import Agreed, written
+from fedtrees.federation.site import Settings
+
+#: The column of a trial's tables that names rows.
+ID = "row"
+
+
+def make_trial(
+    folder: Path,
+    protocol: str = "fedtree-hist[trees=3]",
+    defense: str = "masking",
+    data: str = "breast-cancer",
+    parties: int = 3,
+    seed: int = 0,
+    **more: object,
+) -> Agreed:
+    """Write a federation, its tables, and what each site says; return the federation.
+
+    Training rows are those of `fedtrees train` for the same seed. What is declared of columns is
+    rounded outward, so that no site has a value outside.
+    """
+    made = register.make("protocol", parse_grid(protocol)[0])
+    names = made.holder_names(parties)
+    dataset = load_dataset(DataRef(data), None)
+    federation = spread(dataset, Partition("iid"), names, seed, made.layout)
+    schema = _with_ranges(federation.schema, list(federation.local_data.values()))
+    agreed = Agreed(
+        name=folder.name, protocol=protocol, defense=defense, schema=schema, seed=seed,
+        parties={name: f"site-{i + 1}" for i, name in enumerate(names)},
+        installation=code_digest(), **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+    (folder / "sites").mkdir(parents=True)
+    (folder / "tables").mkdir()
+    for name, held in federation.local_data.items():
+        site = agreed.site(name)
+        table, out = folder / "tables" / f"{name}.csv", folder / "logs" / site
+        write_table(held, schema, table)
+        settings = Settings(str(table.resolve()), str(out.resolve()), (agreed.hash,), ID)
+        settings.save(folder / "sites" / f"{site}.toml")
+    (folder / "federation.toml").write_text(written(agreed), "utf-8")
+    return agreed
+
+
+def _with_ranges(schema: Schema, held: list[LocalData]) -> Schema:
+    """Declare a range of every column of numbers that has none, in whole powers of ten."""
+    features = list(schema.features)
+    for c, feature in enumerate(features):
+        if feature.declared_range is not None or feature.kind == "categorical":
+            continue
+        values = [float(np.nanmax(np.abs(h.X[:, h.columns == c]))) for h in held if c in h.columns]
+        far = float(10.0 ** np.ceil(np.log10(max(1e-6, *values))))
+        features[c] = replace(feature, low=-far, high=far)
+    return replace(schema, features=tuple(features), groups=())
+
+
+def write_table(held: LocalData, schema: Schema, path: Path) -> None:
+    """Write what a party holds as the table that it would have."""
+    named = [schema.names[c] for c in held.columns]
+    lines = [",".join([ID, *named, *([] if held.y is None else [schema.target])])]
+    for i in range(len(held)):
+        cells = [f"{held.ids[i]:08d}"]
+        for c, value in zip(held.columns, held.X[i], strict=True):
+            codes = schema.features[c].categories
+            empty = bool(np.isnan(value))
+            cells.append("" if empty else codes[int(value)] if codes else repr(float(value)))
+        if held.y is not None:
+            cells.append(schema.classes[held.y[i]] if schema.classes else repr(float(held.y[i])))
+        lines.append(",".join(cells))
+    path.write_text("\n".join(lines) + "\n", "utf-8")

@@ -1,0 +1,124 @@
+"""`lightgbm-data`: LightGBM's data-parallel training, machine to machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import DataError, UsageError, check_known, check_whole
+from fedtrees.core.local_data import LocalData, client_names
+from fedtrees.core.messages import Message
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.messages.captured import HistogramSegment
+from fedtrees.messages.lightgbm import (
+    BinMappers,
+    ClassRows,
+    FoundSplits,
+    OwnStart,
+    RootSums,
+    WeightedLabels,
+)
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.horizontal.lightgbm_machine import FirstMachine, Machine
+from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
+from fedtrees.trees.lightgbm.splits import Limits
+
+_MOST_ROWS = 200_000  # of which bins are found on a sample
+
+
+@register.protocol("lightgbm-data")
+@dataclass(frozen=True, kw_only=True)
+class LightGBMData(Protocol):
+    """LightGBM 4.7 with ``tree_learner=data, pre_partition=true``: what machines tell one another.
+
+    Each machine finds the bins of a block of columns on its own rows and tells all; histograms are
+    summed by recursive halving, the odd machine's over a leader; each finds the best splits of
+    columns that it has the sums of. Trees are LightGBM's, node by node. Parameters that LightGBM
+    has under another name: ``trees`` (num_iterations), ``reg_lambda`` (lambda_l2), ``gamma``
+    (min_gain_to_split).
+
+    Attributes
+    ----------
+    max_depth : int
+        -1: no limit.
+    """
+
+    trees: int = 100
+    num_leaves: int = 31
+    max_depth: int = -1
+    learning_rate: float = 0.1
+    reg_lambda: float = 0.0
+    gamma: float = 0.0
+    min_data_in_leaf: int = 20
+    min_sum_hessian_in_leaf: float = 1e-3
+    max_bin: int = 255
+    min_data_in_bin: int = 3
+    objective: str | None = None
+
+    says: ClassVar[tuple[type[Message], ...]] = (
+        BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits
+    )  # fmt: skip
+    sometimes: ClassVar[Mapping[type[Message], str]] = dict.fromkeys(
+        (ClassRows, WeightedLabels), "labels are classes"
+    )
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("trees", 1, 2**31 - 1), ("num_leaves", 2, 131_072), ("min_data_in_leaf", 0, 2**31 - 1),
+            ("max_bin", 2, 65_535), ("min_data_in_bin", 1, 2**31 - 1), ("max_depth", -1, 2**31 - 1),
+        ):  # fmt: skip
+            check_whole(name, getattr(self, name), low, high)
+        for name in ("reg_lambda", "gamma", "min_sum_hessian_in_leaf"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UsageError(f"{name}={getattr(self, name)!r}: give a finite number, 0 or more")
+        if not 0 < self.learning_rate <= 1:
+            raise UsageError(f"learning_rate={self.learning_rate!r}: give a number in (0, 1]")
+        if self.objective is not None:
+            check_known("objective", self.objective, (Logistic.name, SquaredError.name))
+
+    @property
+    def limits(self) -> Limits:
+        """What splits keep to."""
+        return Limits(
+            self.min_data_in_leaf, self.min_sum_hessian_in_leaf, self.reg_lambda, self.gamma
+        )
+
+    def objective_for(self, schema: Schema) -> Objective:
+        """Return what is minimised; raises `UsageError` for more than two classes."""
+        objective = objective_of(self.objective, schema.classes)
+        if not isinstance(objective, Logistic | SquaredError):
+            raise UsageError(
+                f"{self.name!r} trains on two classes or numbers, not {objective.name}"
+            )
+        return objective
+
+    def check(self, schema: Schema) -> None:
+        """Refuse a target that the objective does not suit."""
+        self.objective_for(schema)
+
+    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+        """Refuse weights, and more rows than bins are found on."""
+        if held.weight is not None or len(held) > _MOST_ROWS or not len(held):
+            raise DataError(
+                f"{self.name!r} takes 1 to {_MOST_ROWS:,} rows of {name!r}, without weights"
+            )
+
+    def roles(self, parties: int) -> Mapping[str, str]:
+        """Return all machines, which are alike.
+
+        Raises `UsageError` if there is one alone.
+        """
+        if parties < 2:
+            raise UsageError(f"{self.name!r} needs two machines or more")
+        return dict.fromkeys(client_names(parties), "client")
+
+    def party(
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+    ) -> Machine:
+        """Make a machine; the first one begins."""
+        assert held is not None
+        kind = FirstMachine if name == client_names(1)[0] else Machine
+        return kind(name, held.table, schema, self)

@@ -1,0 +1,150 @@
+"""Real processes with certificates: the simulation's crossings, and what stops a run."""
+
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from federations import crossings
+
+from fedtrees.capture.records import Capture
+from fedtrees.core.codec import encode
+from fedtrees.core.local_data import LocalData
+from fedtrees.core.messages import emptied
+from fedtrees.federation.agreed import load
+from fedtrees.federation.attack import report
+from fedtrees.federation.deployment import Deployment, job_of, started
+from fedtrees.federation.log import LOG
+from fedtrees.federation.site import Settings, own_of
+from fedtrees.federation.trial import make_trial
+from fedtrees.protocols.base import train
+
+pytestmark = [
+    pytest.mark.extra("nvflare"),
+    pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak"),
+]
+HORIZONTAL = {"protocol": "fedtree-hist[trees=2,max_depth=3]", "noise_from": "seed"}
+VERTICAL = {
+    "protocol": "secureboost[trees=1,max_depth=2,max_bin=4,crypto=real,key_bits=1024]",
+    "defense": "none", "parties": 2, "noise_from": "seed",
+}  # fmt: skip
+
+
+def allow(folder, kits, federation, **changed):
+    """Set up the sites of a running deployment for a trial."""
+    for site in federation.parties.values():
+        given = Settings.load(folder / "sites" / f"{site}.toml")
+        given = replace(given, **changed.get(site.replace("-", "_"), {}))
+        given.save(kits / site / "local" / "fedtrees.toml")
+
+
+def held_of(folder, federation):
+    """Return what every site holds, ids as in one process."""
+    tables = {p: str(folder / "tables" / f"{p}.csv") for p in federation.parties}
+    held = {p: own_of(Settings(t, "", (), "row"), federation, p).held for p, t in tables.items()}
+    if federation.made.layout == "vertical":
+        return held
+    ends = np.cumsum([0, *map(len, held.values())])
+    return {p: LocalData(h.ids + e, h.columns, h.X, h.y)
+            for (p, h), e in zip(held.items(), ends, strict=False)}  # fmt: skip
+
+
+def equal_to_simulation(folder, federation, log):
+    """See that a coordinator's log is the simulation's transcript, ciphertexts apart."""
+    held = held_of(folder, federation)
+    done = train(federation.made, held, federation.schema, defense=federation.composed, seed=0,
+                 noise_from="seed")  # fmt: skip
+    who = federation.coordinator
+    mine = [d for d in done.transcript if d.receivers != (d.sender,) or d.sender == who]
+    seen = list(Capture(log))
+    assert [(r.sender, r.receivers, r.why) for r in seen] == [
+        (d.sender, d.receivers, d.why) for d in mine
+    ]
+    assert [encode(emptied(r.message)) for r in seen] == [encode(emptied(d.message)) for d in mine]
+    return crossings(done.transcript)
+
+
+class Killing:
+    """Ends the process of a site's job once the server has told of a round."""
+
+    def __init__(self, server, kit, signum):
+        self.server, self.kit, self.signum, self.at = server, kit, signum, 0.0
+
+    def __call__(self):
+        begun = any(
+            p.read_text().count("round") for p in self.server.glob("*/fedtrees/progress.txt")
+        )
+        if self.at or not begun:
+            return
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    told = file.read().decode()
+            except OSError:
+                continue
+            if "worker_process" in told and str(self.kit) in told:
+                self.at = time.monotonic()
+                os.kill(int(pid), self.signum)
+
+
+def test_a_deployment(tmp_path):
+    """One deployment for all of it, for it takes long to start."""
+    federation = make_trial(tmp_path / "trial", **HORIZONTAL)
+    (tmp_path / "nvflare").mkdir()
+    with started(federation, tmp_path / "trial" / "sites", tmp_path / "nvflare") as admin:
+        kits, server = admin.parent, admin.parent / "localhost"
+        deployment = Deployment(admin)
+        deployment.wait_for([*federation.parties.values()], 120)
+
+        def run(made, name, each=lambda: None):
+            out = tmp_path / name
+            (tmp_path / f"job-{name}").mkdir()
+            out.mkdir()
+            deployment.run(job_of(made, tmp_path / f"job-{name}"), out, each)
+            return out, (out / "progress.txt").read_text().splitlines()[-1]
+
+        # horizontal, real masks
+        out, last = run(federation, "masked")
+        assert last == "done"
+        log = out / "trial" / LOG
+        equal_to_simulation(tmp_path / "trial", federation, log)
+        own = sorted((tmp_path / "trial").glob("logs/*/trial/model.json"))
+        assert len(own) == 3
+        assert {p.read_bytes() for p in own} == {(out / "trial" / "model.json").read_bytes()}
+        truth = [str(p) for p in sorted((tmp_path / "trial" / "tables").glob("*.csv"))]
+        told = report(str(log), "", truth, "", None)
+        assert told["as"] == "server"
+        assert any(line.startswith("LEAK") for line in told["verdict"])
+
+        # vertical: a site coordinates, by end-to-end encrypted calls that the server relays
+        vertical = make_trial(tmp_path / "vertical", **VERTICAL)
+        allow(tmp_path / "vertical", kits, vertical)
+        out, last = run(vertical, "sealed")
+        assert last == "done"
+        assert not (out / "vertical").exists()  # the server saw nothing of it
+        log = tmp_path / "vertical" / "logs" / "site-1" / "vertical" / LOG
+        equal_to_simulation(tmp_path / "vertical", vertical, log)
+
+        # a site whose owner did not allow it
+        other = make_trial(tmp_path / "other", seed=1, **HORIZONTAL)
+        allow(tmp_path / "other", kits, other, site_2={"allow": ()})
+        out, last = run(other, "refused")
+        assert last.startswith("stopped: 'client-1' at 'site-2' does not take part")
+        assert not list(out.rglob("model.*"))
+
+        # a site's process is killed
+        long = {**HORIZONTAL, "protocol": "fedtree-hist[trees=400]", "round_timeout": 8.0}
+        made = make_trial(tmp_path / "long", **long)
+        allow(tmp_path / "long", kits, made)
+        killing = Killing(server, kits / "site-3", signal.SIGKILL)
+        out, last = run(made, "killed", killing)
+        assert killing.at
+        assert last.startswith("stopped: 'client-2' at 'site-3'")
+        assert not [*out.rglob("model.*"), *(tmp_path / "long").rglob("model.*")]
+        statuses = [json.loads(p.read_text()) for p in out.rglob("status.json")]
+        assert all("'client-2'" in s["stopped"] for s in statuses)
+        deployment.close()
+    assert load(tmp_path / "long" / "federation.toml") == made

@@ -1,0 +1,260 @@
+"""A federation of sites, in one process: the simulation's crossings, and what stops it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from federations import crossings, sample_federation
+
+from fedtrees.bench.cells import code_digest
+from fedtrees.bench.conformance import sample_local_data
+from fedtrees.capture.records import Capture
+from fedtrees.cli.main import main
+from fedtrees.core.codec import encode
+from fedtrees.core.errors import PartyError, UsageError
+from fedtrees.core.line import framed, unframed
+from fedtrees.core.local_data import over_clients
+from fedtrees.federation import coordinator
+from fedtrees.federation.agreed import Agreed, load, read, written
+from fedtrees.federation.coordinator import RemoteNetwork, conduct
+from fedtrees.federation.log import LOG, STATUS
+from fedtrees.federation.site import Refused, Settings, Site
+from fedtrees.protocols.base import train
+
+pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
+
+RUNS = (
+    ("fedtree-hist[trees=2,max_depth=2]", "masking"),
+    ("fedtree-hist[trees=2,max_depth=2]", "laplace-hist[epsilon=4]+masking"),
+    ("forest-hist[trees=2,max_depth=2]", "none"),
+    ("flower-bagging[trees=3,max_depth=2]", "none"),
+    ("secureboost[trees=1,max_depth=2,max_bin=4,crypto=real,key_bits=1024]", "none"),
+)
+
+
+def agreed(protocol, defense="none", parties=3, **more):
+    """Return a federation on the small table: site-0, site-1, ..."""
+    _, schema = sample_federation(rows=60)
+    said = {"name": "small", "protocol": protocol, "defense": defense, "seed": 5}
+    named = {"noise_from": "seed", "installation": code_digest(), "schema": schema}
+    first = Agreed.__new__(Agreed)
+    object.__setattr__(first, "protocol", protocol)
+    names = first.made.holder_names(parties)
+    sites = {name: f"site-{i}" for i, name in enumerate(names)}
+    return Agreed(**{**said, **named, "parties": sites, **more})
+
+
+def local_data(federation):
+    clients, _ = sample_federation(rows=60)
+    rows = federation.made.layout == "horizontal"
+    return over_clients(clients) if rows else sample_local_data(federation.made)
+
+
+def written_table(held, schema, path):
+    """Write what a party holds as a table of its own, rows in another order where ids tell."""
+    names = [schema.names[c] for c in held.columns]
+    head = ["id", *names, *([] if held.y is None else [schema.target])]
+    lines = [",".join(head)]
+    for i in held.ids[::-1] if len(held.columns) < len(schema.names) else range(len(held)):
+        cells = [f"r{i:05}"]
+        for c, value in zip(held.columns, held.X[i], strict=True):
+            codes = schema.features[c].categories
+            cells.append(codes[int(value)] if codes else repr(float(value)))
+        cells += [] if held.y is None else [schema.classes[held.y[i]]]
+        lines.append(",".join(cells))
+    path.write_text("\n".join(lines))
+
+
+class Sites:
+    """Sites behind lines of bytes, and what they said to their owners."""
+
+    def __init__(self, federation, folder, held=None, **settings):
+        self.federation, self.folder, self.said, self.sites = federation, folder, [], {}
+        for name, own in (held or local_data(federation)).items():
+            site, path = federation.site(name), folder / f"{name}.csv"
+            written_table(own, federation.schema, path)
+            out = str(folder / site)
+            given = Settings(str(path), out, (federation.hash,), id="id")
+            given = replace(given, **settings.get(name.replace("-", "_"), {}))
+            self.sites[name] = Site(site, lambda given=given: given, self.said.append)
+
+    def send(self, party, blob, seconds):
+        return self.sites[party].call(self.federation.site(self.federation.coordinator), blob)
+
+    def run(self, **more):
+        federation = self.federation
+        own, driving = None, self.sites.get(federation.coordinator)
+        if driving is not None:
+            own = driving.own(federation, driving.agree(federation, federation.hash))
+        out = self.folder / "coordinator"
+        return conduct(federation, more.get("send", self.send), out, self.said.append, own)
+
+
+@pytest.mark.parametrize(("protocol", "defense"), RUNS)
+def test_between_sites_it_is_the_simulation(protocol, defense, tmp_path, monkeypatch):
+    federation = agreed(protocol, defense)
+    nets = []
+
+    class Noted(RemoteNetwork):
+        def __init__(self, *given):
+            super().__init__(*given)
+            nets.append(self)
+
+    monkeypatch.setattr(coordinator, "RemoteNetwork", Noted)
+    held = local_data(federation)
+    folder = Sites(federation, tmp_path, held).run()
+    simulated = train(
+        federation.made, held, federation.schema, defense=federation.composed, seed=5,
+        noise_from="seed",
+    )  # fmt: skip
+    first, *others = crossings(nets[0].transcript)
+    mine = replace(simulated.transcript)
+    drives = federation.coordinator
+    mine.deliveries = [d for d in mine if d.receivers != (d.sender,) or d.sender == drives]
+    assert first == crossings(mine)[0]
+    assert others[1:] == list(crossings(simulated.transcript)[2:])
+    told = json.loads((folder / STATUS).read_text())
+    assert told["stopped"] == ""
+    seen = list(Capture(folder / LOG))
+    assert [encode(r.message) for r in seen] == [encode(d.message) for d in nets[0].transcript]
+    for name in federation.answering:
+        log = list(Capture(tmp_path / federation.site(name) / "small" / LOG))
+        sent = [encode(r.message) for r in log if r.sender == name and r.receivers != (name,)]
+        assert sent == [encode(r.message) for r in seen if r.sender == name]
+        assert sent
+    models = list(tmp_path.rglob("model.*"))
+    assert len(models) == (len(held) + 1 if federation.made.released else 0)
+    assert len({path.read_bytes() for path in models}) <= 1
+
+
+def test_the_file_says_all_of_it_and_any_change_is_another_hash(tmp_path):
+    federation = agreed("fedtree-hist", "masking")
+    (tmp_path / "fed.toml").write_text(written(federation))
+    assert load(tmp_path / "fed.toml") == federation
+    assert load(tmp_path / "fed.toml").hash == federation.hash
+    plain = federation.plain()
+    twelve = agreed("fedtree-hist", "masking", parties=12).plain()
+    again = read(json.loads(json.dumps(twelve, sort_keys=True)))
+    assert [*again.parties] == [f"client-{i}" for i in range(12)]
+    other = {"name": "big", "protocol": "forest-hist", "defense": "masking[threshold=2]", "seed": 6,
+             "noise_from": "system", "round_timeout": 5.0, "installation": "0", "target": "t",
+             "classes": ["no", "yes"], "columns": plain["columns"][:-1],
+             "parties": {"client-0": "a", "client-1": "b"}}  # fmt: skip
+    assert {*other} == {*plain}
+    hashes = {read(plain | {key: value}).hash for key, value in other.items()}
+    assert len(hashes - {federation.hash}) == len(other)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "defense", "said"),
+    [
+        ("fedtree-hist", "masking[mode=ideal]", "mode=real"),
+        ("fedtree-hist", "secure-sum", "masking"),
+        ("fedtree-hist", "dp-grid-cuts[epsilon=4]", "masking"),
+        ("secureboost[crypto=ideal]", "none", "crypto=real"),
+        ("vertical-regression[arbiter=real]", "none", "arbiter"),
+    ],
+)
+def test_nobody_is_an_ideal_functionality_between_machines(protocol, defense, said):
+    with pytest.raises(UsageError, match=said):
+        agreed(protocol, defense)
+
+
+def stopped(sites, match, **more):
+    """Run, and see that it stops, by name, and that nobody has a model."""
+    with pytest.raises(PartyError, match=match):
+        sites.run(**more)
+    assert not list(sites.folder.rglob("model.*"))
+    for path in sites.folder.rglob(STATUS):
+        assert json.loads(path.read_text())["stopped"]
+    return " ".join(sites.said)
+
+
+def test_a_site_that_did_not_allow_it(tmp_path):
+    sites = Sites(agreed("fedtree-hist", "masking"), tmp_path, client_1={"allow": ("0" * 32,)})
+    stopped(sites, "'client-1' at 'site-1' .*has not allowed")
+
+
+def test_another_version(tmp_path):
+    sites = Sites(agreed("fedtree-hist", "masking", installation="f" * 16), tmp_path)
+    stopped(sites, "'client-0' .*another version")
+
+
+def test_a_table_that_does_not_match(tmp_path):
+    sites = Sites(agreed("fedtree-hist", "masking"), tmp_path)
+    table = tmp_path / "client-2.csv"
+    table.write_text(table.read_text().replace("id,a,b", "id,a,secret"))
+    assert "lacks the columns b" in stopped(sites, "'client-2' .*table does not match")
+
+
+def test_values_outside_of_the_declared_range(tmp_path):
+    sites = Sites(agreed("fedtree-hist", "masking"), tmp_path)
+    table = tmp_path / "client-0.csv"
+    head, first, *rows = table.read_text().splitlines()
+    cells = first.split(",")
+    cells[1] = "8128.5"
+    table.write_text("\n".join([head, ",".join(cells), *rows]))
+    assert "8128" not in stopped(sites, "table does not match")
+
+
+def test_other_rows_of_a_vertical_party(tmp_path):
+    sites = Sites(agreed(RUNS[-1][0], parties=2), tmp_path, sample_local_data_of_two())
+    table = tmp_path / "passive-1.csv"
+    table.write_text(table.read_text().replace("r00007", "r90007"))
+    stopped(sites, "tables do not match")
+
+
+def sample_local_data_of_two():
+    return sample_local_data(agreed(RUNS[-1][0], parties=2).made, parties=2)
+
+
+def test_a_party_that_is_lost_stops_the_run_in_any_round(tmp_path):
+    for n, last in enumerate((1, 4, 9)):
+        (tmp_path / str(n)).mkdir()
+        sites = Sites(agreed(*RUNS[0]), tmp_path / str(n))
+        asked = []
+
+        def send(party, blob, seconds, sites=sites, asked=asked, last=last):
+            asked.append(party)
+            if party == "client-1" and asked.count(party) > last:
+                raise PartyError("'client-1' at 'site-1' does not answer")
+            return sites.send(party, blob, seconds)
+
+        stopped(sites, "'client-1'", send=send)
+
+
+def test_the_commands_make_a_trial_tell_its_hash_and_note_what_a_site_allows(tmp_path, capsys):
+    def said(*command):
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, command), "--format", "json"])
+        assert ended.value.code in (0, None), capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)
+
+    trial = tmp_path / "trial"
+    made = said("new", "federation", "trial", "-o", trial)
+    told = said("federate", trial / "federation.toml", "--dry-run")
+    assert told["hash"] == made["hash"] == load(trial / "federation.toml").hash
+    assert told["coordinator"] == "server"
+    assert Settings.load(trial / "sites" / "site-1.toml").allow == (made["hash"],)
+    table, at = trial / "tables" / "client-0.csv", tmp_path / "site.toml"
+    said("site", "--csv", table, "--allow", made["hash"], "-o", tmp_path / "logs", "--to", at)
+    assert Settings.load(at) == Settings(str(table), str(tmp_path / "logs"), (made["hash"],))
+    assert at.stat().st_mode & 0o077 == 0
+
+
+def test_who_is_not_the_coordinator_is_not_answered(tmp_path):
+    federation = agreed("fedtree-hist", "masking")
+    sites = Sites(federation, tmp_path)
+    site = sites.sites["client-0"]
+    asks = {"does": "agree", "federation": federation.plain(), "hash": federation.hash, "key": ""}
+
+    def said(caller, header):
+        return unframed(site.call(caller, framed(header)))[0]
+
+    assert said("site-1", asks) == {"refused": "not-asked"}
+    assert said("server", {"does": "ask"}) == {"refused": "not-asked"}
+    assert "declared" in said("server", asks)
+    assert said("server", asks) == {"refused": "not-asked"}  # a second run beside the first
+    assert said("site-1", {"does": "begin", "rows": 60}) == {"refused": "not-asked"}
+    with pytest.raises(Refused):
+        site.agree(federation, "0" * 32)
