@@ -22,6 +22,7 @@ from fedtrees.attacks.evidence.clients.start_of_values import (
 )
 from fedtrees.attacks.evidence.counts import counts_from_sums
 from fedtrees.attacks.evidence.sums import LeafSums
+from fedtrees.attacks.evidence.targets import Moments
 from fedtrees.attacks.evidence.values import positives_of_value
 from fedtrees.attacks.evidence.view import evidence_of
 
@@ -33,6 +34,7 @@ __all__ = [
     "Evidence",
     "LeafSums",
     "LeafValues",
+    "Moments",
     "NodeHistograms",
     "NodeNoise",
     "Splits",

@@ -35,6 +35,12 @@ class Targets:
     values: NDArray[np.float64]
     sizes: NDArray[np.int64]
 
+    @staticmethod
+    def unknown() -> Targets:
+        """Return no cells: all that is known is that targets are numbers."""
+        none = np.zeros(0)
+        return Targets(none.astype(np.float32), none, none.astype(np.int64))
+
     @property
     def variance(self) -> float:
         """Variance of the targets."""
@@ -156,7 +162,8 @@ class Evidence:
     row_law : Channel or None
         What was done to the gradient of every row, once a tree.
     targets : Targets or None
-        Of numeric targets, which are then the last column of all rows; None: rows have classes.
+        Of numeric targets, which are the last column of all rows once there are cells of them
+        (`fedtrees.attacks.evidence.targets.with_targets`); None: rows have classes.
     own_in_bins : bool
         Whether histograms are of own rows, too: not where what the principals sent was taken off.
     """
@@ -213,6 +220,11 @@ class Evidence:
     def row_variance(self) -> float:
         """Variance of one row's gradient for who knows nothing of it: a fair coin's, of classes."""
         return 0.25 if self.targets is None else self.targets.variance
+
+    @property
+    def first_own(self) -> int:
+        """The first tree that is not foreign, 0 where all are."""
+        return 0 if self.foreign is None else int(np.argmin(self.foreign))
 
     @property
     def outputs(self) -> int:

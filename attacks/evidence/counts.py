@@ -57,6 +57,9 @@ def counts_from_sums(
     """
     assert sums.g is not None
     assert sums.h is not None
+    if p == 0:  # rows have numbers, and no class
+        sums = replace(sums, g=np.zeros_like(sums.g), var_g=np.zeros_like(sums.var_g))
+    assert sums.g is not None
     raw = sums.h / h
     if float(np.max(sums.var_h, initial=0.0)) <= NOISE_FLOOR:
         n = np.maximum(np.rint(raw), 0).astype(np.int64)
@@ -88,6 +91,15 @@ def _noisy_counts(raw: Floats, sums: LeafSums, h: float, n_victims: int | None) 
     left_var = gain * noise_var + 1e-12
     mean = mean + (total - mean.sum()) * left_var / left_var.sum()
     return share_out(mean, n_victims)
+
+
+def counts_bins(evidence: Evidence) -> bool:
+    """Tell whether bins are seen of all rows, and sums are near enough to count these."""
+    if evidence.level != "histograms" or evidence.suppressed or evidence.share < 1:
+        return False
+    slack = [h.slack.max() for h in evidence.histograms or () if h.slack is not None]
+    by_row = any(noise.row_g for noise in evidence.noise or ())
+    return max(slack, default=0.0) < 0.5 and not by_row
 
 
 def reliability_of(evidence: Evidence, rows: int) -> float:

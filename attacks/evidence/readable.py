@@ -36,7 +36,7 @@ def shows(view: View, *kinds: type[Message]) -> bool:
 def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
     """Return why the principals see no boosted trees, None if they do.
 
-    ``numbers``: trees of squared error will do, too, if their rows are of all clients.
+    ``numbers``: trees of squared error will do, too.
     """
     if not shows(view, *TREES):
         return Reason("no-trees")
@@ -44,8 +44,6 @@ def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
         return Reason("trees-of-several")
     if classes_of_leaves(view) is None and not (numbers and squared_error(view)):
         return Reason("other-leaves")
-    if squared_error(view) and shows(view, SharedTrees):
-        return Reason("shared-numbers")
     if any(len(f.categories) > MOST_CODES for f in split_by_sets(view)):
         return Reason("many-categories", most=MOST_CODES)
     return None

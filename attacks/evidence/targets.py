@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from fedtrees.attacks.evidence.boosted import Evidence, Targets
+from fedtrees.attacks.evidence.boxes import Boxes
 from fedtrees.attacks.evidence.counts import share_out
+from fedtrees.attacks.evidence.routing import at_tree
 from fedtrees.attacks.evidence.sums import LeafSums, leaf_sums
+from fedtrees.core.guess import Claim, Guess, LeafCounts, Records
+from fedtrees.core.schema import Schema, Table
 from fedtrees.core.view import View
+from fedtrees.guessing.targets import narrow, wide, widened
 from fedtrees.messages.boosting import LabelSums
 
 Floats = NDArray[np.float64]
@@ -56,23 +60,60 @@ def told_moments(view: View, owner: str | None = None) -> Moments:
     return Moments(float(mean), float(np.sqrt(max(second / weight - mean**2, 0.0))))
 
 
-def moments_of(evidence: Evidence, own: Floats, told: Moments) -> Moments:
+def with_targets(
+    evidence: Evidence, own: Table, schema: Schema, told: Moments, inside: int | None = None
+) -> tuple[Evidence, Table, Schema]:
+    """Return evidence with cells of the victims' targets, and own rows with theirs as a column.
+
+    Parameters
+    ----------
+    evidence : Evidence
+    own : Table
+    schema : Schema
+        Returned, too, with that column.
+    told : Moments
+        What else is known of the victims' targets.
+    inside : int, optional
+        How many of the rows are none of the victims'; default: all own ones.
+    """
+    moments = moments_of(evidence, own, told)
+    n = _victims_in(evidence, len(own) if inside is None else inside)
+    targets = targets_of(moments, own.y.astype(np.float64), n)
+    evidence = replace(evidence, targets=targets, sizes=(n, 0))
+    return evidence, wide(own), widened(schema, moments.range)
+
+
+def narrowed(guess: Guess) -> Guess:
+    """Return a guess of rows whose last column is the target, as one of rows that have targets."""
+
+    def one(claim: Claim) -> Claim:
+        if isinstance(claim, LeafCounts):
+            return LeafCounts(claim.tree, claim.leaf, claim.counts.sum(axis=1, keepdims=True))
+        return Records(narrow(claim.table)) if isinstance(claim, Records) else claim
+
+    return Guess(tuple(map(one, guess.claims)), guess.notes)
+
+
+def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
     """Return the most that is known of the victims' targets.
 
     Parameters
     ----------
     evidence : Evidence
         Its leaf sums are of own rows, too, if ``own_inside``.
-    own : float64 array, shape (r,)
-        Own rows' targets.
+    rows : Table
+        Own rows.
     told : Moments
         Of the victims, from elsewhere.
     """
+    own, first = rows.y.astype(np.float64), evidence.first_own
     base = float(np.ravel(evidence.base_margin)[0])
+    if first and len(own):  # by what others' trees add to own rows
+        base = float(at_tree(evidence, rows.X, first)[1].mean())
     mean, deviation, exact = told.mean, told.deviation, evidence.noise is None
     if deviation is None and len(own) > 1:
         deviation = float(own.std())
-    sums = leaf_sums(evidence, 0) if evidence.trees else None
+    sums = leaf_sums(evidence, first) if evidence.trees else None
     if mean is None:
         mean = base
         if sums is not None and exact and sums[1].sum() >= 1:
@@ -86,7 +127,8 @@ def moments_of(evidence: Evidence, own: Floats, told: Moments) -> Moments:
         between = float((g[some] ** 2 / h[some]).sum() / max(h[some].sum(), 1))
         deviation = np.sqrt(UNEXPLAINED * between)
     elif deviation is None and evidence.trees:
-        values = evidence.trees[0].value[evidence.trees[0].leaves] / evidence.learning_rate
+        tree = evidence.trees[first]
+        values = tree.value[tree.leaves] / evidence.learning_rate
         deviation = np.sqrt(UNEXPLAINED) * float(values.std())
     return Moments(mean, float(deviation or 0.0))
 
@@ -130,10 +172,40 @@ def _tilted(share: Floats, values: Floats, mean: float) -> Floats:
     return share * np.exp(low * (at - 0.5))
 
 
-def victims_in(evidence: Evidence, sums: Sequence[LeafSums], own: int) -> int:
+def _victims_in(evidence: Evidence, own: int) -> int:
     """Return how many victims' rows there are: as declared, or as hessians of 1 have it."""
-    if evidence.n_rows is not None:
-        return max(evidence.n_rows - (own if evidence.own_inside else 0), 0)
-    if sums and sums[0].h is not None:
-        return max(round(float(sums[0].h.sum())), 0)
-    return evidence.most_rows or 0
+    rows = evidence.n_rows
+    if evidence.sizes is not None:
+        return sum(evidence.sizes)
+    if rows is None:
+        sums = leaf_sums(evidence, evidence.first_own) if evidence.trees else None
+        if sums is None:
+            return evidence.most_rows or 0
+        rows = round(float(sums[1].sum()) / evidence.share)
+    return max(rows - (own if evidence.own_inside else 0), 0)
+
+
+def place_targets(
+    boxes: Boxes,
+    evidence: Evidence,
+    sums: LeafSums | None = None,
+    n: NDArray[np.int64] | None = None,
+) -> None:
+    """Give every row a likely cell of its target, in place.
+
+    ``n``, int64 (J,), are the rows in each leaf of the first tree, one leaf after the other: their
+    targets are such that the leaf's ``sums`` have their mean. Those of other rows are as all are.
+    """
+    targets = evidence.targets
+    assert targets is not None
+    each, parts = np.arange(len(targets.values)), []
+    if n is not None and sums is not None and sums.g is not None:
+        means = np.ravel(evidence.base_margin)[0] - sums.g / np.maximum(n, 1)
+        for mean, size in zip(means.tolist(), n.tolist(), strict=True):
+            shares = _tilted(targets.sizes + 1e-9, targets.values, mean)
+            parts.append(np.repeat(each, share_out(shares, size)))
+    rest = len(boxes.y) - sum(map(len, parts))
+    parts.append(np.repeat(each, share_out(targets.sizes.astype(np.float64), rest)))
+    cell = np.concatenate(parts)
+    boxes.lo[:, -1], boxes.hi[:, -1] = cell, cell + 1
+    boxes.history = boxes.history * len(each) + cell

@@ -125,10 +125,10 @@ def size_scores(
     """Return the log weight of every number of rows, that of the best counts of so many.
 
     Float64, shape (most rows + 1,); None where no whole numbers have such leaf values, or the
-    values are noisy.
+    values are noisy, or of numeric targets.
     """
     leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
-    if _noisy(sums):
+    if _noisy(sums) or evidence.targets is not None:
         return None
     lists = _all_candidates(leaves, leaves.most_rows)
     if any(len(c.n) == 0 for c in lists):

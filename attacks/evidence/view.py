@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise, Targets
 from fedtrees.attacks.evidence.laws import (
     cell_variance,
     law_of_rows,
@@ -120,6 +120,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         suppressed=suppressed,
         row_law=law_of_rows(view),
         own_in_bins=source == EVERYONE,
+        targets=None if classes else Targets.unknown(),
     )
     opened = opened_leaves(view) if level == "statistics" else {}
     return with_opened(view, found, together(opened)) if opened else found

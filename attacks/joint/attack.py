@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fedtrees.attacks.evidence.readback.claims import (
     with_counts_read_back,
 )
 from fedtrees.attacks.evidence.readback.read import FirstTree
+from fedtrees.attacks.evidence.targets import told_moments
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct
 from fedtrees.core.attack import Attack
@@ -46,6 +48,8 @@ class Joint(Options, Attack):
         are read by other attacks.
     """
 
+    numbers: ClassVar[bool] = True
+
     most: Level = "statistics"
 
     def __post_init__(self) -> None:
@@ -55,7 +59,7 @@ class Joint(Options, Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees that it reads, None if they do."""
-        why = no_trees(view)
+        why = no_trees(view, numbers=True)
         if why is None and (classes_of_leaves(view) or 2) > 2 and some_rows(view):
             return some_rows(view)
         return why
@@ -86,4 +90,5 @@ class Joint(Options, Attack):
         if self.sketches:
             evidence = replace(evidence, likely=likely_rows(view, rng))
         certain = counts_of(read) if read else ()
-        return reconstruct(evidence, view.rows, view.schema, self, rng, certain)
+        told = told_moments(view)
+        return reconstruct(evidence, view.rows, view.schema, self, rng, certain, told)

@@ -6,7 +6,7 @@ import math
 
 from fedtrees.attacks.evidence.grid import has
 from fedtrees.attacks.joint.moves import uniform
-from fedtrees.attacks.joint.state import brings, of_class, walk
+from fedtrees.attacks.joint.state import brings, stands_for, walk
 from fedtrees.trees.jit import kernel
 
 # Kernels here and in `moves` neither return early nor take views of rows: numba would then count
@@ -42,10 +42,11 @@ def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
         for t in range(first, state.leaf.shape[1]):
             j, k = state.leaf[i, t], new.leaf[s, t]
             if state.inside[i, t]:
-                y = of_class(world, state.label[i], t)
+                y = stands_for(world, state.label[i], state.cell, i, t)
                 g, h = brings(state.p[i, t], y, world.slope[j], world.bend)
                 state.residual[j, 0] -= g
                 state.residual[j, 1] -= h
+                y = stands_for(world, state.label[i], new.cell, s, t)
                 g, h = brings(new.p[s, t], y, world.slope[k], world.bend)
                 state.residual[k, 0] += g
                 state.residual[k, 1] += h
@@ -59,12 +60,18 @@ def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
     """Route row ``s`` of a proposal; return the first tree in which it changes leaf, or T."""
     i, T = new.row[s], world.root.shape[0]
     first, shift, factor, by_set = T, 0.0, 1.0, world.sets.shape[0] > 0
+    numbers = world.targets.shape[0] > 0
+    if numbers and new.cell[s, -1] != state.cell[i, -1]:
+        first = 0  # with another target it brings something else to every tree
     for t in range(T):
         j = state.leaf[i, t]
         new.leaf[s, t] = j
         if not world.foreign[t]:
             q = state.p[i, t]
-            new.p[s, t] = q if first == T else q * factor / (1.0 - q + q * factor)
+            if numbers:
+                new.p[s, t] = q + shift
+            else:
+                new.p[s, t] = q if first == T else q * factor / (1.0 - q + q * factor)
         for k in range(n_changed):
             f = new.changed[k]
             c = new.cell[s, f]
@@ -127,8 +134,9 @@ def _alone(world, state, precision, new, s, first):  # type: ignore[no-untyped-d
     for t in range(first, state.leaf.shape[1]):
         if state.inside[i, t]:
             j, k = state.leaf[i, t], new.leaf[s, t]
-            y = of_class(world, state.label[i], t)
+            y = stands_for(world, state.label[i], state.cell, i, t)
             gj, hj = brings(state.p[i, t], y, world.slope[j], world.bend)
+            y = stands_for(world, state.label[i], new.cell, s, t)
             gk, hk = brings(new.p[s, t], y, world.slope[k], world.bend)
             if j == k:
                 gain += _drop(j, gk - gj, hk - hj, state.residual, precision)
@@ -159,10 +167,13 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
             continue
         if ja != jb and ja != kb and ka != jb and ka != kb:
             continue
-        ya, yb = of_class(world, state.label[a], t), of_class(world, state.label[b], t)
+        ya = stands_for(world, state.label[a], state.cell, a, t)
+        yb = stands_for(world, state.label[b], state.cell, b, t)
         gja, hja = brings(state.p[a, t], ya, world.slope[ja], world.bend)
-        gka, hka = brings(new.p[0, t], ya, world.slope[ka], world.bend)
         gjb, hjb = brings(state.p[b, t], yb, world.slope[jb], world.bend)
+        ya = stands_for(world, state.label[a], new.cell, 0, t)
+        yb = stands_for(world, state.label[b], new.cell, 1, t)
+        gka, hka = brings(new.p[0, t], ya, world.slope[ka], world.bend)
         gkb, hkb = brings(new.p[1, t], yb, world.slope[kb], world.bend)
         gain += _meet(ja, jb, -1.0, gja, hja, gjb, hjb, precision)
         gain += _meet(ja, kb, 1.0, gja, hja, gkb, hkb, precision)
@@ -199,7 +210,8 @@ def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
         if world.foreign[t]:
             continue
         j, was = state.leaf[i, t], state.inside[i, t]
-        g, h = brings(state.p[i, t], of_class(world, state.label[i], t), world.slope[j], world.bend)
+        y = stands_for(world, state.label[i], state.cell, i, t)
+        g, h = brings(state.p[i, t], y, world.slope[j], world.bend)
         sign = -1.0 if was else 1.0
         gain = _drop(j, sign * g, sign * h, state.residual, precision) + sign * odds
         # of being other than it is
@@ -216,8 +228,10 @@ def trade(world, state, precision, a, b, t, bits):  # type: ignore[no-untyped-de
         return
     i, o = (a, b) if state.inside[a, t] else (b, a)
     j, k = state.leaf[i, t], state.leaf[o, t]
-    gi, hi = brings(state.p[i, t], of_class(world, state.label[i], t), world.slope[j], world.bend)
-    go, ho = brings(state.p[o, t], of_class(world, state.label[o], t), world.slope[k], world.bend)
+    yi = stands_for(world, state.label[i], state.cell, i, t)
+    yo = stands_for(world, state.label[o], state.cell, o, t)
+    gi, hi = brings(state.p[i, t], yi, world.slope[j], world.bend)
+    go, ho = brings(state.p[o, t], yo, world.slope[k], world.bend)
     gain = _drop(j, -gi, -hi, state.residual, precision)
     gain += _drop(k, go, ho, state.residual, precision)
     gain += _meet(j, k, 1.0, gi, hi, go, ho, precision)

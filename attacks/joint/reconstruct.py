@@ -22,6 +22,7 @@ from fedtrees.attacks.evidence.counts import Counts, first_gradient
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.submission import JUDGES, Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
+from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
@@ -29,6 +30,7 @@ from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.rows import rows_of
+from fedtrees.attacks.timberstrike.numbers import reconstruct_numbers
 from fedtrees.attacks.timberstrike.options import Options as TimberStrikeOptions
 from fedtrees.attacks.timberstrike.points import nearest_told, points, told_rows
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike
@@ -140,6 +142,8 @@ class _Known:
     notes: dict[str, float]
     share: float = 1.0  # of the victims' rows, these stand for all
     labels: bool = True  # Whether the labels are known, too
+    # int64 (J,): of these rows, those in each leaf of the first tree, where that is known
+    in_leaves: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,19 +174,27 @@ def reconstruct(
     options: Options,
     rng: np.random.Generator,
     certain: Sequence[Counts] = (),
+    told: Moments | None = None,
 ) -> Guess:
     """Reconstruct the victims' rows from the leaf sums or values of all trees.
 
     First exactly, as far as that goes (``options.exact``), then by Markov chains. Own rows are
     subtracted from every sum, and known to the prior. ``certain`` are the victims' counts in the
-    first round's leaves, where what was done to sums leaves no doubt of them. Other parameters and
+    first round's leaves, where what was done to sums leaves no doubt of them, and ``told`` is what
+    else is known of numeric targets. Other parameters and
     the guess are those of `fedtrees.attacks.timberstrike.reconstruct`, which guesses where there is
     no tree, no split or no victim.
     """
     own = Table.empty(schema) if own is None else own
-    evidence = _first(evidence, options.max_trees)
+    evidence, numbers = _first(evidence, options.max_trees), evidence.targets is not None
+    told = told or Moments()
     if not any(len(tree) > 1 for tree in evidence.trees):
-        return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)
+        start = TimberStrikeOptions()
+        if numbers:
+            return reconstruct_numbers(evidence, own, schema, told, start, rng)
+        return timberstrike(evidence, own, schema, start, rng)
+    if numbers:
+        evidence, own, schema = with_targets(evidence, own, schema, told)
     basis = Basis.of(evidence, own, schema)
     known = _known(evidence, own, schema, basis, options, certain)
     few, sums, _ = with_fewer_rows(evidence, basis.sums, (), known.share)
@@ -200,7 +212,8 @@ def reconstruct(
         "trees_read": float(len(evidence.trees)),
         "trees_solved": float(known.solved),
     }
-    return Guess((Records(records), *counts), notes)
+    guess = Guess((Records(records), *counts), notes)
+    return narrowed(guess) if numbers else guess
 
 
 def _known(
@@ -217,13 +230,17 @@ def _known(
         return _Known(boxes, boxes.history, (), 0, {})
     if evidence.outputs > 1:
         return _known_by_class(evidence, own, basis, certain)
+    numbers = evidence.targets is not None
+    if numbers and basis.sums[0].h is None:  # no value says how many rows have it
+        boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
+        return _Known(boxes, boxes.history, (), 0, {})
     counts = certain[0] if certain else first_counts(evidence, basis.sums[0], len(own), False)
     notes = {"first_tree_residual": counts.residual}
     rest = None
     share = 1.0 if evidence.share < 1 else share_of(int((counts.n0 + counts.n1).sum()))
     if evidence.share < 1:
         rest = left_out(evidence, [counts], basis.sums[0], len(own), False)
-    elif options.exact and share == 1:  # of many rows no search comes to an end
+    elif options.exact and share == 1 and not numbers:  # of many rows no search comes to an end
         found = decode(evidence, own, schema, LIST_BITS, DOUBT, basis, options.steps)
         notes["stopped_early"] = found.notes.get("stopped_early", 0.0)
         if found.paths is not None:
@@ -233,16 +250,17 @@ def _known(
     if evidence.share == 1 and not certain and _uncertain(evidence, basis.sums[0]):
         sizes = int(of_them.n0.sum()), int(of_them.n1.sum())
         boxes = open_boxes(sizes, basis.grid, few)
-        return _Known(boxes, np.zeros_like(boxes.history), (), 0, notes, share, labels=False)
+        return _Known(boxes, np.zeros_like(boxes.history), (), 0, notes, share, labels=numbers)
     boxes = boxes_after_first_tree(few, basis.grid, of_them, rest)
     table = LeafCounts(0, evidence.trees[0].leaves, np.stack([counts.n0, counts.n1], axis=1))
-    return _Known(boxes, boxes.history, (table,), 1, notes, share)
+    return _Known(boxes, boxes.history, (table,), 1, notes, share, in_leaves=of_them.n0)
 
 
 def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
-    """Tell whether noise hides the class counts of the first tree's leaves."""
+    """Tell whether noise hides the counts (of each class) of the first tree's leaves."""
     rows = np.sqrt(sums.var_h.max(initial=0.0)) / first_gradient(evidence)[1]
-    return bool(max(rows, np.sqrt(sums.var_g.max(initial=0.0))) > HIDDEN)
+    classes = 0.0 if evidence.targets is not None else np.sqrt(sums.var_g.max(initial=0.0))
+    return bool(max(rows, classes) > HIDDEN)
 
 
 def _known_by_class(
@@ -306,9 +324,10 @@ def _run_chains(
 def _likely_counts(problem: _Problem, found: Sequence[_Sample]) -> tuple[LeafCounts, ...]:
     """Return the median class counts of the first tree's leaves over samples.
 
-    None where that tree is of others' rows.
+    None where that tree is of others' rows, or of numbers and tells its values alone.
     """
-    if problem.evidence.is_foreign(0):
+    numbers = problem.evidence.targets is not None
+    if problem.evidence.is_foreign(0) or (numbers and problem.basis.sums[0].h is None):
         return ()
     leaves = problem.evidence.trees[0].leaves
     each = [np.bincount(2 * s.leaf + s.y, minlength=2 * len(leaves)) for s in found]
@@ -360,10 +379,12 @@ def _whole(problem: _Problem) -> float:
 def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:
     """Follow the rows through the first trees, as TimberStrike does, and put them on the grid."""
     known, start = problem.known.boxes, _first(problem.evidence, START_TREES)
-    grid, prior = problem.basis.grid, problem.basis.prior
+    grid, prior, sums = problem.basis.grid, problem.basis.prior, problem.basis.sums
     boxes = known.copy()
+    if start.targets is not None:
+        place_targets(boxes, start, sums[0], problem.known.in_leaves)
     follow(
-        start, problem.basis.sums[: len(start.trees)], grid, prior, boxes,
+        start, sums[: len(start.trees)], grid, prior, boxes,
         TimberStrikeOptions(), rng, problem.known.solved,
     )  # fmt: skip
     table = points("auto", boxes, grid, prior, problem.schema, rng)
@@ -402,12 +423,14 @@ def _anneal(
     rng: np.random.Generator,
 ) -> list[_Sample]:
     """Lower sigma step by step, then return samples at the last sigma."""
-    world = problem.world
+    world, targets = problem.world, problem.evidence.targets
     moves = options.moves * state.n
+    # a fair coin's gradients have a standard deviation of 1/2
+    unit = 1.0 if targets is None else 2 * max(targets.variance, 1e-12) ** 0.5
 
     def go(sigma: float, part: float) -> None:
         if time.process_time() < deadline:
-            precision, labels = world.precision(sigma), not problem.known.labels
+            precision, labels = world.precision(sigma, unit), not problem.known.labels
             sample(world, state, classes, precision, int(part * moves), _seed(rng), labels)
             state.refresh(world)  # sums kept move by move drift by rounding
 

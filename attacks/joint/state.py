@@ -31,8 +31,8 @@ class State(NamedTuple):
     label: Ints
     component: Ints
     leaf: Ints  # int32 (n, T): leaf of each victim's row in each tree, leaves numbered through
-    # float64 (n, T): probability of label 1, or of the tree's class, before each round; 0 before
-    # foreign trees, which need none
+    # float64 (n, T): probability of label 1, or of the tree's class, or what is predicted, before
+    # each round; 0 before foreign trees, which need none
     p: Floats
     residual: Floats  # float64 (L, 2): the rows' sums less the sums to meet
     # bool (n, T): whether each tree has the row in its sums, foreign trees never; bool (n,):
@@ -109,16 +109,21 @@ def walk(world, t, cell, i):  # type: ignore[no-untyped-def]
 def brings(p, mine, slope, bend):  # type: ignore[no-untyped-def]
     """Return what a row of probability p brings to the two sums of a leaf; see `World`.
 
-    ``mine`` is 1 where the row is of the class of the tree, else 0.
+    ``mine`` as of `stands_for`; of numeric targets p is the prediction.
     """
     h = bend * p * (1.0 - p) if bend > 0.0 else 1.0
     return p - mine + slope * h, h
 
 
 @kernel
-def of_class(world, label, t):  # type: ignore[no-untyped-def]
-    """Return 1 where a row of this label is of the class of tree ``t``, else 0."""
-    return label if world.outputs == 1 else int(label == t % world.outputs)
+def stands_for(world, label, cell, i, t):  # type: ignore[no-untyped-def]
+    """Return what p of row ``i`` of ``cell`` should be in tree ``t``.
+
+    That is its target, a number; or 1 where a row of this label is of the tree's class, else 0.
+    """
+    if world.targets.shape[0] > 0:
+        return world.targets[cell[i, cell.shape[1] - 1]]
+    return np.float64(label if world.outputs == 1 else int(label == t % world.outputs))
 
 
 @kernel
@@ -140,7 +145,7 @@ def _refresh(world, state):  # type: ignore[no-untyped-def]
             j = walk(world, t, state.cell, i)
             leaf[i, t] = j
             if state.inside[i, t]:
-                mine = of_class(world, state.label[i], t)
+                mine = stands_for(world, state.label[i], state.cell, i, t)
                 g, h = brings(state.p[i, t], mine, world.slope[j], world.bend)
                 residual[j, 0] += g
                 residual[j, 1] += h
@@ -154,7 +159,7 @@ def _probabilities(world, p, i, t, margin):  # type: ignore[no-untyped-def]
     if world.foreign[t]:
         return
     if K == 1:
-        p[i, t] = 1.0 / (1.0 + math.exp(-margin[0]))
+        p[i, t] = margin[0] if world.targets.shape[0] > 0 else 1.0 / (1.0 + math.exp(-margin[0]))
         return
     top, total = margin.max(), 0.0
     for c in range(K):

@@ -26,6 +26,8 @@ class World(NamedTuple):
     A row with probability p and label y brings ``x = (p - y + slope * h, h)`` to its leaf, with
     h = p(1-p); of several classes p and y are those of the tree's class, and h is 2p(1-p).
 
+    Of numeric targets p is the number predicted, y the target, and h is 1.
+
     With statistics the slope is 0 and both sums are known; with leaf values alone
     the first is (Newton's step written as an equation), with slope v / eta, and the second is
     not. Kernels take it as it is.
@@ -56,6 +58,8 @@ class World(NamedTuple):
     bend: float  # h over p(1-p): 1, or 2 of several classes; 0 where the protocol uses h = 1
     share: float  # how likely a row is in a tree
     outputs: int  # trees of a round: 1, or one for every class
+    # float64 (K,): what targets in each cell of the last column are; none where rows have classes
+    targets: Floats
 
     @staticmethod
     def of(evidence: Evidence, sums: list[LeafSums], grid: Grid) -> World:
@@ -98,11 +102,15 @@ class World(NamedTuple):
             0.0 if evidence.constant_hessian else min(evidence.outputs, 2.0),
             evidence.subsample,
             evidence.outputs,
+            np.zeros(0) if evidence.targets is None else evidence.targets.values,
         )
 
-    def precision(self, sigma: float) -> Floats:
-        """Return the weight of every squared residual, 0 where the sum is unknown."""
-        return 1.0 / (sigma**2 + self.variance)
+    def precision(self, sigma: float, unit: float = 1.0) -> Floats:
+        """Return the weight of every squared residual, 0 where the sum is unknown.
+
+        A gradient is as large as ``unit``, where that of a class is about 1.
+        """
+        return 1.0 / ((sigma * np.array([unit, 1.0])) ** 2 + self.variance)
 
 
 def _starts(evidence: Evidence) -> Floats:

@@ -1,6 +1,7 @@
 """Certified counts as an attack on a view."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,13 +11,14 @@ from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
 from fedtrees.attacks.evidence.readback.claims import first_round
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.lattice.decode import Decoded, decode
+from fedtrees.attacks.lattice.decode import Decoded, counted, decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.shared_trees import SharedTrees
@@ -33,7 +35,12 @@ class Lattice(Attack):
     of the rows, the first tree alone is read, and its counts are of that sample. Sums that are
     rounded or suppressed still bound the counts of the first round
     (`fedtrees.attacks.evidence.readback`): those that they leave no choice are returned.
+
+    Rows with numeric targets are counted in the leaves of all trees by their hessians, which are 1;
+    no search follows them.
     """
+
+    numbers: ClassVar[bool] = True
 
     list_bits: int = 18  # contents of a leaf are searched in two lists of up to 2^list_bits entries
     # greatest odds against a leaf's contents that are still certified. The note ``false_expected``
@@ -65,20 +72,21 @@ class Lattice(Attack):
             return Reason("trees-of-one", use="timberstrike")
         if (classes_of_leaves(view) or 2) > 2 and not shows(view, Histogram, GlobalHistogram):
             return Reason("several-gradients")
-        return no_trees(view)
+        return no_trees(view, numbers=True)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return certified class counts of leaves, of as many trees as possible."""
         seen, law = evidence_of(view), law_of_sums(view)
         if seen is None or view.weighted:  # sums of weights are no counts
             return Guess(notes={"trees_certified": 0.0})
-        if seen.outputs > 1 or not (law is None or law.additive):
+        numbers = seen.targets is not None
+        if not numbers and (seen.outputs > 1 or not (law is None or law.additive)):
             return _bounded(view)
         evidence = replace(seen, level="statistics", histograms=None)
         each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
         found = [self._decode(one, view) for one in each]
         if len(found) == 1:
-            return Guess(found[0].leaf_counts, found[0].notes)
+            return Guess(tuple(added_up(found[0].leaf_counts)), found[0].notes)
         notes: dict[str, float] = {}
         for key in {key: None for one in found for key in one.notes}:
             values = [one.notes.get(key, 0.0) for one in found]
@@ -91,6 +99,9 @@ class Lattice(Attack):
         """Follow the rows of one client, or of all together."""
         if self.max_trees is not None:
             evidence = evidence.rounds(self.max_trees)
+        if evidence.targets is not None:
+            own = Table.empty(view.schema) if view.rows is None else view.rows
+            return counted(evidence, own, self.doubt)
         if self.base_score == "unknown" and evidence.trees:
             base = base_margin_of(evidence)
             if base is None:

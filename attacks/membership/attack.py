@@ -45,6 +45,8 @@ class MembershipInference(Attack):
 
     candidates: ClassVar[bool] = True
 
+    numbers: ClassVar[bool] = True
+
     models: int = REFERENCES
 
     def __post_init__(self) -> None:
@@ -52,9 +54,7 @@ class MembershipInference(Attack):
             raise UsageError(f"models={self.models!r}: give an even number of 2 or more")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there is no boosted model of classes in a view."""
-        if not view.schema.classes:
-            return Reason("numeric-target")
+        """Return why there is no boosted model in a view."""
         return Reason("no-trees") if model_in(view) is None else None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
@@ -72,9 +72,9 @@ class MembershipInference(Attack):
         sketches = [m for s, m in view.messages(FeatureSketch) if s.sender not in view.principals]
         if sketches:
             yield "sketch", in_sketch(rows.X, sketches)
-        seen, cuts = None if no_trees(view) else evidence_of(view), cuts_of(view)
+        seen, cuts = _seen(view), cuts_of(view)
         if seen is not None and cuts is not None and _followed(seen):
-            yield "path", on_path(rows.X, seen, cuts)
+            yield "path", on_path(rows, seen, cuts)
         yield "thresholds", held_thresholds(rows.X, model.trees)
         if sketches:  # others' values tell more than what a model makes of them
             return
@@ -90,11 +90,15 @@ def _followed(seen: Evidence) -> bool:
     return bool(seen.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
 
 
+def _seen(view: View) -> Evidence | None:
+    return None if no_trees(view, numbers=True) else evidence_of(view)
+
+
 def model_in(view: View) -> Forest | None:
     """Return the boosted model that was released or can be read, None if there is none."""
     for _, message in view.messages(BoostedModel):
         return message.model()
-    evidence = None if no_trees(view) else evidence_of(view)
+    evidence = _seen(view)
     if evidence is None:
         return None
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)

@@ -35,8 +35,13 @@ def _log_normal(
 def rmia(logit: NDArray[np.float64], refs: References) -> NDArray[np.float64]:
     """Return log of p(x | model) over its mean, shape (n,) (Zarifzadeh et al. 2024, Eq. 4).
 
-    The ratio to other rows' ratios only calibrates it: the order is the same.
+    The ratio to other rows' ratios only calibrates it: the order is the same. Errors of numeric
+    targets are taken as normal.
     """
-    log_p, log_refs = (-np.logaddexp(0, -z) for z in (logit, refs.logit))
+    if refs.numbers:
+        off = [np.exp(-2 * z) for z in (logit, refs.logit)]
+        log_p, log_refs = (-squared / (2 * off[1].mean()) for squared in off)
+    else:
+        log_p, log_refs = (-np.logaddexp(0, -z) for z in (logit, refs.logit))
     mean = np.logaddexp.reduce(log_refs, axis=0) - np.log(len(log_refs))
     return np.asarray(log_p - mean, dtype=np.float64)

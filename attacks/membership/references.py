@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,14 @@ from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Forest
-from fedtrees.trees.boosted.losses import Objective
+from fedtrees.trees.boosted.losses import Objective, SquaredError
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
 #: Half of them have each candidate.
 REFERENCES = 16
+#: Errors of numeric targets that are told apart, in standard deviations of these.
+LEAST_OFF = 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,16 +31,18 @@ class References:
     held : bool array, shape (R, n)
         Which candidates each was trained on.
     logit : float64 array, shape (R, n)
+        As of `said_by`.
+    numbers : bool
+        Whether targets are numbers.
     """
 
     held: NDArray[np.bool_]
     logit: NDArray[np.float64]
+    numbers: bool = False
 
 
-def halves(
-    y: NDArray[np.int64], pairs: int, rng: np.random.Generator
-) -> Iterator[NDArray[np.bool_]]:
-    """Yield complementary halves of rows, of each class alike: of two, one has a given row."""
+def halves(y: NDArray[Any], pairs: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
+    """Yield complementary halves of rows, alike in their labels: of two, one has a given row."""
     for _ in range(pairs):
         order = rng.permutation(len(y))
         place = np.empty(len(y), dtype=np.int64)
@@ -64,20 +69,28 @@ def references(
     cuts = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
     bins, sure = bin_rows(every.X, cuts), np.ones(len(every) - len(rows), dtype=bool)
     held = np.array([*halves(rows.y, models // 2, rng)])
+    numbers = isinstance(objective, SquaredError)
 
     def said(half: NDArray[np.bool_]) -> NDArray[np.float64]:
         used = np.concatenate([half, sure])
         y = every.y[used]
-        classes = len(np.unique(y)) == max(objective.n_outputs, 2)
+        classes = numbers or len(np.unique(y)) == max(objective.n_outputs, 2)
         started = params if classes else replace(params, base_score=0.5)
         forest = grow_forest(bins.take(used), y, cuts, started, objective, streams=Streams(0))
         return said_by(forest, rows)
 
-    return References(held, np.array([said(half) for half in held]))
+    return References(held, np.array([said(half) for half in held]), numbers)
 
 
 def said_by(forest: Forest, rows: Table) -> NDArray[np.float64]:
-    """Return the logit that a boosted forest gives each row's own class, float64, shape (n,)."""
+    """Return the logit that a boosted forest gives each row's own class, float64, shape (n,).
+
+    Of a numeric target minus the log of how far it is off the prediction: that is nearly normal,
+    as `lira` takes it, and the error itself is not.
+    """
+    if isinstance(forest.objective, SquaredError):
+        off = np.abs(rows.y - forest.predict(rows.X)) + LEAST_OFF * rows.y.std() + 1e-30
+        return np.asarray(-np.log(off), dtype=np.float64)
     return logit_of_own(forest.predict(rows.X), rows.y)
 
 

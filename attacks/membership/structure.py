@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.counts import counts_bins
+from fedtrees.core.schema import Table
 from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.forest import Tree
@@ -47,12 +49,14 @@ def in_sketch(X: NDArray[np.float32], sketches: Sequence[FeatureSketch]) -> Floa
     return best
 
 
-def on_path(X: NDArray[np.float32], evidence: Evidence, cuts: Cuts) -> Floats:
+def on_path(rows_of: Table, evidence: Evidence, cuts: Cuts) -> Floats:
     """Return how far sums of hessians fall short of a candidate's own, (n,): 0 nowhere.
 
     Every bin of a row, in every node that it passes, has at least its hessian: the shortfall, in
-    parts of it, is summed over bins, nodes and trees.
+    parts of it, is summed over bins, nodes and trees. Of numeric targets a bin that has one row
+    alone has its gradient, too.
     """
+    X, counted = rows_of.X, evidence.targets is not None and counts_bins(evidence)
     bins = bin_rows(X, cuts)
     rows, cell = np.nonzero(bins.codes != bins.missing)
     cell = cuts.offsets[cell] + bins.codes[rows, cell].astype(np.int64)
@@ -61,10 +65,15 @@ def on_path(X: NDArray[np.float32], evidence: Evidence, cuts: Cuts) -> Floats:
         p = expit(margin)
         h = np.ones(len(X)) if evidence.constant_hessian else np.maximum(p * (1 - p), _LEAST)
         passed = passes(X, tree)
-        for node, sums in zip(seen.nodes.tolist(), seen.sums, strict=True):
+        slack = np.zeros(len(seen.nodes)) if seen.slack is None else seen.slack
+        for node, sums, off in zip(seen.nodes.tolist(), seen.sums, slack.tolist(), strict=True):
             inside = passed[rows, node]
             at = rows[inside]
             lack = np.clip(1 - sums[cell[inside], 1] / h[at], 0, 1)
+            if counted:
+                g = np.abs(sums[cell[inside], 0] - (margin - rows_of.y)[at])
+                alone = np.rint(sums[cell[inside], 1]) == 1
+                lack = np.where(alone & (g > off + _ROUNDED * (1 + np.abs(margin[at]))), 1, lack)
             short -= np.bincount(at, np.where(lack > _ROUNDED, lack, 0), minlength=len(X))
         margin += tree.value[np.argmax(passed * (tree.feature < 0), axis=1)]
     return short

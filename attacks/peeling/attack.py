@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.attacks.evidence.clients.histograms import told_apart
+from fedtrees.attacks.evidence.counts import counts_bins
 from fedtrees.attacks.evidence.laws import law_of_rows
 from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled, victims_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows, squared_error
@@ -26,7 +27,6 @@ from fedtrees.attacks.peeling.marks import marked_rows
 from fedtrees.attacks.peeling.numbers import (
     SURE_NUMBER,
     CountedBins,
-    exact_bins,
     first_rows,
     read_off,
 )
@@ -90,7 +90,8 @@ class HistogramPeeling(Attack):
         if not shows(view, Histogram, GlobalHistogram):
             return Reason("no-histograms")
         if squared_error(view):
-            return None if exact_histograms(view) else Reason("numbers-off")
+            seen = evidence_of(view)
+            return None if seen is None or counts_bins(seen) else Reason("numbers-off")
         if (classes_of_leaves(view) or 2) > 2:
             return Reason("several-probabilities")
         if classes_of_leaves(view) is None:
@@ -229,12 +230,6 @@ def _with_likely(
     seeds = rng.integers(0, 1 << 62, CHAINS)
     spare = search.most_work - sure.work
     return sure.beside(*likely_rows(search.state, search.counts, told, seeds, spare), LIKELY)
-
-
-def exact_histograms(view: View) -> bool:
-    """Tell whether the bins of all rows are seen as they are."""
-    evidence = evidence_of(view)
-    return evidence is not None and exact_bins(evidence)
 
 
 def _nothing(view: View) -> Guess:

@@ -47,11 +47,12 @@ class CountedBins:
     # int64 array, shape (C, B + d): rows per bin; after the B bins, of each feature those without a
     # value
     n: Longs
-    g: Floats  # float64 array, shape (C, B + d): sums of their gradients, exact
+    g: Floats  # float64 array, shape (C, B + d): sums of their gradients
+    off: Floats  # float64 array, shape (C,): how far from the truth these may be, each
 
     @staticmethod
     def of(evidence: Evidence) -> CountedBins:
-        """Collect the terminal nodes of all trees of the evidence, whose sums are exact."""
+        """Collect the terminal nodes of all trees of the evidence, whose rows they count."""
         assert evidence.histograms is not None
         assert evidence.cuts is not None
         start = np.float32(np.ravel(evidence.base_margin)[0])
@@ -61,9 +62,11 @@ class CountedBins:
         parts = list(zip(evidence.histograms, last, strict=True))
         sums = np.concatenate([h.sums[k] for h, k in parts])
         whole = np.concatenate([h.totals[k] for h, k in parts])
+        off = [np.zeros(len(k)) if h.slack is None else h.slack[k] for h, k in parts]
+        sums[..., 1], whole[..., 1] = np.rint(sums[..., 1]), np.rint(whole[..., 1])
         missing = whole[:, None] - np.add.reduceat(sums, forest.offsets[:-1], axis=1)
-        both = np.concatenate([sums, missing], axis=1)
-        return CountedBins(forest, np.rint(both[..., 1]).astype(np.int64), both[..., 0].copy())
+        g, n = np.moveaxis(np.concatenate([sums, missing], axis=1), 2, 0)
+        return CountedBins(forest, n.astype(np.int64), g.copy(), np.concatenate(off))
 
     @property
     def feature_of(self) -> Longs:
@@ -96,7 +99,8 @@ class CountedBins:
         found = np.zeros(len(bins), dtype=np.int64)
         for t in range(cell.shape[1]):
             n = self.n[cell[:, t, None], columns]
-            same = np.abs(self.g[cell[:, t, None], columns] - g[:, t, None]) <= near
+            at_most = near + 2 * self.off[cell[:, t], None]
+            same = np.abs(self.g[cell[:, t, None], columns] - g[:, t, None]) <= at_most
             wrong = (n < 1) | ((n == 1) & ~same)
             found = np.where(wrong.any(axis=1) | (found < 0), -1, found + ((n == 1) & same).sum(1))
         return found
@@ -115,19 +119,11 @@ class FirstRows:
     g: Floats
 
 
-def exact_bins(evidence: Evidence) -> bool:
-    """Tell whether bins are seen of all rows, and exactly."""
-    if evidence.level != "histograms" or evidence.suppressed or evidence.share < 1:
-        return False
-    slack = (hist.slack for hist in evidence.histograms or ())
-    return evidence.noise is None and not any(s is not None and s.any() for s in slack)
-
-
 def first_rows(counted: CountedBins) -> FirstRows:
     """Read what the bins of the first tree tell of single rows."""
     d = len(counted.forest.offsets) - 1
     parts = [
-        _in_cell(counted.n[c], counted.g[c], counted.feature_of, d)
+        _in_cell(counted.n[c], counted.g[c], counted.feature_of, d, counted.off[c])
         for c in np.flatnonzero(counted.forest.tree_of == 0)
     ]
     cell = np.repeat(np.flatnonzero(counted.forest.tree_of == 0), [len(g) for _, g in parts])
@@ -144,15 +140,20 @@ def _as_bins(counted: CountedBins, columns: Ints) -> Ints:
     return np.where(columns == OPEN, OPEN, bins).astype(np.int32)
 
 
-def _in_cell(n: Longs, g: Floats, feature_of: Longs, d: int) -> tuple[Ints, Floats]:
+def _in_cell(n: Longs, g: Floats, feature_of: Longs, d: int, off: float) -> tuple[Ints, Floats]:
     """Return the columns of a cell's rows, int32 (m, d), and their gradients."""
     m = int(n[feature_of == 0].sum())
     columns = np.full((m, d), OPEN, dtype=np.int32)
-    alone: dict[float, list[list[int]]] = {}
-    for k in np.flatnonzero(n == 1).tolist():
-        alone.setdefault(float(g[k]), [[] for _ in range(d)])[feature_of[k]].append(k)
+    alone: list[tuple[float, list[list[int]]]] = []
+    single = np.flatnonzero(n == 1)
+    single, last = single[np.argsort(g[single], kind="stable")], -np.inf
+    for k in single.tolist():
+        if g[k] - last > 2 * off:  # no gradient of the row before, which is as far off at most
+            alone.append((float(g[k]), [[] for _ in range(d)]))
+        alone[-1][1][feature_of[k]].append(k)
+        last = g[k]
     found: list[float] = []
-    for value, places in sorted(alone.items()):
+    for value, places in alone:
         times = max(map(len, places))
         if len(found) + times > m:
             break
@@ -166,11 +167,11 @@ def _in_cell(n: Longs, g: Floats, feature_of: Longs, d: int) -> tuple[Ints, Floa
         gradients[-1] = g[feature_of == 0].sum() - sum(found)
     if m and not np.isnan(gradients).any():
         for f in range(d):
-            _by_sums(n, g, np.flatnonzero(feature_of == f), columns[:, f], gradients)
+            _by_sums(n, g, np.flatnonzero(feature_of == f), columns[:, f], gradients, off)
     return columns, gradients
 
 
-def _by_sums(n: Longs, g: Floats, at: Longs, column: Ints, gradients: Floats) -> None:
+def _by_sums(n: Longs, g: Floats, at: Longs, column: Ints, gradients: Floats, off: float) -> None:
     """Fill bins of a feature by the rows whose gradients alone add up to them, in place."""
     again = True
     while again:
@@ -182,7 +183,7 @@ def _by_sums(n: Longs, g: Floats, at: Longs, column: Ints, gradients: Floats) ->
             if left < 1 or comb(len(free), left) > MOST_SUBSETS:
                 continue
             some = np.array(list(combinations(free.tolist(), left)), dtype=np.intp)
-            near = 1e-9 * (1 + np.abs(gradients[free]).sum())
+            near = 1e-9 * (1 + np.abs(gradients[free]).sum()) + off * (n[k] + 1)
             fits = some[np.abs(gradients[some].sum(axis=1) - rest) <= near]
             if len(fits) == 1:
                 column[fits[0]] = k

@@ -9,7 +9,13 @@ import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.clients.chains import Clues
-from fedtrees.attacks.evidence.clients.victims import Starts, union_of, victims_of, with_likely
+from fedtrees.attacks.evidence.clients.victims import (
+    Starts,
+    Victim,
+    union_of,
+    victims_of,
+    with_likely,
+)
 from fedtrees.attacks.evidence.marginals import all_sketched, likely_rows
 from fedtrees.attacks.evidence.prior import Ranges
 from fedtrees.attacks.evidence.readable import no_trees
@@ -61,7 +67,7 @@ class TimberStrike(Options, Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees, None if they do."""
-        return no_trees(view, numbers=True)
+        return no_trees(view, numbers=self.numbers)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""
@@ -77,21 +83,23 @@ class TimberStrike(Options, Attack):
     def _numbers(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess rows with numeric targets."""
 
-        def one(evidence: Evidence, owner: str | None = None) -> Guess:
-            told = told_moments(view, owner)
+        def one(evidence: Evidence) -> Guess:
+            told = told_moments(view)
             return reconstruct_numbers(evidence, view.rows, view.schema, told, self, rng)
 
-        if self.most == "histograms" and self.scope != "union":
-            victims = victims_of(view, self.clues, self.starts, self.most)
-            if victims:
-                return union_of(victims, self.most, one)
+        victims = self._victims(view)
+        if victims:
+            return union_of(victims, self.most, one)
         evidence = evidence_of(view, self.most)
         return Guess() if evidence is None else one(evidence)
 
-    def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
+    def _victims(self, view: View) -> list[Victim]:
+        """Return the clients told apart; of the rows of all there is one reconstruction."""
         victims = victims_of(view, self.clues, self.starts, self.most)
-        if self.scope == "union" and victims and not victims[0].blocks:
-            victims = []  # of the rows of all there is one reconstruction
+        return [v for v in victims if self.scope != "union" or v.blocks]
+
+    def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
+        victims = self._victims(view)
         if victims:
             if self.sketches and self.use_prior:
                 victims = with_likely(victims, view, rng, bins=self.most == "histograms")

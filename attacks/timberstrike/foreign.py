@@ -42,8 +42,7 @@ def expected_values(
 def doubt_in_sums(
     options: Reach,
     doubt: Floats,
-    gh: tuple[Floats, Floats],
-    positive: NDArray[np.bool_],
+    by_margin: tuple[Floats, Floats],
     slope: Floats | None,
     n_leaves: int,
 ) -> Floats:
@@ -52,17 +51,15 @@ def doubt_in_sums(
     Parameters
     ----------
     options : Reach
-        Reachable leaves of n groups of rows, which bring ``gh``.
+        Reachable leaves of n groups of rows.
     doubt : float64 array, shape (n,)
         Variance of the margin times the rows of the group.
-    positive : bool array, shape (n,)
-        Whether the label is the tree's class.
+    by_margin : pair of float64 array, shape (n,)
+        What a row's gradient and hessian grow by where its margin does.
     slope : float64 array, shape (J,), or None
         ``v / eta`` where only leaf values are seen (K = 1); None where sums of g and h are (K = 2).
     """
-    g, h = gh
-    p = g + positive
-    dg, dh = p * (1 - p), h * (1 - 2 * p)  # by the margin
+    dg, dh = by_margin
     width = np.diff(options.offsets)
     share = np.exp(options.log_prior)
     share /= np.repeat(np.add.reduceat(share, options.offsets[:-1]), width)

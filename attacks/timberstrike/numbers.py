@@ -3,7 +3,7 @@
 Every row has hessian 1, so that counts of leaves are certain, and its first gradient is its target
 but for the base score. A target is one more column (`fedtrees.guessing.targets`), of which every
 row is in some cell from the start; rows then go to leaves so that sums agree, as classes do. Where
-exact bins are seen, rows are read off them (`fedtrees.attacks.peeling.numbers`).
+the rows of bins can be counted, they are read off these (`fedtrees.attacks.peeling.numbers`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.boxes import Boxes, open_boxes, stacked
+from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes, stacked
+from fedtrees.attacks.evidence.counts import Counts, counts_bins
 from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
-from fedtrees.attacks.evidence.targets import Moments, moments_of, targets_of, victims_in
+from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
+from fedtrees.attacks.evidence.values import first_counts
 from fedtrees.attacks.peeling.numbers import (
     CountedBins,
     agreeing,
     completed,
-    exact_bins,
     first_rows,
     read_off,
 )
@@ -31,10 +32,10 @@ from fedtrees.attacks.peeling.values import to_bins, values_in
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.points import points
 from fedtrees.attacks.timberstrike.sequence import follow
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.guess import Claim, Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.targets import narrow, wide, widened
+from fedtrees.guessing.targets import wide
 
 CHAINS = 5  # samples of rows in bins
 MOST_CELLS = 2**21  # of boxes that become rows at once: memory
@@ -52,37 +53,42 @@ def reconstruct_numbers(
 
     Parameters as of `reconstruct`; ``told`` is what else is known of the victims' targets.
     """
-    own = Table(np.zeros((0, len(schema.features))), np.zeros(0)) if own is None else own
-    y = own.y.astype(np.float64)
-    moments = moments_of(evidence, y, told)
-    schema, own = widened(schema, moments.range), wide(own)
-    trees = AUTO_TREES if options.max_trees is None else options.max_trees
-    evidence = replace(evidence.rounds(trees), targets=targets_of(moments, y, 0))
+    own = Table.empty(schema) if own is None else own
     whole = options.scope == "union"
+    trees = AUTO_TREES if options.max_trees is None else options.max_trees
+    inside = 0 if whole else len(own)
+    evidence, own, schema = with_targets(evidence.rounds(trees), own, schema, told, inside)
     basis = Basis.of(
         evidence, own, schema, ranges=options.ranges, use_prior=options.use_prior,
         subtract=not whole,
     ).with_missing_values()  # fmt: skip
     if options.weighs_blind:
         basis = basis.with_recipe(schema, rng)
-    n = victims_in(evidence, basis.sums, 0 if whole else len(own))
-    evidence = replace(evidence, targets=targets_of(moments, y, n))
-    if exact_bins(evidence) and not whole and not options.random_leaf:
+    assert evidence.sizes is not None
+    n = evidence.sizes[0]
+    counts = None
+    if basis.sums and basis.sums[0].h is not None and not evidence.is_foreign(0):
+        counts = first_counts(evidence, basis.sums[0], 0 if whole else len(own), whole)
+    if counts_bins(evidence) and not whole and not options.random_leaf:
         worlds, group, notes = _from_bins(evidence, basis, own, schema, options, rng)
         weight = Weight(1.0, 1.0)
     else:
-        worlds, group, notes = _from_leaves(evidence, basis, n, schema, options, rng)
+        worlds, group, notes = _from_leaves(evidence, basis, counts, schema, options, rng)
         weight = Weight.of(evidence, basis, n)
         if evidence.suppressed and len(own):  # sums are of other rows than those in the leaves
             weight = replace(weight, trust=0.0)
     notes["trees_read"] = float(len(evidence.trees))
     records = matched_consensus(worlds, basis.prior.tolerance(schema), groups=group)
     if options.weighs_blind:
-        strange = evidence.noise is None and own_rows_differ(*_per_leaf(basis))
+        exact = evidence.noise is None and not evidence.is_foreign(0)
+        strange = exact and own_rows_differ(*_per_leaf(basis))
         blind = Blind.of(basis, schema, 1.0, rng, strange=strange)
         records, choice = submitted(records, worlds, blind, weight, rng, n)
         notes |= choice
-    return Guess((Records(narrow(records)),), notes)
+    told: tuple[Claim, ...] = ()
+    if counts is not None:
+        told = (LeafCounts(0, evidence.trees[0].leaves, counts.n0[:, None]),)
+    return narrowed(Guess((Records(records), *told), notes))
 
 
 def _from_bins(
@@ -116,22 +122,31 @@ def _from_bins(
 def _from_leaves(
     evidence: Evidence,
     basis: Basis,
-    n: int,
+    counts: Counts | None,
     schema: Schema,
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[list[Table], NDArray[np.int64], dict[str, float]]:
-    """Return samples of rows that follow the trees, and the cell of each row's target."""
-    assert evidence.targets is not None
-    cell = np.repeat(np.arange(len(evidence.targets.values)), evidence.targets.sizes)
-    found = []
-    for _ in range(options.chains_for(n)):
-        boxes = open_boxes((n,), basis.grid, evidence)
-        boxes.lo[:, -1], boxes.hi[:, -1], boxes.history[:] = cell, cell + 1, cell
-        follow(evidence, basis.sums, basis.grid, basis.prior, boxes, options, rng, 0)
+    """Return samples of rows that follow the trees, and which of them start alike.
+
+    That is with a target in the same cell, and where leaves of the first tree are counted for
+    certain, in the same of these.
+    """
+    certain = evidence.noise is None and evidence.share == 1 and not evidence.suppressed
+    found, sums = list[Boxes](), basis.sums
+    for _ in range(options.chains_for(sum(evidence.sizes or ()))):
+        if counts is not None and certain:
+            boxes = boxes_after_first_tree(evidence, basis.grid, counts)
+            place_targets(boxes, evidence, sums[0], counts.n0)
+        else:
+            boxes = open_boxes(evidence.sizes or (), basis.grid, evidence)
+            place_targets(boxes, evidence)
+        start = boxes.history
+        first = int(counts is not None and certain)
+        follow(evidence, sums, basis.grid, basis.prior, boxes, options, rng, first)
         found.append(boxes)
     notes = {"residual_last_tree": boxes.residual[-1]} if boxes.residual else {}
-    return _worlds(found, basis, schema, options, rng), cell, notes
+    return _worlds(found, basis, schema, options, rng), start, notes
 
 
 def _worlds(

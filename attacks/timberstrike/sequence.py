@@ -148,8 +148,11 @@ def _assign(
     if boxes.doubt is not None:
         doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size
         slope = None if ridge.shape[1] == 2 else slopes(evidence, t, leaves)
-        positive = y == evidence.class_of(t)
-        ridge = ridge + doubt_in_sums(options_of, doubt, (g, h), positive, slope, len(leaves))
+        p = g + (y == evidence.class_of(t))
+        by_margin = p * (1 - p), h * (1 - 2 * p)
+        if evidence.targets is not None:
+            by_margin = np.ones_like(p), np.zeros_like(p)
+        ridge = ridge + doubt_in_sums(options_of, doubt, by_margin, slope, len(leaves))
     x = contributions(evidence, t, sums, leaves, options_of, (g, h))
     own_rows = options.solver == "max-ent" and len(prior.own) > 0
     anywhere = options_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import Evidence
+from fedtrees.attacks.evidence import Evidence, Moments
 from fedtrees.attacks.evidence import evidence_of as evidence_of_view
-from fedtrees.attacks.timberstrike import Options, reconstruct
+from fedtrees.attacks.timberstrike import Options, reconstruct, reconstruct_numbers
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import TreeExposure
 from fedtrees.audit.forest_attack import attack_on, view_of_file, with_groups
@@ -99,7 +99,12 @@ def attack(
         return AttackResult(Reason("audited-own-rows"))
     began = time.perf_counter()
     rng = streams.rng("attack")
-    guesses = [reconstruct(e, held, schema, options or Options(), rng) for e, _ in clients]
+    options = options or Options()
+    if schema.classes:
+        guesses = [reconstruct(e, held, schema, options, rng) for e, _ in clients]
+    else:
+        parts = (held, schema, Moments(), options, rng)
+        guesses = [reconstruct_numbers(e, *parts) for e, _ in clients]
     seconds = time.perf_counter() - began
     found = Table.concat([r.table for g in guesses for r in g.all(Records)])
     if len(found) > len(sought):  # more rows were rebuilt than are known here
@@ -260,7 +265,10 @@ def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Sc
 def evidence_of(audit: Audit) -> list[Evidence] | Reason:
     """Return what the file gives TimberStrike, of each client apart, or why it gives nothing."""
     model, settings = audit.model, audit.settings
-    if not isinstance(model.forest, Forest) or model.forest.objective.name == SQUARED_ERROR.name:
+    if not isinstance(model.forest, Forest):
+        return Reason("audited-no-log-loss")
+    numbers = model.forest.objective.name == SQUARED_ERROR.name
+    if numbers and not audit.rows.whole:
         return Reason("audited-no-log-loss")
     if any(model.categorical):
         return Reason("audited-categories")
@@ -281,7 +289,8 @@ def evidence_of(audit: Audit) -> list[Evidence] | Reason:
     forest = Forest(tuple(trees), start, model.forest.objective)
     width = 1 + max(int(t.feature.max()) for t in trees)
     columns = tuple(Feature(f"column {k}") for k in range(width))
-    schema = Schema(columns, "label", tuple(map(str, range(max(2, len(start))))))
+    classes = () if numbers else tuple(map(str, range(max(2, len(start)))))
+    schema = Schema(columns, "label", classes)
     view = public_view(forest, schema, {**known, "min_child_weight": 0.0}, 0)
     common = evidence_of_view(view)
     if common is None:

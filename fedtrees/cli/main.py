@@ -136,8 +136,8 @@ def audit(
     rows: Annotated[
         int | None,
         typer.Option(
-            help="Rows of the training table, if known. Counts from leaf values alone then take it "
-            "that the first tree was grown on all of them, without an L1 penalty."
+            help="Rows of the training table, if known. Counts from leaf values alone then rest on "
+            "a first tree of all of them, without an L1 penalty."
         ),
     ] = None,
     learning_rate: Annotated[
@@ -146,8 +146,7 @@ def audit(
     reg_lambda: Annotated[
         float | None,
         typer.Option(
-            help="lambda it was trained with, if known (default: inferred from statistics; leaf "
-            "values alone do not tell it)."
+            help="lambda it was trained with, if known (default: inferred from statistics)."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack.")] = 0,

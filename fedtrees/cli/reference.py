@@ -32,6 +32,7 @@ def _keys(measures: tuple[Measure, ...]) -> str:
         about = ", ".join(filter(None, (klass, m.unit, best)))
         key = f"`{m.key}`" + (f" by {m.part}" if m.part not in ("", m.key) else "")
         said = m.name.casefold().replace("-", " ") == m.key.replace("_", " ")
+        said = said or m.key.endswith("_of")  # as the key before it, by parts
         alike.setdefault(about, []).append(key if said else f"{key} {m.name}")
     return "; ".join(f"{', '.join(keys)} ({about})" for about, keys in alike.items())
 
@@ -47,10 +48,12 @@ def options() -> str:
     shared = {item for item, count in times.items() if count > 1}
     parts = ["### Of several commands", "", *_list(dict(i for i in times if i in shared)), ""]
     for name, found in told.items():
+        if set(found) <= {"`--format`"}:  # which every command has
+            continue
         parts += [f"### `{name}`", ""]
         own = {named: text for named, text in found.items() if (named, text) not in shared}
         parts += [*_list(own), ""] if own else []
-        also = [named for named in found if named not in own]
+        also = [named for named in found if named not in own and named != "`--format`"]
         parts += [f"Also {', '.join(also)}.", ""] if also else []
     return "\n".join(parts)
 

@@ -184,21 +184,21 @@ class LeafCountMetric(Metric[GrownTrees]):
 
     The trees scored are those of the first round (of a random forest, the first tree); where
     clients grow trees alone, the first round of every victim, on its own rows. In a boosted model
-    of more than two classes each tree's class counts against the rest. The blind baseline is what
-    own rows suggest, scaled to the rows the tree was grown on. Of two classes and trees of
-    everybody's rows also ``leaf_counts_right``: of all leaves returned, in later trees too, the
-    share that is right.
+    of more than two classes each tree's class counts against the rest; of numeric targets all rows
+    count as one class. The blind baseline is what own rows suggest, scaled to the rows the tree was
+    grown on. Of one tree per round, of everybody's rows, also ``leaf_counts_right``: of all leaves
+    returned, in later trees too, the share that is right.
     """
 
     of: ClassVar[type[Claim]] = LeafCounts
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("leaf_mass_exact", "rows in leaves with exact counts", "share of rows",
                 klass="group", slot="certain", short="rows in exact leaves",
-                head="leaf class counts", severity=150,
-                phrase="tell how many rows of each class lie in a leaf, for {} of the rows",
+                head="leaf counts", severity=150,
+                phrase="tell how many rows (of each class) lie in a leaf, for {} of the rows",
                 required=True),
         Measure("leaf_counts_exact", "leaves with exact counts", "share of leaves", klass="group",
-                severity=160, phrase="tell how many rows of each class lie in {} of the leaves",
+                severity=160, phrase="tell how many rows (of each class) lie in {} of the leaves",
                 beside=("leaf_mass_exact",), required=True),
         Measure("leaf_counts_right", "returned leaf counts that are exact", "share of returned",
                 klass="group"),
@@ -209,7 +209,7 @@ class LeafCountMetric(Metric[GrownTrees]):
     def truth(self, case: Case) -> GrownTrees | None:
         """Return the true counts of all trees scored; None where no tree covers victims' rows."""
         victims = case.victims_rows
-        if not case.schema.classes or victims is None:
+        if victims is None:
             return None
         if case.model is None or not getattr(case.model, "trees", ()):
             return None
@@ -217,8 +217,9 @@ class LeafCountMetric(Metric[GrownTrees]):
         if not grown:
             return None
         first = tuple(_count(case, t, rows) for t, rows in grown.items())
+        # a forest of several classes has no rounds
         whole = (
-            not list(_first_blocks(case)) and _outputs(case) == 1 and len(case.schema.classes) == 2
+            not list(_first_blocks(case)) and _outputs(case) == 1 and len(case.schema.classes) < 3
         )
         every = range(len(case.model.trees)) if whole else ()
         everywhere = {t: _count(case, t, _in_round(case, t)) for t in every}
@@ -231,8 +232,6 @@ class LeafCountMetric(Metric[GrownTrees]):
             return "counts of one tree were claimed twice"
         if case.model is None or not hasattr(case.model, "trees"):
             return None
-        if not case.schema.classes:
-            return f"counts of classes; the target {case.schema.target!r} has numbers"
         k = _classes(case)
         for claim in claims:
             if not 0 <= claim.tree < len(case.model.trees):
@@ -278,16 +277,19 @@ def _outputs(case: Case) -> int:
 
 
 def _classes(case: Case) -> int:
-    """Return how many classes a leaf tells apart: a boosted tree two."""
+    """Return how many classes a leaf tells apart: a boosted tree two, of numbers one."""
+    if not case.schema.classes:
+        return 1
     return 2 if hasattr(case.model, "objective") else len(case.schema.classes)
 
 
 def _count(case: Case, tree: int, rows: Table) -> LeafCounts:
     """Count rows in the leaves of a tree."""
     at = Routes.of([case.model.trees[tree]]).apply(rows.X)[:, 0]
-    outputs = _outputs(case)
+    outputs, classes = _outputs(case), _classes(case)
     y = rows.y if outputs == 1 else rows.y == tree % outputs
-    return true_leaf_counts(tree, at, y, case.model.trees[tree].leaves, _classes(case))
+    y = y if classes > 1 else np.zeros(len(rows), dtype=np.int64)
+    return true_leaf_counts(tree, at, y, case.model.trees[tree].leaves, classes)
 
 
 def _grown_on(case: Case) -> dict[int, Table]:

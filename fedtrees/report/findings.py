@@ -19,6 +19,7 @@ from fedtrees.report.found import (
     Findings,
     Found,
     Untested,
+    base_of,
     gravest,
 )
 from fedtrees.report.frontier import references
@@ -256,7 +257,13 @@ def _adversaries(
 ) -> tuple[Adversary, ...]:
     words = called(setting)
     tested = [
-        Adversary(threat, *adversary_named(threat, words), seen_by(threat, setting, seen), reader)
+        Adversary(
+            threat,
+            *adversary_named(threat, words),
+            seen_by(threat, setting, seen),
+            reader,
+            base_of(mine.defenses),
+        )
         for threat, reader in mine.readers.items()
     ]
     tested.sort(key=lambda a: (*_weight(a.leading()), a.threat))

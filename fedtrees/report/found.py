@@ -1,7 +1,7 @@
 """What a run found, as the terminal, the page and JSON write it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -29,7 +29,8 @@ class Adversary:
     """One threat of a setting.
 
     `name`: In words. `several`: Whether it is more than one party. `sees`: Kinds of messages that
-    it reads, in words. `reader`: Its cells; None where its view was not attacked.
+    it reads, in words. `reader`: Its cells; None where its view was not attacked. `base`: The
+    defense that others stand beside (`base_of`).
     """
 
     threat: str
@@ -37,6 +38,7 @@ class Adversary:
     several: bool = False
     sees: tuple[str, ...] = ()
     reader: Reader | None = None
+    base: str = UNDEFENDED
 
     @property
     def tested(self) -> bool:
@@ -53,14 +55,19 @@ class Adversary:
         """Return a cell of it."""
         return self.reader.cell(defense, metric) if self.reader else Cell(metric)
 
-    def leading(self, defense: str = UNDEFENDED) -> Cell | None:
+    def leading(self) -> Cell | None:
         """Return what it reads most: open cells by class, then severity, then advantage."""
-        return min(self.open(defense), key=gravest, default=None)
+        return min(self.open(self.base), key=gravest, default=None)
 
     def open(self, defense: str) -> list[Cell]:
         """Return what it reads under a defense, each thing once, the worst first."""
         cells = [c for c in (self.reader.of(defense) if self.reader else ()) if c.state == "open"]
         return sorted(plain(cells), key=gravest)
+
+
+def base_of(specs: Sequence[str]) -> str:
+    """Return the undefended run, or the first that trained where none does without a defense."""
+    return UNDEFENDED if UNDEFENDED in specs or not specs else specs[0]
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,11 @@ class Found:
         return next((d for d in self.defenses if d.spec == spec), None)
 
     @cached_property
+    def base(self) -> str:
+        """The defense that others stand beside: none, where the protocol trains without."""
+        return base_of([d.spec for d in self.defenses])
+
+    @cached_property
     def leak(self) -> Leak:
         """What leads undefended."""
         return _leak(self)
@@ -145,7 +157,7 @@ class Found:
 
         None where nothing is open without it: no defense leaves the same for free.
         """
-        if not any(a.open(UNDEFENDED) for a in self.tested):
+        if self.base != UNDEFENDED or not any(a.open(UNDEFENDED) for a in self.tested):
             return None
         return self.recommendation.choice or next(iter(self.helping), None)
 
@@ -198,7 +210,7 @@ def _leak(found: Found) -> Leak:
     if leading:
         adversary, cell = min(leading, key=lambda x: gravest(x[1]))
         return Leak("leak", adversary, cell)
-    cells = [(a, c) for a in found.tested if a.reader is not None for c in a.reader.of(UNDEFENDED)]
+    cells = [(a, c) for a in found.tested if a.reader is not None for c in a.reader.of(found.base)]
     if not any(c.state in ("shut", "unsettled", "unknown") for _, c in cells):
         return Leak("no-attack")
     if all(c.state in ("shut", "gone", "undefined") for _, c in cells):

@@ -94,11 +94,14 @@ def _headline(found: Found) -> str:
     if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
         return leak(found)
     cell = lead.cell
-    text = f"Undefended, {lead.adversary.name} can " + measure(cell.metric).phrase.format(
+    base = "Undefended" if found.base == UNDEFENDED else f"With {said.short(found.base)}"
+    text = f"{base}, {lead.adversary.name} can " + measure(cell.metric).phrase.format(
         said.amount(cell, cell.score)
     )
     use = found.use
     if use is None:
+        if found.base != UNDEFENDED:
+            return f"{text}."
         tried = any(d.spec != UNDEFENDED for d in found.defenses)
         return f"{text}; {'nothing that was tried helps' if tried else 'no defense was tried'}."
     after = _after(use, lead.adversary, cell.metric)
@@ -147,7 +150,7 @@ def _tile(found: Found, adversary: Adversary) -> dict[str, Any]:
 def _three(adversary: Adversary) -> list[Cell]:
     """Return the worst cell of each slot, what is read most first."""
     assert adversary.reader is not None
-    cells = [c for c in adversary.reader.of(UNDEFENDED) if c.scores]
+    cells = [c for c in adversary.reader.of(adversary.base) if c.scores]
     best = []
     for slot in _SLOTS:
         mine = [c for c in cells if measure(c.metric).slot == slot]

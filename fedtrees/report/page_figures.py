@@ -29,7 +29,7 @@ def frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | No
         if m != first and any(adversary.cell(d.spec, m).state == "open" for d in found.defenses)
     ]
     rest = leaking[:_MOST_SPARKS]
-    cell = adversary.cell(UNDEFENDED, first)
+    cell = adversary.cell(adversary.base, first)
     unit = _unit(cell)
     drawing = svg.draw(_marks(found, adversary, first, at), unit * _line(adversary, found, first))
     counted = math.isfinite(cell.rows)
@@ -56,7 +56,7 @@ def _drawable(found: Found, adversary: Adversary, metric: str) -> bool:
 
 
 def _spark(found: Found, adversary: Adversary, metric: str, at: int) -> dict[str, Any]:
-    unit = _unit(adversary.cell(UNDEFENDED, metric))
+    unit = _unit(adversary.cell(adversary.base, metric))
     line = unit * _line(adversary, found, metric)
     drawing = svg.spark(_marks(found, adversary, metric, at), line)
     return {
@@ -77,7 +77,7 @@ def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[svg
         cell = adversary.cell(d.spec, metric)
         if not d.price.by_seed or not (cell.scores or cell.state == "gone"):
             continue
-        unit = _unit(adversary.cell(UNDEFENDED, metric))
+        unit = _unit(adversary.cell(adversary.base, metric))
         score = unit * (cell.score if cell.scores else _line(adversary, found, metric))
         e = d.price.change
         say = f"{d.label} {said.short(d.spec)}. {measure(metric).head}: {said.shown(cell)}"

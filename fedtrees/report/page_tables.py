@@ -186,10 +186,10 @@ def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str
     for attack, group in mine.groupby("attack_spec"):
         for metric in adversary.reader.metrics:
             told = group[group["metric"] == metric]
-            base = told[told["defense_spec"] == UNDEFENDED]
+            base = told[told["defense_spec"] == found.base]
             if told.empty:
                 continue
-            cell = adversary.cell(UNDEFENDED, metric)
+            cell = adversary.cell(found.base, metric)
             after = told[told["defense_spec"] == found.recipe] if found.recipe else told.iloc[:0]
             head, seconds = said.capital(measure(metric).head), float(told["seconds"].mean())
             scores = [_of(cell, x["value"]) for x in (base, after)]
@@ -200,9 +200,13 @@ def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str
     strongest = f", strongest is {lead.attacks[0]}" if lead else ""
     return {
         "title": f"Attacks by {adversary.name}", "note": f"{ran} ran{strongest}", "rows": lines,
-        "header": ["Attack", "Measure", "Undefended", "Recipe", "Blind", "Time"],
+        "header": ["Attack", "Measure", _before(found), "Recipe", "Blind", "Time"],
         "numbers": range(2, 6),
     }  # fmt: skip
+
+
+def _before(found: Found) -> str:
+    return "Undefended" if found.base == UNDEFENDED else said.short(found.base)
 
 
 def _of(cell: Cell, values: pd.Series) -> str:
@@ -212,7 +216,7 @@ def _of(cell: Cell, values: pd.Series) -> str:
 
 def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
     """Return which columns leak: what the worst attack reads of each."""
-    specs = [UNDEFENDED, *([found.recipe] if found.recipe else [])]
+    specs = [found.base, *([found.recipe] if found.recipe else [])]
     ok = here[(here["stage"] == "attack") & (here["status"] == "ok") & (here["part"] != "")]
     keys = [m for m in dict.fromkeys(ok["metric"]) if measure(m).part == "column"]
     lines = []
@@ -231,6 +235,6 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
         [part, who, *(said.percent(v) if math.isfinite(v) else "–" for v in (*best, blind))]
         for part, who, best, blind in lines
     ]
-    header = ["Column", "Adversary", "Undefended", *(["Recipe"] if found.recipe else []), "Blind"]
+    header = ["Column", "Adversary", _before(found), *(["Recipe"] if found.recipe else []), "Blind"]
     return {"title": "Columns that leak", "note": "cells guessed, by column", "rows": texts,
             "header": header, "numbers": range(2, len(header))}  # fmt: skip

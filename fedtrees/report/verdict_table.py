@@ -49,7 +49,7 @@ def columns(found: Found, first: str | None = None) -> tuple[Column, ...]:
     ]
 
     def rank(c: Column) -> tuple[bool, bool, bool, int, int]:
-        before = c.adversary.cell(UNDEFENDED, c.metric).state == "open"
+        before = c.adversary.cell(c.adversary.base, c.metric).state == "open"
         after = bool(found.recipe) and c.adversary.cell(found.recipe, c.metric).state == "open"
         return c.metric != first, not before, not after, *gravity(c.metric)
 

@@ -89,6 +89,13 @@ def _collapse(found: Found) -> Iterator[Line]:
 
 def leak(found: Found) -> str:
     """Say what leads undefended, or how much is known where nothing does."""
+    text = _leak(found)
+    if found.base == UNDEFENDED:
+        return text
+    return f"With {said.short(found.base)}, {text[0].lower()}{text[1:]}"
+
+
+def _leak(found: Found) -> str:
     lead = found.leak
     who = said_of(lead.adversary)
     match lead.kind, lead.cell:
@@ -118,7 +125,7 @@ def leak(found: Found) -> str:
 def _none_found(found: Found) -> str:
     """Say who stays near blind, by how many measures, and whom no attack that ran reads."""
     shut = {
-        a.name: plain([c for c in a.reader.of(UNDEFENDED) if c.state == "shut"])
+        a.name: plain([c for c in a.reader.of(found.base) if c.state == "shut"])
         for a in found.tested
         if a.reader is not None
     }
@@ -135,7 +142,7 @@ def _none_found(found: Found) -> str:
 def _to_settle(found: Found, adversary: Adversary | None) -> str:
     """Say what would settle what it may read: the attacks that did not run, or more seeds."""
     reader = adversary.reader if adversary else None
-    told = reader.coverage.get(UNDEFENDED) if reader else None
+    told = reader.coverage.get(found.base) if reader else None
     if told is not None and told.missing:
         names = {*told.left_out, *(name for name, *_ in told.failed)}
         return f"; {many(len(names), 'attack')} more to run"
@@ -143,6 +150,9 @@ def _to_settle(found: Found, adversary: Adversary | None) -> str:
 
 
 def _use(found: Found) -> Iterator[Line]:
+    if found.base != UNDEFENDED:
+        yield Line("USE", "Nothing to compare with: without a defense nothing was trained.")
+        return
     if found.leak.kind == "none-found":
         yield Line("USE", "Nothing to stop here. More trees, fewer rows or another adversary may "
                           "differ.")  # fmt: skip

@@ -78,11 +78,13 @@ def sought_of_a_part(data):
     return order[round(OWN_SHARE * len(order)) :]
 
 
-@pytest.mark.parametrize("option", ["own", "truth"])
 @pytest.mark.parametrize(
-    ("kind", "whose"),
-    [("one", ()), ("bagging", ()), ("bagging", (0,)), ("turns", ()), ("turns", (0,))],
-)
+    ("kind", "whose", "option"),
+    [
+        ("one", (), "own"), ("bagging", (), "own"), ("bagging", (0,), "own"), ("turns", (), "own"),
+        ("turns", (0,), "own"), ("one", (), "truth"), ("turns", (0,), "truth"),
+    ],
+)  # fmt: skip
 def test_permuting_the_rows_sought_changes_nothing(models, monkeypatch, kind, whose, option):
     made, found = models[kind]
     data = rows(made, *whose)

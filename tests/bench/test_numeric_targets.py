@@ -18,7 +18,7 @@ from fedtrees.core.reasons import Unfit
 OPTIONS = {
     "data": ["diabetes-regression"],
     "protocols": ["fedtree-hist[trees=2,max_depth=2]"],
-    "attacks": ["joint"],
+    "attacks": ["timberstrike-published"],
     "threats": ["client"],
 }
 

@@ -212,3 +212,14 @@ def test_whom_no_attack_that_ran_reads_is_not_said_to_stay_near_blind(table):
     assert "stays within 0.05" in text
     assert "by all 1 measure," in text
     assert text.endswith("No attack that ran reads the view of the party 'public'.")
+
+
+def test_where_nothing_trains_without_a_defense_the_first_that_does_leads(table):
+    for seed in range(3):
+        table.add("train", "none", seed, status="skipped", reason="r")
+    tried(table, "grid-cuts", 0.9, (0.3, 0.31, 0.32))
+    text = said(table)
+    assert text["LEAK"].startswith(
+        "With grid-cuts, the party 't' can guess 59% of the values right"
+    )
+    assert text["USE"].startswith("Nothing to compare with")

@@ -48,9 +48,16 @@ def sized(
     ]
     parts = iter(np.split(share_out(np.concatenate(guesses), max(rest, 0)), len(guesses)))
     return [
-        replace(e, sizes=tuple(map(int, next(parts)))) if is_late else e
+        replace(e, sizes=tuple(map(int, next(parts)))) if is_late else _told_nothing(e, view)
         for e, is_late in zip(evidence, later, strict=True)
     ]
+
+
+def _told_nothing(evidence: Evidence, view: View) -> Evidence:
+    """Return evidence with as many rows as clients have on average, where nothing tells more."""
+    if evidence.targets is None or evidence.level != "values":
+        return evidence
+    return replace(evidence, n_rows=round(_first_rows(evidence, view) / evidence.share))
 
 
 def _jointly(
@@ -122,6 +129,8 @@ def _own(view: View) -> Table:
 def _first_rows(evidence: Evidence, view: View) -> int:
     """Return how many rows a client has whose first tree was grown before any other."""
     own = _own(view)
+    if evidence.targets is not None and evidence.level == "values":  # no value tells
+        return round(view.n_rows * evidence.share / [*view.roles.values()].count("client"))
     counts = first_counts(evidence, victim_sums(evidence, own, 1, False)[0], len(own), False)
     return int((counts.n0 + counts.n1).sum())
 
@@ -137,6 +146,8 @@ def _class_sizes(evidence: Evidence, own: Table | None) -> Floats:
     Rows of a class are assumed to have the mean gradients of own rows of that class. The root's
     sums are then linear in the class sizes.
     """
+    if evidence.targets is not None:
+        return np.array([1.0, 0.0])
     classes, outputs = max(evidence.outputs, 2), evidence.outputs
     first = int(np.flatnonzero(~np.array(evidence.foreign))[0])
     equal = np.ones(classes)

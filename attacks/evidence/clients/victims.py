@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boosted import Evidence, Level
+from fedtrees.attacks.evidence.boosted import Evidence, Level, Targets
 from fedtrees.attacks.evidence.clients.blocks import Block, Blocks, blocks_of
 from fedtrees.attacks.evidence.clients.chains import Clues, link
 from fedtrees.attacks.evidence.clients.histograms import told_apart
@@ -58,6 +58,8 @@ class Victim:
         assert self.late is not None
         first, late = self.blocks[0], self.late
         counts = np.stack([late.n - late.n1, late.n1], axis=1)
+        if self.evidence.targets is not None:
+            counts = late.n[:, None]
         return LeafCounts(first.first, first.trees[0].leaves, counts)
 
 
@@ -81,8 +83,6 @@ def victims_of(
     """
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     shared = blocks_of(view)
-    if objective is SQUARED_ERROR and shared is not None:
-        return []
     if shared is None:
         found = [] if most == "values" else _by_sums(view)
         if found or most != "histograms":
@@ -150,7 +150,7 @@ def _evidence(
     most_rows = max(view.n_rows - (0 if view.rows is None else len(view.rows)), 1)
     score, exact = shared.score, starts == "own"
     if not late and (starts == "own" or score is None):
-        score, exact = _own_score(view, shared, chain[0], objective, most_rows)
+        score, exact = _own_score(view, shared, chain, objective, most_rows)
     assert score is not None
     start = start_margin(objective, score)
     order = list(_timeline(shared, chain))
@@ -176,6 +176,8 @@ def _evidence(
         and parameters["intercept"] == "mean" and not late and parameters["subsample"] == 1,
         reg_alpha=parameters["reg_alpha"],
         subsample=parameters["subsample"],
+        constant_hessian=objective is SQUARED_ERROR,
+        targets=Targets.unknown() if objective is SQUARED_ERROR else None,
     )  # fmt: skip
 
 
@@ -196,16 +198,20 @@ def _foreign(order: Sequence[tuple[Block, bool]], outputs: int, told: bool) -> I
 
 
 def _own_score(
-    view: View, shared: Blocks, first: Block, objective: Objective, most_rows: int
+    view: View, shared: Blocks, chain: Sequence[Block], objective: Objective, most_rows: int
 ) -> tuple[NDArray[np.float32], bool]:
     """Return the base score of a client's first trees, and whether it is certain."""
     given, intercept = view.parameters["base_score"], view.parameters["intercept"]
+    first = chain[0]
     if given is not None:
         return np.full(objective.n_outputs, given, dtype=np.float32), True
     if first.score is not None:
         return first.score, True
     if shared.score is not None and first.first == 0:
         return shared.score, True  # of the client whose trees arrived first
+    if objective is SQUARED_ERROR:
+        assert shared.score is not None
+        return _mean_target(shared, chain, shared.score), False
     if objective.n_outputs > 1 and intercept == "newton":
         everyones = np.array([2.0, *np.ones(objective.n_outputs)])
         return estimated_score(objective, everyones, intercept), True
@@ -221,6 +227,30 @@ def _own_score(
         if shares is not None:
             return shares.scores[:1], len(shares.rows) == 1
     return shared.score, False
+
+
+def _mean_target(
+    shared: Blocks, chain: Sequence[Block], score: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return a client's mean target, float32, shape (1,); ``score`` where no sums tell it.
+
+    Its second block started from the model's score and all trees before: its gradients' mean is
+    that of its margins, less that of its targets. Others' trees are taken to add to its rows what
+    they add to the rows that they were grown on.
+    """
+    told = [t for b in shared.blocks if b.round == chain[0].round for t in b.trees]
+    root = chain[1].trees[0] if len(chain) > 1 else None
+    if root is None or not all(map(_has_sums, [*told, root])):
+        return score
+    margin = float(score[0])
+    for tree in told:
+        assert tree.h is not None
+        h = tree.h[tree.leaves]
+        margin += float(h @ tree.value[tree.leaves] / h.sum())
+    assert root.g is not None
+    assert root.h is not None
+    mean = margin - root.g[root.leaves].sum() / root.h[root.leaves].sum()
+    return np.array([mean], dtype=np.float32)
 
 
 def _shares(view: View, shared: Blocks, tree: Tree, usual: float, most_rows: int) -> Shares | None:
