@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from federations import sample_federation
+from present import here
 
 from fedtrees.bench.conformance import sample_local_data
 from fedtrees.bench.evaluate import make_defense
@@ -27,7 +28,7 @@ from fedtrees.protocols.fit import fit
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.partition import RowPartition
 
-DEFENSES = (
+EVERY = (
     "none",
     "split-only",
     "leaf-rounding[decimals=2]",
@@ -58,6 +59,7 @@ DEFENSES = (
     "hide-leaf-ids",
     "decrypted-precision[bits=12]",
 )
+DEFENSES = here("defense", EVERY)
 TREES = {"trees": 3, "max_depth": 3}
 SMALL = {
     "dp-forest": {"trees": 3, "depth": 3},

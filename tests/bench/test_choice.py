@@ -32,10 +32,10 @@ protocols = ["fedtree-hist[trees=2,max_depth=2]"]
 defenses = ["split-only", "secure-sum"]
 threats = ["client", "server", "public"]
 attacks = [
-  "histogram-peeling", "union", "forest-boxes", "regression-inversion", "asked-labels",
+  "histogram-peeling", "union", "forest-boxes", INVERSION"asked-labels",
   "threshold-queries",
 ]
-"""
+""".replace("INVERSION", '"regression-inversion", ' * ("dp-gd" in register.names("defense")))
 NEURAL = {"fedavg-mlp", "fedsgd-mlp"}
 WIDE = ("--data", "breast-cancer[rows=150]")  # clients have a batch of rows
 WHOLE = {

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from present import here
 from typer.testing import CliRunner
 
 from fedtrees.bench.evaluate import make_defense
@@ -46,8 +47,9 @@ def test_a_sixteenth_of_a_step_of_dp_sgd_is_refuted():
     assert audited("fedsgd-mlp", "dp-sgd[epsilon=1]", 16, 0, fewer=8).refuted
 
 
-def test_a_sixteenth_of_the_noise_of_dp_gd_is_refuted_and_all_is_not():
-    cells = [audited("vertical-regression", "dp-gd[epsilon=1]", k, 0, 8) for k in (16, 1)]
+@pytest.mark.parametrize("protocol", here("protocol", ["vertical-regression"]))
+def test_a_sixteenth_of_the_noise_of_dp_gd_is_refuted_and_all_is_not(protocol):
+    cells = [audited(protocol, "dp-gd[epsilon=1]", k, 0, 8) for k in (16, 1)]
     assert [cell.refuted for cell in cells] == [True, False]
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gmpy2 import mpz
+from present import here
 from seeded_keys import seeded
 
 from fedtrees.bench.conformance import sample_table
@@ -22,7 +23,8 @@ SECRETS = (KeyPair, Prime, OwnerObfuscators)
 SEALED = [
     ("secureboost[crypto=real,", "none", "active"),
     ("vertical-forest[crypto=real,", "none", "active"),
-    ("vertical-regression[arbiter=real,rounds=1,bits=16,", "none", "arbiter"),
+    *((f"{name}[arbiter=real,rounds=1,bits=16,", "none", "arbiter")
+      for name in here("protocol", ["vertical-regression"])),
     ("fedtree-hist[", "paillier[bits=1024]", None),
 ]
 

@@ -85,7 +85,7 @@ def test_of_all_ordered_pairs_those_are_refused_whose_claim_would_not_hold():
         for a, b in permutations(parts, 2)
         if "whose claim then" in (refused(parts[a], parts[b]) or "")
     }
-    assert found == BEFORE
+    assert found == {pair for pair in BEFORE if {*pair} <= parts.keys()}
     assert all("whose claim" in refused(parts[n], parts[n]) for n in ("laplace-hist", "dp-sgd"))
 
 
