@@ -25,11 +25,11 @@ from fedtrees.messages.lightgbm import (
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.horizontal.halving import scattering
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective
 from fedtrees.trees.lightgbm.bins import Mapper, find_bins
 from fedtrees.trees.lightgbm.growing import Growing
+from fedtrees.trees.lightgbm.halving import scattering
 from fedtrees.trees.lightgbm.midpoints import blocks, dealt
 from fedtrees.trees.lightgbm.splits import Split, Sums, best_split, fixed
 
