@@ -211,12 +211,13 @@ def test_shared_trees_tell_how_many_rows_a_client_has_and_their_mean(protocol, w
     victims = victims_of(seen)
     assert len(victims) == (3 if who == "server" else 2)
     own = Table.empty(SCHEMA) if seen.rows is None else seen.rows
-    truth = [rows(90).y[30 * k : 30 * k + 30].mean() for k in range(3)]
+    truth = [rows(90).y[30 * k : 30 * k + 30].mean() for k in range(len(victims))]
     for victim in victims:
         found, _, _ = with_targets(victim.evidence, own, SCHEMA, Moments())
         assert found.sizes == (30, 0)
-        off = np.abs(np.array(truth) - moments_of(victim.evidence, own, Moments()).mean)
-        assert off.min() < (1e-3 if who == "server" else 1.0)  # of a standard deviation of 11
+    means = [moments_of(victim.evidence, own, Moments()).mean for victim in victims]
+    near = 1e-3 if who == "server" else 0.8  # means are 1.8 apart
+    np.testing.assert_allclose(sorted(means), sorted(truth), atol=near)
 
 
 @pytest.mark.parametrize(("protocol", "who"), SHARED)
@@ -245,18 +246,19 @@ def test_leaf_values_alone_count_no_rows():
     assert not guess.all(LeafCounts)
 
 
-def scores_of_members(protocol, who):
+def scores_of_members(protocol, who, others=lambda victims: rows(len(victims), seed=5)):
     """Return the scores of the victims' rows and of others by every test, and which are whose."""
     seen, victims = view(protocol, who)
-    seen = replace(seen, candidates=Table.concat([victims, rows(len(victims), seed=5)]))
+    seen = replace(seen, candidates=Table.concat([victims, others(victims)]))
     claims = MembershipInference(models=8).run(seen, np.random.default_rng(0)).claims
     return {c.test: c.score for c in claims}, np.arange(2 * len(victims)) < len(victims)
 
 
-def test_a_bin_with_one_row_tells_who_is_no_member():
-    found, member = scores_of_members("nvflare-hist[trees=3,max_depth=3]", "client-0")
+def test_a_bin_with_one_row_tells_its_target():
+    protocol = "nvflare-hist[trees=3,max_depth=3]"
+    found, member = scores_of_members(protocol, "client-0", lambda v: replace(v, y=v.y + 5))
     assert (found["path"][member] == 0).all()
-    assert (found["path"][~member] < 0).all()
+    assert (found["path"][~member] < 0).mean() > 0.9
 
 
 def test_models_err_less_on_numbers_that_they_were_trained_on():
