@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[1]
 FAMILIES = {
     "horizontal": (
         "protocols.horizontal", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
-        "attacks.peeling", "attacks.sketches", "defenses.laplace_hist", "defenses.hist_rounding",
+        "attacks.peeling", "attacks.sketches", "attacks.mappers", "defenses.laplace_hist",
+        "defenses.hist_rounding",
         "defenses.sketch_rounding", "defenses.laplace_gradient", "defenses.min_bin",
         "defenses.mask_sum_hessian", "defenses.dp_quantile_cuts",
     ),

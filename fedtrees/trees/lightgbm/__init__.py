@@ -1,1 +1,1 @@
-"""Trees as LightGBM grows them: its bins, its search for splits, best leaf first."""
+"""Trees as LightGBM grows them: bins, splits, best leaf first; and how its machines add sums."""
