@@ -140,13 +140,9 @@ class _Progress:
 
 def ended(federation: Agreed, out: Path, status: str) -> dict[str, Any]:
     """Return how a run ended, by what its server kept."""
-    progress = out / "progress.txt"
-    lines = progress.read_text().splitlines() if progress.is_file() else []
-    last = lines[-1] if lines else ""
-    stopped = "" if last == "done" else last.removeprefix("stopped: ")
-    if last != "done" and not last.startswith("stopped: "):
-        stopped = f"the server is lost ({status.lower()})"
-    told: dict[str, Any] = {"hash": federation.hash, "stopped": stopped}
+    from fedtrees.federation.log import end_of
+
+    told: dict[str, Any] = {"hash": federation.hash, "stopped": end_of(out, status)}
     for name, pattern in (("log", "log.capture"), ("model", "model.*"), ("status", "status.json")):
         found = sorted(out.glob(f"{federation.name}/{pattern}"))
         if found:

@@ -18,6 +18,7 @@ from nvflare.fuel.utils.log_utils import get_obj_logger
 from fedtrees.core.errors import PartyError
 from fedtrees.federation.agreed import Agreed, read
 from fedtrees.federation.coordinator import Send, conduct, why_of
+from fedtrees.federation.log import end_with
 from fedtrees.federation.site import Refused, Settings, Site, refusal
 
 #: Where a site's settings lie in its startup kit.
@@ -73,8 +74,10 @@ class Coordinator:
             else:
                 conduct(federation, _sender(federation, collab.clients, secure=False), out, say)
             say("done")
+            end_with(out, "")
         except BaseException as err:
             say(f"stopped: {why_of(err)}")
+            end_with(out, why_of(err))
             raise
 
     def _watch(self, federation: Agreed, say: Any) -> None:

@@ -19,6 +19,7 @@ from fedtrees.core.transcript import PUBLIC, Transcript
 from fedtrees.federation.agreed import Agreed
 
 LOG, STATUS, MODEL = "log.capture", "status.json", "model"
+ENDED = "ended.json"
 #: What a log names as its framework.
 FRAMEWORK = "fedtrees"
 
@@ -68,6 +69,18 @@ class Log:
             "seconds": round(time.perf_counter() - self._begun, 3), **more,
         }  # fmt: skip
         write_whole(self.folder / STATUS, json.dumps(told, indent=1).encode())
+
+
+def end_with(folder: Path, why: str) -> None:
+    """Write at the server how a run ended: why it stopped, or nothing."""
+    write_whole(folder / ENDED, json.dumps({"stopped": why}).encode())
+
+
+def end_of(folder: Path, status: str) -> str:
+    """Return why a run stopped, "" where it did not; `status` is the engine's word of it."""
+    if not (folder / ENDED).is_file():
+        return f"the server is lost ({status.lower()})"
+    return str(json.loads((folder / ENDED).read_text())["stopped"])
 
 
 class Logged(Transcript):

@@ -23,8 +23,10 @@ SECRETS = (KeyPair, Prime, OwnerObfuscators)
 SEALED = [
     ("secureboost[crypto=real,", "none", "active"),
     ("vertical-forest[crypto=real,", "none", "active"),
-    *((f"{name}[arbiter=real,rounds=1,bits=16,", "none", "arbiter")
-      for name in here("protocol", ["vertical-regression"])),
+    *(
+        (f"{name}[arbiter=real,rounds=1,bits=16,", "none", "arbiter")
+        for name in here("protocol", ["vertical-regression"])
+    ),
     ("fedtree-hist[", "paillier[bits=1024]", None),
 ]
 
