@@ -161,7 +161,8 @@ def test_layouts_are_named_by_the_data_layer_and_by_protocols():
     for name in LAYOUTS:
         found = {place(p) for p in EVERYTHING if spelled(p, name)}
         assert "fedtrees/data/layout.py" in found
-        assert {p for p in found if not p.startswith("fedtrees/protocols/")} == {
+        theirs = {"fedtrees/federation/site.py"}  # which columns a site's table is to have
+        assert {p for p in found - theirs if not p.startswith("fedtrees/protocols/")} == {
             "fedtrees/data/layout.py"
         }
 
@@ -170,9 +171,13 @@ def test_layouts_are_named_by_the_data_layer_and_by_protocols():
 ROLES = {
     # the central engines draw the coins of the federation that they are compared with
     # and a captured run has no protocol that says who adds
-    "server": {"fedtrees/core/streams.py", "fedtrees/capture/training.py"},
+    "server": {
+        "fedtrees/core/streams.py",
+        "fedtrees/capture/training.py",
+        *(f"fedtrees/federation/{m}.py" for m in ("agreed", "attack", "deployment", "flare")),
+    },  # the last are NVFlare's words
     # a suite that names no threat means the last client
-    "client": {"fedtrees/bench/suite.py"},
+    "client": {"fedtrees/bench/suite.py", "fedtrees/federation/deployment.py"},
     "client-": {"fedtrees/core/local_data.py", "fedtrees/core/streams.py"},
 }
 
@@ -196,6 +201,8 @@ def test_who_holds_the_released_model_has_one_name():
         "fedtrees/messages/models.py",  # what it sees
         "fedtrees/core/threat.py",  # the same
         "fedtrees/bounds/views.py",  # the same, of enumerated tables
+        "fedtrees/federation/log.py",  # the same, of a run between sites
+        "fedtrees/federation/attack.py",  # the same, when such a log is read
         "fedtrees/bench/suite.py",  # may be honest-but-curious
         "fedtrees/report/gaps.py",  # may not have been honest-but-curious
         "fedtrees/report/adversaries.py",  # the same

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedtrees.capture.links import Links
 from fedtrees.capture.operations import Hop, OtherOperation
-from fedtrees.protocols.horizontal.halving import gathering, scattering
+from fedtrees.trees.lightgbm.halving import gathering, scattering
 
 _PAIR = 2  # numbers of a bin
 

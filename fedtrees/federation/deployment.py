@@ -18,8 +18,8 @@ from typing import Any
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.federation.agreed import SERVER, Agreed
 
-SETTINGS = "fedtrees.toml"
-ADMIN = "owner@fedtrees.org"
+SETTINGS = "site.toml"
+ADMIN = "owner@example.org"
 _SERVER_HOST = "localhost"
 _ALLOWED = "fedtrees.federation.flare"
 _RUNTIME = "nvflare.collab.runtime"  # what calls them
@@ -67,7 +67,7 @@ def job_of(federation: Agreed, folder: Path) -> Path:
     }
     client = {
         "format_version": 2,
-        "components": [{"id": "_client", "path": f"{_ALLOWED}.Party", "args": {}}],
+        "components": [{"id": "_client", "path": f"{_ALLOWED}.FlareSite", "args": {}}],
         "executors": [{"tasks": ["*"], "executor": executor}],
     }
     sites = [*federation.parties.values()]

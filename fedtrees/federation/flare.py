@@ -21,7 +21,7 @@ from fedtrees.federation.coordinator import Send, conduct, why_of
 from fedtrees.federation.site import Refused, Settings, Site, refusal
 
 #: Where a site's settings lie in its startup kit.
-SETTINGS = "fedtrees.toml"
+SETTINGS = "site.toml"
 _POLL = 1.0  # seconds between questions of the server to a site that coordinates
 
 
@@ -98,7 +98,7 @@ class Coordinator:
             raise PartyError(why)
 
 
-class Party:
+class FlareSite:
     """A site of a deployment."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Party:
     def _here(self) -> Site:
         if self._site is None:
             local = Path(collab.workspace.get_site_config_dir())
-            self._log = local / "fedtrees.log"
+            self._log = local / "site.log"
             self._site = Site(
                 collab.site_name, partial(Settings.load, local / SETTINGS), self._tell
             )

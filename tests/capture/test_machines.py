@@ -12,7 +12,7 @@ from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import HistogramSegment, WireBytes
 from fedtrees.messages.lightgbm import BinMappers, ClassRows, RootSums
-from fedtrees.protocols.horizontal.halving import gathering, scattering
+from fedtrees.trees.lightgbm.halving import gathering, scattering
 from fedtrees.trees.lightgbm.midpoints import values_between
 
 RUNS = ["machines2", "machines3"]

@@ -61,7 +61,7 @@ def one(rng, folder, admin, deployment, n):
     )
     for site in made.parties.values():
         given = Settings.load(folder / f"trial-{n}" / "sites" / f"{site}.toml")
-        replace(given).save(kits / site / "local" / "fedtrees.toml")
+        replace(given).save(kits / site / "local" / "site.toml")
     who = rng.choice([*made.parties.values(), "localhost"])
     signum = rng.choice([signal.SIGKILL, signal.SIGSTOP])
     if who == "localhost":

@@ -38,7 +38,7 @@ def allow(folder, kits, federation, **changed):
     for site in federation.parties.values():
         given = Settings.load(folder / "sites" / f"{site}.toml")
         given = replace(given, **changed.get(site.replace("-", "_"), {}))
-        given.save(kits / site / "local" / "fedtrees.toml")
+        given.save(kits / site / "local" / "site.toml")
 
 
 def held_of(folder, federation):

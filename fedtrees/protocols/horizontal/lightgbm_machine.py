@@ -25,13 +25,13 @@ from fedtrees.messages.lightgbm import (
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.horizontal.halving import scattering
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective
 from fedtrees.trees.lightgbm.bins import Mapper, find_bins
 from fedtrees.trees.lightgbm.growing import Growing
+from fedtrees.trees.lightgbm.halving import scattering
 from fedtrees.trees.lightgbm.midpoints import blocks, dealt
-from fedtrees.trees.lightgbm.splits import Split, Sums, best_split, fixed
+from fedtrees.trees.lightgbm.splits import LeafTotals, Split, best_split, fixed
 
 if TYPE_CHECKING:
     from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
@@ -195,7 +195,7 @@ class Machine(Party):
         self.gh = self.gradients(margin)
         sums = RootSums(self.rank, tree, _added(self.gh[:, 0]), _added(self.gh[:, 1]), n)
         roots = yield from self.gathered(sums, "sums over the root of a tree")
-        whole = Sums(
+        whole = LeafTotals(
             sum(r.gradient for r in roots),
             sum(r.hessian for r in roots),
             sum(r.rows for r in roots),
@@ -339,7 +339,7 @@ def _added(values: NDArray[np.float32]) -> float:
 
 
 def _message(rank: int, tree: int, step: int, found: Sequence[Split | None]) -> FoundSplits:
-    none = Split(-1, 0, -np.inf, Sums(0.0, 0.0, 0), Sums(0.0, 0.0, 0), True)
+    none = Split(-1, 0, -np.inf, LeafTotals(0.0, 0.0, 0), LeafTotals(0.0, 0.0, 0), True)
     pair = [none if split is None else split for split in found]
     left, right = (
         np.array([[s.gradient, s.hessian, s.rows] for s in (getattr(p, side) for p in pair)])
@@ -355,7 +355,9 @@ def _message(rank: int, tree: int, step: int, found: Sequence[Split | None]) -> 
 def _split(told: FoundSplits, k: int) -> Split | None:
     if told.feature[k] < 0 or told.gain[k] == -np.inf:
         return None
-    left, right = (Sums(float(s[0]), float(s[1]), int(s[2])) for s in (told.left[k], told.right[k]))
+    left, right = (
+        LeafTotals(float(s[0]), float(s[1]), int(s[2])) for s in (told.left[k], told.right[k])
+    )
     return Split(
         int(told.feature[k]), int(told.bin[k]), float(told.gain[k]), left, right,
         bool(told.default_left[k]),

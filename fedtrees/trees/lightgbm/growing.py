@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.files.lightgbm import next_float32
 from fedtrees.trees.lightgbm.bins import Mapper
-from fedtrees.trees.lightgbm.splits import Split, Sums, leaf_value
+from fedtrees.trees.lightgbm.splits import LeafTotals, Split, leaf_value
 
 
 class HasMapper(Protocol):
@@ -31,14 +31,14 @@ class Leaf:
     ----------
     rows : intp array, shape (n,)
         One's own.
-    sums : Sums
+    sums : LeafTotals
         Of everybody's.
     histogram : dict of int to float64 array, shape (b, 2)
         By column.
     """
 
     rows: NDArray[np.intp]
-    sums: Sums
+    sums: LeafTotals
     node: int = 0
     depth: int = 0
     best: Split | None = None
@@ -51,7 +51,7 @@ class Growing:
     Parameters
     ----------
     rows : intp array, shape (n,)
-    whole : Sums
+    whole : LeafTotals
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Growing:
         The histogram of the leaf that was split last.
     """
 
-    def __init__(self, rows: NDArray[np.intp], whole: Sums) -> None:
+    def __init__(self, rows: NDArray[np.intp], whole: LeafTotals) -> None:
         self.leaves = [Leaf(rows, whole)]
         self.parent: dict[int, NDArray[np.float64]] = {}
         self._splits: dict[int, tuple[Split, int, int]] = {}  # by node, with both children

@@ -24,7 +24,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Sums:
+class LeafTotals:
     """Gradient, hessian and rows of a leaf; rows are rounded off hessians."""
 
     gradient: float
@@ -42,8 +42,8 @@ class Split:
     feature: int
     bin: int
     gain: float
-    left: Sums
-    right: Sums
+    left: LeafTotals
+    right: LeafTotals
     default_left: bool
 
     def beats(self, other: Split | None) -> bool:
@@ -67,7 +67,7 @@ def fixed(
     return whole
 
 
-def leaf_value(sums: Sums, reg_lambda: float) -> float:
+def leaf_value(sums: LeafTotals, reg_lambda: float) -> float:
     """Return what a leaf predicts, before shrinkage."""
     return -sums.gradient / (sums.hessian + EPSILON + reg_lambda)
 
@@ -75,7 +75,7 @@ def leaf_value(sums: Sums, reg_lambda: float) -> float:
 def best_split(
     feature: int,
     sums: NDArray[np.float64],
-    leaf: Sums,
+    leaf: LeafTotals,
     limits: Limits,
     *,
     frequent: int,
@@ -94,7 +94,7 @@ def best_split(
     """
     both = missing and len(sums) > 2
     start = 1 if frequent == 0 else 0
-    whole = Sums(leaf.gradient, leaf.hessian + 2 * EPSILON, leaf.rows)
+    whole = LeafTotals(leaf.gradient, leaf.hessian + 2 * EPSILON, leaf.rows)
     found = _search(feature, sums, whole, limits, True, both)
     if both:
         forth = _search(feature, sums, whole, limits, False, both, start)
@@ -108,7 +108,7 @@ def best_split(
 def _search(
     feature: int,
     sums: NDArray[np.float64],
-    leaf: Sums,
+    leaf: LeafTotals,
     limits: Limits,
     back: bool,
     missing: bool,
@@ -148,8 +148,8 @@ def _search(
         return None
     k = int(np.argmax(gains))
     sides = [
-        Sums(float(near[k, 0]), float(near[k, 1]) - EPSILON, int(held[k])),
-        Sums(float(far[k, 0]), float(far[k, 1]) - EPSILON, int(rest[k])),
+        LeafTotals(float(near[k, 0]), float(near[k, 1]) - EPSILON, int(held[k])),
+        LeafTotals(float(far[k, 0]), float(far[k, 1]) - EPSILON, int(rest[k])),
     ]
     left, right = sides[::-1] if back else sides
     bin = int(order[k]) - 1 if back else int(order[k])
