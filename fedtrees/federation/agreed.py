@@ -38,7 +38,7 @@ class Agreed:
     protocol, defense : str
         As on the command line.
     installation : str
-        Digest of the source of this package that every party runs (`fedtrees doctor`).
+        Digest of the source of this package that every party runs; where it lacks, it is told.
     parties : mapping of str to str
         Site of every party that holds data, by the name that the protocol has for it, in order.
     seed : int
