@@ -1,5 +1,6 @@
 """A table of one's own: a CSV file whose columns are inferred where nothing declares them."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -344,10 +345,11 @@ def _notes(
         )
     holes = [f"{c.name} ({1 - c.present / c.rows:.0%})" for c in used if c.present < c.rows]
     if holes:
-        lines.append(f"missing: {_listed(holes)}")
+        lines.append(f"missing: {_listed(holes)}; a cell that is empty, NA, none, null, ? or -")
     if out:
         kept = [name for name, c in out.items() if c.kind != "empty" and name not in said.drop]
-        remedy = f"; to use them: --keep {','.join(kept)}" if kept else ""
+        names = ",".join(kept)
+        remedy = f"; to use what was found: --keep {shlex.quote(names)}" if kept else ""
         lines.append(f"left out: {'; '.join(_reasons(out, said))}{remedy}")
     lines.append(
         "declared knowledge: these kinds and the names of all categories and classes, read from "

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -54,9 +55,17 @@ def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Finding
     seen = read_json(folder, "disclosure.json") or []
     tables = {s: _read(rows, s, margin) for s in settings}
     found = [_found(rows, s, tables, gaps, seen, margin) for s in settings]
+    if begun_only(folder):
+        found = [replace(f, untested=replace(f.untested, unfinished=True)) for f in found]
     found.sort(key=lambda f: (f.leak.kind != "leak", *_weight(f.leak.cell), str(f.setting)))
     version = ", ".join(sorted({v for v in rows["version"] if v}))
     return Findings(tuple(found), margin, version)
+
+
+def begun_only(folder: Any) -> bool:
+    """Tell whether a run has not come to its end, where it writes who sees what."""
+    files = {name: (Path(folder) / name).is_file() for name in ("suite.toml", "disclosure.json")}
+    return files["suite.toml"] and not files["disclosure.json"]
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ class Untested:
     `adversaries`: Names of roles whose view was not attacked, with the threat to give. `defenses`:
     Names of defenses that fit and did not run. `cut`: Attacks that stopped at a limit. `failed`:
     Attacks that failed, and why. `unfit`: Defenses that were asked for and do not fit, and why.
+    `unfinished`: Whether the run has not come to its end.
     """
 
     adversaries: tuple[tuple[str, str], ...] = ()
@@ -115,6 +116,7 @@ class Untested:
     cut: tuple[str, ...] = ()
     failed: tuple[tuple[str, str], ...] = ()
     unfit: tuple[tuple[str, str], ...] = ()
+    unfinished: bool = False
 
 
 @dataclass(frozen=True)

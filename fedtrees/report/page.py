@@ -225,7 +225,7 @@ def _about(kind: str, name: str) -> str:
         made = register.get(kind, parse_one(name).parts[0].name)
     except Exception:  # of another release, or of a file that is not loaded
         return ""
-    first = (made.__doc__ or "").strip().partition("\n")[0]
+    first = (made.__doc__ or "").strip().partition("\n")[0].replace("`", "")
     return re.sub(r" \([^()]*\d{4}[^()]*\)", "", first)
 
 

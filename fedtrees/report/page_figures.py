@@ -40,10 +40,16 @@ def frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | No
         "utility": measure(found.utility.metric).head,
         "d": drawing,
         "front": svg.path(drawing.front),
-        "x_ticks": [(x, number(v, 2, signed=True) if v else "0") for x, v in drawing.x_ticks],
+        "x_ticks": [(x, _tick(v)) for x, v in drawing.x_ticks],
         "y_ticks": [(y, said.value(cell, v / unit)) for y, v in drawing.y_ticks],
         "sparks": [_spark(found, adversary, m, at) for m in rest],
     }
+
+
+def _tick(value: float) -> str:
+    """Write a tick of a change: to 0.01, or as fine as the ticks are."""
+    decimals = 2 if math.isclose(value, round(value, 2)) else 3
+    return number(value, decimals, signed=True) if value else "0"
 
 
 def _unit(cell: Cell) -> float:

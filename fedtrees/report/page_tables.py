@@ -93,6 +93,8 @@ def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any
 def untested(found: Found) -> Iterator[tuple[str, str, str]]:
     """Yield what the run leaves open: what, why, and the option that tries it."""
     told = found.untested
+    if told.unfinished:
+        yield "The rest of this run.", "It is not finished.", "--resume"
     for name, threat in told.adversaries:
         yield f"{said.capital(name)}.", "No view of this role was attacked.", f"--threat {threat}"
     for name, why in told.unfit:

@@ -18,7 +18,8 @@ _SYMBOLS = {"epsilon": "ε", "decimals": "d", "xi": "ξ"}
 _MOST_PARTS = 2
 GLYPHS = {"open": "●", "unsettled": "◆", "unknown": "◆", "shut": "■", "gone": "□", "undefined": "○"}
 WORDS = {
-    "open": "read", "unsettled": "not settled", "unknown": "not known: an attack failed",
+    "open": "read", "unsettled": "not settled",
+    "unknown": "not known: an attack failed or did not run",
     "shut": "within the margin of blind", "gone": "nothing to read",
     "undefined": "a blind guess is perfect",
 }  # fmt: skip
@@ -51,7 +52,7 @@ def shown(cell: Cell) -> str:
     """Write a cell: its score, or the word that says why there is none."""
     if cell.scores:
         return value(cell, cell.score)
-    return {"gone": "none", "unknown": "failed", "undefined": "–"}.get(cell.state, "–")
+    return {"gone": "none", "unknown": "?", "undefined": "–"}.get(cell.state, "–")
 
 
 def amount(cell: Cell, score: float) -> str:

@@ -102,8 +102,9 @@ class Reader:
     coverage: Mapping[str, Coverage] = field(default_factory=dict)
 
     def cell(self, defense: str, metric: str) -> Cell:
-        """Return a cell, "gone" where there is none."""
-        return self.cells.get((defense, metric), Cell(metric))
+        """Return a cell: "unknown" where a defense was not attacked, "gone" where there is none."""
+        state: State = "gone" if defense in self.coverage else "unknown"
+        return self.cells.get((defense, metric), Cell(metric, state))
 
     def of(self, defense: str) -> tuple[Cell, ...]:
         """Return the cells of one defense, in the order of `metrics`."""
@@ -171,7 +172,7 @@ def _state(
 ) -> State:
     if not cell.advantages:
         mine = attacks[attacks["attack"].isin(givers)]
-        if mine["status"].isin(["failed", "timeout"]).any():
+        if mine["status"].isin(["failed", "timeout"]).any() or givers & {*coverage.left_out}:
             return "unknown"
         scored = mine[(mine["metric"] == cell.metric) & (mine["status"] == "ok")]
         return "undefined" if len(scored) else "gone"
@@ -191,8 +192,17 @@ def is_open(cell: Cell, margin: float, persons: bool) -> bool:
     clear = e.low > 0 if math.isfinite(e.low) else False
     clear = clear or all(a > 0 for a in cell.advantages)
     if persons:
-        return clear and (cell.score - cell.line) * cell.rows >= 1
+        return clear and (cell.score - cell.line) * cell.rows >= _fewest(cell)
     return clear and e.mean > margin
+
+
+def _fewest(cell: Cell) -> float:
+    """Return how many persons beyond its line a count must be.
+
+    One; of fewer federations than `FEWEST_SEEDS` two standard deviations of the line's own count.
+    """
+    alone = len(cell.advantages) < FEWEST_SEEDS
+    return max(1.0, 2 * math.sqrt(max(cell.line, 0.0) * cell.rows)) if alone else 1.0
 
 
 def upper(cell: Cell) -> float:

@@ -8,13 +8,15 @@ from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import said
-from fedtrees.report.found import REFUTED, Adversary, Findings, Found
+from fedtrees.report.found import REFUTED, Adversary, Findings, Found, Leak
+from fedtrees.report.intervals import finite
 from fedtrees.report.price import Price
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.states import Cell, gravity, plain, upper
 
 MOST_WORDS = 120
+_FAR = 0.25  # advantage beyond what leads that is said beside it
 _MOST_LEFT = 2  # things that are named of what remains, an adversary
 
 
@@ -52,7 +54,7 @@ def verdict(found: Findings) -> Verdict:
     if not found.settings:
         return Verdict("", (Line("LEAK", "Not known: no model was trained."),))
     first, *rest = found.settings
-    lines = list(_lines(first))
+    lines = _in_room(first)
     also = [_also(f) for f in rest]
     room = MOST_WORDS - sum(x.words for x in lines)
     for at, line in enumerate(also):
@@ -66,10 +68,20 @@ def verdict(found: Findings) -> Verdict:
     return Verdict(str(first.setting), tuple(lines))
 
 
-def _lines(found: Found) -> Iterator[Line]:
+def _in_room(found: Found) -> list[Line]:
+    """Return the lines of a setting, with as much of what is left as there is room for."""
+    lines: list[Line] = []
+    for most, more in ((_MOST_LEFT, True), (1, True), (1, False), (0, False)):
+        lines = list(_lines(found, most, more))
+        if sum(x.words for x in lines) <= MOST_WORDS:
+            break
+    return lines
+
+
+def _lines(found: Found, most: int, more: bool) -> Iterator[Line]:
     yield from _collapse(found)
-    yield Line("LEAK", leak(found))
-    yield from _use(found)
+    yield Line("LEAK", leak(found, more))
+    yield from _use(found, most)
     yield from _notes(found)
     if text := untested(found):
         yield Line("UNTESTED", text)
@@ -87,15 +99,18 @@ def _collapse(found: Found) -> Iterator[Line]:
         yield Line("COLLAPSED", text)
 
 
-def leak(found: Found) -> str:
-    """Say what leads undefended, or how much is known where nothing does."""
-    text = _leak(found)
+def leak(found: Found, more: bool = False) -> str:
+    """Say what leads undefended, or how much is known where nothing does.
+
+    `more`: With what the same adversary reads far more of.
+    """
+    text = _leak(found, more)
     if found.base == UNDEFENDED:
         return text
     return f"With {said.short(found.base)}, {text[0].lower()}{text[1:]}"
 
 
-def _leak(found: Found) -> str:
+def _leak(found: Found, more: bool) -> str:
     lead = found.leak
     who = said_of(lead.adversary)
     match lead.kind, lead.cell:
@@ -118,8 +133,20 @@ def _leak(found: Found) -> str:
                 f"{said.change(unsure)}{_to_settle(found, lead.adversary)}."
             )
         case _, Cell() as cell:
-            return f"{said.capital(who)} can {said.can(cell)}, by {_attack(cell)}."
+            beside = _more(lead) if more else ""
+            return f"{said.capital(who)} can {said.can(cell)}, by {_attack(cell)}{beside}."
     raise AssertionError(lead)
+
+
+def _more(lead: Leak) -> str:
+    """Say what the same adversary reads by far more of than of what leads."""
+    assert lead.adversary is not None
+    assert lead.cell is not None
+    cells = lead.adversary.open(lead.adversary.base)
+    most = max(cells, key=lambda c: finite(c.advantage.mean))
+    if finite(most.advantage.mean) < finite(lead.cell.advantage.mean) + _FAR:
+        return ""
+    return f", and {said.can(most)}"
 
 
 def _none_found(found: Found) -> str:
@@ -149,7 +176,7 @@ def _to_settle(found: Found, adversary: Adversary | None) -> str:
     return "; run 10 seeds" if found.seeds < 10 else ""
 
 
-def _use(found: Found) -> Iterator[Line]:
+def _use(found: Found, most: int) -> Iterator[Line]:
     if found.base != UNDEFENDED:
         yield Line("USE", "Nothing to compare with: without a defense nothing was trained.")
         return
@@ -166,7 +193,7 @@ def _use(found: Found) -> Iterator[Line]:
     if text := _effect(found, use):
         yield Line("EFFECT", text)
     yield Line("PRICE", price(use.price))
-    if text := remains(found, use):
+    if text := remains(found, use, most):
         yield Line("REMAINS", text)
     strict = found.stricter
     if strict is not None:
@@ -196,7 +223,10 @@ def refused(found: Found) -> str:
     if not known:
         return f"Nothing tried helps: {said.some(tried)} ran."
     least, name = min(known, key=lambda x: x[0].score)
-    left = f"{name} leaves {said.value(least, least.score)} of {said.value(cell, cell.score)}."
+    left = (
+        f"{name} leaves {said.value(least, least.score)} of {said.value(cell, cell.score)} "
+        f"({said.line(cell)})."
+    )
     if least.score < cell.score:
         return f"Nothing is shown to help over {many(found.seeds, 'seed')}: {left}"
     return f"Nothing tried helps: {left}"
@@ -219,7 +249,7 @@ def _effect(found: Found, use: Candidate) -> str:
 
 
 WORDS_LEFT = {
-    "open": "the leak stays", "unsettled": "not settled", "unknown": "an attack failed",
+    "open": "the leak stays", "unsettled": "not settled", "unknown": "not known",
     "undefined": "a blind guess is perfect",
 }  # fmt: skip
 
@@ -232,18 +262,20 @@ def price(p: Price) -> str:
     return f"{name} {said.change(p.change)}; {said.settled(p)}."
 
 
-def remains(found: Found, use: Candidate) -> str:
-    """Say what every adversary can still do under a recipe."""
+def remains(found: Found, use: Candidate, most: int = _MOST_LEFT) -> str:
+    """Say what every adversary can still do under a recipe, so many things of each."""
     parts, quiet = [], []
     for adversary in found.tested:
         trial = use.at(adversary.threat)
         cells = plain([c for c in (trial.cells if trial else ()) if c.state == "open"])
         cells.sort(key=lambda c: gravity(c.metric))
         if cells:
-            can = " and ".join(said.can(c) for c in cells[:_MOST_LEFT])
+            can = " and ".join(said.can(c) for c in cells[:most])
             parts.append(f"{adversary.name} can {can}")
         elif trial and all(c.state in ("shut", "gone", "undefined") for c in trial.cells):
             quiet.append(adversary.name)
+    if parts and not most:
+        return f"{many(len(parts), 'adversary', 'adversaries')} can read more: see the report."
     if not parts:
         return "" if len(quiet) < len(found.tested) else "Nothing above the margin."
     text = said.capital("; ".join(parts)) + "."
@@ -269,7 +301,7 @@ def _notes(found: Found) -> Iterator[Line]:
 def untested(found: Found) -> str:
     """Say what a reader could still ask for."""
     told = found.untested
-    parts = []
+    parts = ["the rest of this run (--resume)"] if told.unfinished else []
     if told.failed:
         names = dict.fromkeys(name.partition("[")[0] for name, _ in told.failed)
         parts.append(f"attacks that failed ({said.some([*names], 2)})")

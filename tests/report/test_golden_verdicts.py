@@ -206,7 +206,7 @@ def test_a_verdict_is_short_and_every_number_is_of_the_records(said):
         elif key in ("LEAK", "REMAINS"):
             seen = check_reading(records, text, "none" if key == "LEAK" else use)
             assert seen or not NUMBER.search(text) or "None found" in text
-        elif hit := re.search(rf"(\S+) leaves ({PLAIN})%? of ({PLAIN})%?\.", text):
+        elif hit := re.search(rf"(\S+) leaves ({PLAIN})%? of ({PLAIN})%? \(", text):
             every = [records.worst(t, m) for t in threats(records) for m in measures()]
             assert any(
                 near(hit[2], scores_of(v[hit[1]][0], v[hit[1]][3]))

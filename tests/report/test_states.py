@@ -44,6 +44,16 @@ def test_of_counted_persons_one_beyond_blind_is_open():
     assert state((0.0101, 0.0102, 0.0103), "exact_rows") != "open"  # not counted: the margin
 
 
+@pytest.mark.parametrize(
+    ("found", "line", "wanted"), [(22, 21, False), (40, 21, True), (1, 0, True)]
+)
+def test_one_federation_s_count_is_read_two_deviations_beyond_its_line(found, line, wanted):
+    cell = Cell("exact_rows", scores=(found / 193,), blinds=(line / 193,), populations=(math.nan,),
+                advantages=((found - line) / (193 - line),), errors=(0.0,), seeds=(0,),
+                attacks=("a",), rows=193.0)  # fmt: skip
+    assert is_open(cell, 0.02, True) == wanted
+
+
 def test_zero_of_few_rows_shows_nothing():
     """The exact binomial bound: 0 of 3 times 20 rows leaves 6%."""
     assert state((0.0, 0.0, 0.0), "exact_rows", rows=20) == "unsettled"
@@ -95,6 +105,17 @@ def test_what_no_attack_says_any_more_is_gone_and_what_failed_is_unknown(table):
         table.trouble("split-only", seed, "a", "failed")
         table.trouble("min-bin", seed, "a", "skipped")
     assert cells(table) == {"none": "open", "min-bin": "gone", "split-only": "unknown"}
+
+
+def test_a_defense_that_no_attack_ran_on_is_not_known(table):
+    for seed in range(3):
+        table.train("none", seed, 0.9)
+        table.applies("none", seed, "a")
+        table.attack("none", seed, "a", 0.3, "ra")
+        table.train("min-bin", seed, 0.9)
+    (found,) = findings(table.rows(), table.folder).settings
+    assert found.tested[0].cell("none", "ra").state == "open"
+    assert found.tested[0].cell("min-bin", "ra").state == "unknown"
 
 
 def test_where_a_blind_guess_is_perfect_nothing_is_defined(table):

@@ -223,3 +223,20 @@ def test_where_nothing_trains_without_a_defense_the_first_that_does_leads(table)
         "With grid-cuts, the party 't' can guess 59% of the values right"
     )
     assert text["USE"].startswith("Nothing to compare with")
+
+
+def test_a_run_that_has_not_ended_says_so(table):
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    assert "--resume" not in said(table).get("UNTESTED", "")
+    table.rows()
+    (table.folder / "disclosure.json").unlink()
+    found = findings(load_rows(table.folder), table.folder)
+    assert found.settings[0].untested.unfinished
+    assert "the rest of this run (--resume)" in str(verdict(found)).lower()
+
+
+def test_what_is_read_far_more_of_than_what_leads_is_said_beside_it(table):
+    tried(table, "none", 0.9, (0.1, 0.11, 0.12), metric="exact_rows", n=100)
+    for seed in range(3):
+        table.attack("none", seed, "b", 0.9, "members_1pct", value=0.9)
+    assert "and recognise" in said(table)["LEAK"]
