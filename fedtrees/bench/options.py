@@ -242,16 +242,22 @@ def table_of(options: Mapping[str, Any], data: Any) -> dict[str, Any] | None:
 def by_client(
     table: Mapping[str, Any] | None, grid: Mapping[str, Any], data_dir: str | None
 ) -> dict[str, Any]:
-    """Return a grid with the clients that a table tells of, where no partition is named.
+    """Return a grid with the parties that a table tells of, where no partition is named.
 
     Raises `DataError` or `UsageError` as `fedtrees.data.clients.load_clients`.
     """
     from fedtrees.bench.federation import load_dataset
     from fedtrees.bench.suite import DataRef
+    from fedtrees.data.columns import BY_FILE
     from fedtrees.data.partition import BY_CLIENT
 
     ref = DataRef.parse(table) if table else None
-    if ref is None or not ref.clients_are_told or grid.get("partitions"):
+    if ref is None or grid.get("partitions"):
+        return dict(grid)
+    if ref.id and len(ref.files) > 1:
+        clients = grid.get("clients") or [len(ref.files)]
+        return {**grid, "partitions": [BY_FILE], "clients": clients}
+    if not ref.clients_are_told:
         return dict(grid)
     count = len(load_dataset(ref, data_dir).owner_names)
     return {**grid, "partitions": [BY_CLIENT], "clients": grid.get("clients") or [count]}

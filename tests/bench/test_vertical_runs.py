@@ -114,7 +114,7 @@ def test_one_command_trains_over_files_of_two_parties(tmp_path, capsys):
     files = ",".join(map(str, paths))
     command = ["train", "-p", "vertical-forest[trees=2]", "--csv", files, "--id", "id"]
     with pytest.raises(SystemExit) as stopped:
-        main([*command, "--target", "y", "--clients", "2", "--format", "json"])
+        main([*command, "--target", "y", "--format", "json"])  # a party a file, without being told
     assert not stopped.value.code
     facts = json.loads(capsys.readouterr().out)
     assert facts["dataset"] == "bank+shop"
