@@ -32,7 +32,7 @@ def run(tmp_path_factory):
 
 def test_its_options_are_those_of_the_command():
     ours, theirs = (inspect.signature(f).parameters for f in (bench, command))
-    assert set(theirs) - set(ours) == {"dry_run", "format"}
+    assert set(theirs) - set(ours) == {"dry_run", "format", "on"}
     assert not set(ours) - set(theirs)
 
 

@@ -278,7 +278,7 @@ def test_counts_of_classes_where_the_target_has_numbers_are_refused():
     )
     case = case_of(training, held, numbers, ("server",))
     claim = LeafCounts(0, np.arange(1), np.zeros((1, 2), int))
-    with pytest.raises(ProtocolError, match="the target 'y' has numbers"):
+    with pytest.raises(ProtocolError, match="counts of 2 classes; a leaf here has 1"):
         list(score_guess("odd", Guess((claim,)), case, None))
 
 

@@ -62,6 +62,7 @@ class LightGBMData(Protocol):
         BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits
     )  # fmt: skip
     peers: ClassVar[bool] = True
+    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
     sometimes: ClassVar[Mapping[type[Message], str]] = dict.fromkeys(
         (ClassRows, WeightedLabels), "labels are classes"
     )
