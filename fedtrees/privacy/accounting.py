@@ -15,7 +15,6 @@ from fedtrees.core.channel import Floats
 from fedtrees.core.errors import check_share
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message
-from fedtrees.core.statistics import binomial
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, tail
 from fedtrees.privacy.sampled_gaussian import sampled_epsilon
@@ -70,11 +69,13 @@ def _of_party(events: Sequence[BudgetEvent], delta: float) -> float:
 
 def _losses(each: Mapping[float, int]) -> tuple[Floats, Floats]:
     """Return the privacy losses, in nats, that randomised responses have, and their chances."""
+    from scipy.stats import binom  # to the last digit: what is spent is an upper bound
+
     losses, chances = np.zeros(1), np.ones(1)
     for epsilon, count in each.items():
         k = np.arange(count + 1)
         one = np.asarray((2 * k - count) * epsilon, dtype=np.float64)
-        chance = binomial(k, count, expit(epsilon))
+        chance = np.asarray(binom.pmf(k, count, expit(epsilon)), dtype=np.float64)
         if len(losses) * len(one) > _EXACT:
             losses, chances = _rounded_up(losses, chances)
             one, chance = _rounded_up(one, chance)
