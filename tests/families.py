@@ -121,6 +121,13 @@ def without(name, target):
     return package
 
 
+#: Tests that hold documents to all families, or clone the repository.
+ABOUT_DOCS = (
+    "attacks/test_all_that_is_seen.py::test_the_docs_say_who_reads_what",
+    "test_docs.py::test_the_table_of_who_is_exposed_is_the_one_that_is_printed",
+    "test_docs.py::test_a_wheel_installs_nothing_outside_fedtrees",
+    "cli/test_reference.py::test_what_is_generated_in_the_docs_is_of_today[reference/columns.md]",
+)
 #: For what runs in the copy: the package that is installed for editing is out of sight.
 ONLY_HERE = """
 import sys
@@ -184,6 +191,7 @@ def main(name, *arguments):
             (shutil.copytree if there.is_dir() else shutil.copy)(there, target / part)
         shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns(name))
         about_all = [f"--ignore=tests/test_{of}.py" for of in ("families", "style")]
+        about_all += [f"--deselect=tests/{of}" for of in ABOUT_DOCS]
         command = [sys.executable, "-m", "pytest", *about_all, *arguments]
         sys.exit(
             subprocess.run(command, cwd=target, env=_environment(target), check=False).returncode
