@@ -100,20 +100,23 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
 def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None) -> Counter[str]:
     """Run with a bar on stderr that names the last cell; with log lines where it is no terminal.
 
-    What the first seed says is told on the way; what a run says that is stopped, at its end.
+    What leads the first seed is told on the way; what a run says that is stopped, at its end.
     """
     from rich.console import Console
 
+    from fedtrees.bench.runner import leading
     from fedtrees.core.counts import many
 
     total, what = _to_compute(bench)
     console = Console(stderr=True, soft_wrap=True)
     processes = many(bench.workers, "process", "processes")
     print(f"cells: {what}, {processes}, into {bench.folder}", file=sys.stderr)
-    seeds = len(bench.suite.seeds)
+    leads = {str(t.defense) for t in leading(bench.plan) if t.defense.parts}
+    tried = {str(g.train.defense) for g in bench.plan.groups if g.train.defense.parts}
+    of = many(len(bench.suite.seeds), "seed"), many(len(tried), "defense")
 
     def first() -> None:
-        _so_far(bench, console, margin, f"after 1 of {many(seeds, 'seed')}")
+        _so_far(bench, console, margin, f"after 1 of {of[0]} with {len(leads)} of {of[1]}")
 
     try:
         if console.is_terminal:
