@@ -308,6 +308,8 @@ def _notes(found: Found) -> Iterator[Line]:
             f"{fallen} is undefined in {u.lacking} of {many(u.seeds, 'seed')} (a held-out set "
             f"lacks one class); prices are in {used}.",
         )
+    elif u.few:
+        yield Line("NOTE", u.few)
     for what, why in (("No guarantee as spent", ("void", ActedOnNothing.kind)),
                       ("More was measured than spent", (REFUTED,))):  # fmt: skip
         void = [said.short(d.spec) for d in found.defenses if d.void in why]
