@@ -42,7 +42,7 @@ class Losing:
         self.server, self.kit, self.signum, self.after = server, kit, signum, after
         self.begun = self.at = self.pid = 0
 
-    def __call__(self):
+    def __call__(self, status):
         if not self.begun:
             told = (p.read_text() for p in self.server.glob("*/fedtrees/progress.txt"))
             self.begun = time.monotonic() if any("parties agree" in text for text in told) else 0

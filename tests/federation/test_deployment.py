@@ -73,7 +73,7 @@ class Killing:
     def __init__(self, server, kit, signum):
         self.server, self.kit, self.signum, self.at = server, kit, signum, 0.0
 
-    def __call__(self):
+    def __call__(self, status):
         begun = any(
             p.read_text().count("round") for p in self.server.glob("*/fedtrees/progress.txt")
         )
@@ -99,7 +99,7 @@ def test_a_deployment(tmp_path):
         deployment = Deployment(admin)
         deployment.wait_for([*federation.parties.values()], 120)
 
-        def run(made, name, each=lambda: None):
+        def run(made, name, each=lambda status: None):
             out = tmp_path / name
             (tmp_path / f"job-{name}").mkdir()
             out.mkdir()
