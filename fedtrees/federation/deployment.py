@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ ADMIN = "owner@example.org"
 _SERVER_HOST = "localhost"
 _ALLOWED = "fedtrees.federation.flare"
 _RUNTIME = "nvflare.collab.runtime"  # what calls them
-_SILENT = 30.0  # seconds after which a server that says nothing is lost
+_SILENT = 60.0  # seconds after which a server that says nothing is lost
 _RUNNING = ("SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING")
 
 
@@ -181,7 +181,7 @@ def started(federation: Agreed, sites: Path, folder: Path) -> Iterator[Path]:
 
     `sites`: Has what the owner of each site said, ``SITE.toml``.
     """
-    kits = provision(federation, folder)
+    kits = provision(federation, folder.resolve())
     begun: list[subprocess.Popen[bytes]] = []
     try:
         begun.append(_start(kits / _SERVER_HOST, server=True))
@@ -269,13 +269,15 @@ class Deployment:
         try:
             status, heard = "SUBMITTED", time.monotonic()
             while status in _RUNNING:
-                time.sleep(0.5)
-                try:
+                time.sleep(1.0)
+                with suppress(Exception):  # of the engine, which is not heard then
                     status = str(self._session.get_job_status(job_id)).upper()
-                    heard = time.monotonic()
-                except Exception as err:  # of the engine
-                    if time.monotonic() - heard > _SILENT:
-                        return type(err).__name__
+                    if status != "RUNNING" or any(self._job_says(job_id)):
+                        heard = time.monotonic()
+                if time.monotonic() - heard > _SILENT:
+                    with suppress(Exception):
+                        self._session.abort_job(job_id)
+                    return f"silent for {_SILENT:g} s"
                 each(status)
         except KeyboardInterrupt:
             self._session.abort_job(job_id)
@@ -289,6 +291,11 @@ class Deployment:
             break
         shutil.rmtree(found, ignore_errors=True)
         return status
+
+    def _job_says(self, job_id: str) -> Iterable[Any]:
+        """Return what the server's process of a job says of itself; nothing if it hangs."""
+        told: Mapping[str, Any] = self._session.show_stats(job_id, "server")
+        return told.values()
 
     def close(self) -> None:
         """Leave."""

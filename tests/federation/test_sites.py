@@ -1,6 +1,7 @@
 """A federation of sites, in one process: the simulation's crossings, and what stops it."""
 
 import json
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -254,6 +255,18 @@ def test_a_party_that_is_lost_stops_the_run_in_any_round(tmp_path):
             return sites.send(party, blob, seconds)
 
         stopped(sites, "'client-1'", send=send)
+
+
+def test_all_who_are_lost_together_are_named(tmp_path):
+    sites = Sites(agreed(*RUNS[0]), tmp_path)
+
+    def send(party, blob, seconds):
+        if party != "client-0" and unframed(blob)[0].get("does") == "begin":
+            time.sleep(0.05 * (party == "client-1"))
+            raise PartyError(f"{party!r} does not answer")
+        return sites.send(party, blob, seconds)
+
+    stopped(sites, "'client-1' does not answer; 'client-2' does not answer", send=send)
 
 
 def test_the_commands_make_a_trial_tell_its_hash_and_note_what_a_site_allows(tmp_path, capsys):
