@@ -114,7 +114,7 @@ def _run(federation: Agreed, kit: Path, out: Path, server: Path | None) -> dict[
     print(f"federation {federation.hash}: connecting", file=sys.stderr)
     deployment: Deployment = Deployment(kit)
     try:
-        deployment.wait_for([*federation.parties.values()], 120 if server else 10)
+        deployment.wait_for([*federation.parties.values()], 120 if server else 30)
         with tempfile.TemporaryDirectory() as made:
             job = job_of(federation, Path(made))
             status = deployment.run(job, out, _Progress(server))

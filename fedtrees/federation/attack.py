@@ -20,6 +20,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
 from fedtrees.federation.agreed import Agreed, read
+from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, own_of
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.metric import Case
@@ -30,7 +31,7 @@ from fedtrees.protocols.views import stated
 class Read:
     """A log as one party reads it, by default whoever kept it.
 
-    Raises `UsageError` if `who` is no party of it; `DataError` as `Capture`.
+    Raises `UsageError` if it is none, or `who` no party of it; `DataError` as `Capture`.
     """
 
     file: str
@@ -38,6 +39,8 @@ class Read:
     run: int | None = None
 
     def __post_init__(self) -> None:
+        if self.capture.told.framework != FRAMEWORK:
+            raise UsageError(f"{self.file} is no log of a federation: `fedtrees attack` reads it")
         object.__setattr__(self, "who", self.who or self.kept_by)
         parties = [*self.federation.agreement.roles]
         if self.who not in parties:
@@ -133,14 +136,16 @@ def explained(file: str) -> dict[str, Any]:
     """
     log = Read(file)
     facts, specs = log.facts(), [Spec(name) for name in contenders()]
-    readers = [log.who, *dict.fromkeys(row["to"] for row in facts["sent"])]
+    roles = {**log.federation.agreement.roles, PUBLIC: PUBLIC}
+    told = [name for r in log.records if r.sender == log.who for name in r.receivers]
+    readers = {roles[name]: name for name in (*reversed(told), log.who)}  # one of each role
     apply = {
         who: [
             spec.name
             for spec, reason in zip(specs, attacks().reasons(specs, log.view(who, {})), strict=True)
             if reason.ok
         ]
-        for who in readers
+        for who in readers.values()
     }
     return facts | {"apply": apply}
 

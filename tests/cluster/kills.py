@@ -92,7 +92,7 @@ def main():
         for n in range(given.kills):
             node = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
             how, after, told = ways[n % len(ways)], rng.uniform(0, usual / 2), []
-            there = Bench(suite, folder / f"run-{n}")
+            there = Bench(suite, folder / f"run-{n}", workers=2)
             there.open(resume=False)
             args = how, cluster, node, rng, after, told
             thread = threading.Thread(target=lose, args=args, daemon=True)

@@ -104,9 +104,9 @@ def ran(deployment, folder, made, name, each=lambda status: None):
 @pytest.mark.slow
 def test_secureboost_under_2048_bits_on_two_tables(tmp_path):
     """Prints seconds; `-s` shows them."""
-    of = "secureboost[trees=1,max_depth=3,max_bin=8,crypto=real,key_bits=2048]"
+    of = "secureboost[trees=1,max_depth=2,max_bin=4,crypto=real,key_bits=2048]"
     given = {"protocol": of, "defense": "none", "parties": 2, "noise_from": "seed"}
-    tables = {"cancer": "breast-cancer[rows=120]", "wine": "wine[rows=90]"}
+    tables = {"cancer": "breast-cancer[rows=90]", "wine": "wine[rows=90]"}
     made = {
         name: make_trial(tmp_path / name, **given, data=data, round_timeout=600.0)
         for name, data in tables.items()

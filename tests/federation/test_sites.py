@@ -10,7 +10,7 @@ from federations import crossings, sample_federation
 
 from fedtrees.bench.cells import code_digest
 from fedtrees.bench.conformance import sample_local_data
-from fedtrees.capture.records import Capture
+from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.cli.main import main
 from fedtrees.core.codec import encode, encoded_size
 from fedtrees.core.errors import PartyError, UsageError
@@ -151,7 +151,15 @@ def test_a_sites_log_says_what_it_sent_and_attacks_read_it(tmp_path, capsys):
     assert sum(row["bytes"] for row in told["sent"]) == sum(map(encoded_size, left))
     assert {row["to"] for row in told["sent"]} == {"server"}
     assert all(row["why"] for row in told["sent"])
-    assert "histogram-peeling" in said("explain", own)["apply"]["server"]
+    apply = said("explain", own)["apply"]
+    assert {*apply} == {"server", "client-0", "public"}
+    assert "histogram-peeling" in apply["server"]
+    Writer(tmp_path / "other.capture", Run("xgboost", "3.2", "", "", {})).close()
+    for other in ("other.capture", "client-0.csv"):
+        with pytest.raises(SystemExit) as ended:
+            main(["explain", str(tmp_path / other)])
+        assert ended.value.code in (2, 5), other
+    capsys.readouterr()
     tables = [f"--truth={path}" for path in sorted(tmp_path.glob("client-*.csv"))]
     told = said("attack", own, "-a", "histogram-peeling,forest-boxes", *tables)
     assert {row["attack"]: "scores" in row for row in told["attacks"]} == {
