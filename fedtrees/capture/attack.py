@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedtrees.bench.evaluate import BlindLine, score_guess
+from fedtrees.bench.evaluate import BlindLine, Row, score_guess
+from fedtrees.bench.suite import DEFAULT_SUITE, Suite
 from fedtrees.capture.machine_readings import machine_readings
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.training import SERVER
 from fedtrees.capture.wires import WIRES, Decoded
-from fedtrees.core.attack import contenders
 from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, FedtreesError, UsageError, did_you_mean
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import Spec
+from fedtrees.core.specs import parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import Seen, View
 from fedtrees.isolation.process import attacks
@@ -36,12 +36,17 @@ from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.cut_points import BinningClient
 
+Scores = dict[str, tuple[float, float | None]]
 #: Whoever sees all that crosses, and is no party.
 THIRD = "third"
 
 
 def report(
-    file: str, who: str, truth: Mapping[str, Table], run: int | None = None
+    file: str,
+    who: str,
+    truth: Mapping[str, Table],
+    run: int | None = None,
+    named: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return everything that `fedtrees attack` says, as plain values.
 
@@ -83,7 +88,7 @@ def report(
         ],
         "scored": bool(truth),
         "readings": [_row(reading, truth) for reading in _together(found)],
-        "attacks": list(_attacks(kept, who, sorted(parties), truth)),
+        "attacks": list(_attacks(kept, who, sorted(parties), truth, named)),
         "notes": list(_notes(decoded, truth, who)),
     }
 
@@ -172,23 +177,42 @@ def _view(kept: list[Record], who: str, parties: list[str]) -> View | None:
 
 
 def _attacks(
-    kept: list[Record], who: str, parties: list[str], truth: Mapping[str, Table]
+    kept: list[Record],
+    who: str,
+    parties: list[str],
+    truth: Mapping[str, Table],
+    named: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
     view = _view(kept, who, parties)
     if view is None:
         return
-    names = [str(name) for name in contenders()]
-    specs = [Spec(name) for name in names]
-    for name, reason in zip(names, attacks().reasons(specs, view), strict=True):
+    yield from tried(view, lambda name, guess: _scores(name, guess, view, truth), named)
+
+
+def tried(
+    view: View, score: Callable[[str, Guess], Scores], named: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Run attacks that apply, in the default bench's effort or as they are `named`.
+
+    Yields what each claims, how many claims are certain, and its scores.
+    """
+    grid = Suite.load(DEFAULT_SUITE).grids[0]
+    specs = parse_list(named) if named else grid.every_attack
+    reasons = attacks().reasons(specs, view)
+    for spec, reason in zip(specs, reasons, strict=True):
         if not reason.ok:
+            if named:
+                yield {"attack": str(spec), "said": f"does not apply: {reason}"}
             continue
         try:
-            guess = attacks().run(Spec(name), view).guess
+            guess = attacks().run(spec, view).guess
+            assert guess is not None
+            scores = score(spec.name, guess)
         except FedtreesError as err:
-            yield {"attack": name, "said": f"failed: {err}"}
+            yield {"attack": str(spec), "said": f"failed: {err}"}
             continue
-        assert guess is not None
-        yield {"attack": name, "said": said_of(guess), "scores": _scores(name, guess, view, truth)}
+        yield {"attack": str(spec), "said": said_of(guess), "scores": scores,
+               "certain": sum(claim.certain for claim in guess.claims)}  # fmt: skip
 
 
 def said_of(guess: Guess) -> str:
@@ -199,9 +223,7 @@ def said_of(guess: Guess) -> str:
     return f"claims {claims}; {sure:,} of them certain"
 
 
-def _scores(
-    name: str, guess: Guess, view: View, truth: Mapping[str, Table]
-) -> dict[str, tuple[float, float | None]]:
+def _scores(name: str, guess: Guess, view: View, truth: Mapping[str, Table]) -> Scores:
     """Return scores and blind baselines against the rows of all others; none if some lack."""
     others = set(view.roles) - {SERVER, *view.principals}
     if not others <= set(truth):
@@ -216,7 +238,7 @@ def _scores(
     return scored(name, guess, case)
 
 
-def scored(name: str, guess: Guess, case: Case) -> dict[str, tuple[float, float | None]]:
+def scored(name: str, guess: Guess, case: Case) -> Scores:
     """Return the main scores of an attack's guess, each with its blind baseline."""
     rows = score_guess(name, guess, case, _blind(guess, case))
     main = {key for kind in _kinds(guess) for m in metrics_of(kind) for key in m.main}

@@ -99,6 +99,15 @@ def attack(
         str, typer.Option(help="Column of --truth that names rows, of a log of a vertical run.")
     ] = "",
     run: Annotated[int | None, typer.Option(help="Which run of several in the file.")] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-a",
+            "--attack",
+            help="Attacks, with parameters. By default all, and searches stop as in the default "
+            "bench.",
+        ),
+    ] = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Say what a capture tells one party: what was promised and is not so, what is read, attacks.
@@ -112,9 +121,9 @@ def attack(
     from fedtrees.federation.log import FRAMEWORK
 
     if Capture(file, run).told.framework == FRAMEWORK:
-        told: dict[str, Any] = of_log.report(file, who, truth or (), id, run)
+        told: dict[str, Any] = of_log.report(file, who, truth or (), id, run, named or ())
     else:
-        told = report(file, who or THIRD, read_truth(truth or (), target), run)
+        told = report(file, who or THIRD, read_truth(truth or (), target), run, named or ())
     if format.is_json:
         typer.echo(json.dumps(told, indent=1))
     else:
