@@ -67,7 +67,7 @@ def test_the_readme_shows_commands_that_exist(capsys):
     named = set(
         re.findall(
             r"fedtrees (bench|train|inspect|list|explain|show|plot|report|check|audit|fetch"
-            r"|doctor|table|new|measure|bound|capture|attack|diff|federate|site)",
+            r"|doctor|table|compare|new|measure|bound|capture|attack|diff|federate|site)",
             text,
         )
     )

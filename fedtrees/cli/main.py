@@ -24,6 +24,7 @@ from fedtrees.cli import (
     bench,
     bound,
     capture,
+    compare,
     explain,
     federate,
     inspect,
@@ -78,6 +79,7 @@ def show(
         print_verdict(study)
 
 
+app.command()(compare.compare)
 app.command()(paper.plot)
 app.command()(paper.table)
 
