@@ -21,6 +21,7 @@ import typer
 
 from fedtrees import __version__
 from fedtrees.cli import (
+    advise,
     bench,
     bound,
     capture,
@@ -51,6 +52,7 @@ _COMPLETE = "_FEDTREES_COMPLETE"
 
 # What a command needs is imported when it runs: the help takes no time.
 app.command()(bench.bench)
+app.command()(advise.advise)
 app.command()(train.train)
 app.command("list")(inspect.list_)
 app.command("inspect")(table.inspect)
