@@ -80,6 +80,8 @@ def report(
     if trees is not None:
         found += model_readings(*trees, who)
     again, notes = Replay.of(decoded, protocol), list(_notes(decoded, truth, who))
+    if trees is not None and again is None:
+        notes.append("no attack of the bench: its trees do not tell how many rows each site has")
     try:
         seen = replayed_view(again, who, truth) if again else _view(kept, who, parties, truth)
     except DataError as err:

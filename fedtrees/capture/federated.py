@@ -52,9 +52,10 @@ class Server(Reader):
         self._chunks, self._calls = chunks, Calls()
         self._taken: list[Call] = []
         self._at = 0
+        self.world = 0  # until a call is whole
         with suppress(CutOff):
             self._peek()
-        self.world = self._calls.world
+            self.world = self._calls.world
 
     def _peek(self) -> Call:
         while self._at >= len(self._taken):

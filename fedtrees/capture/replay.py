@@ -38,6 +38,7 @@ from fedtrees.messages.captured import (
 from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureSketch
 from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
 from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
@@ -55,7 +56,7 @@ _XGBOOST = {"eta": "learning_rate", "lambda": "reg_lambda", "alpha": "reg_alpha"
 class RecordedClient(Party):
     """Answers with what a party said in a capture, in its order."""
 
-    role = "client"
+    role = BinningClient.role
 
     def __init__(self, name: str, said: Iterable[Message]) -> None:
         super().__init__(name)
@@ -147,6 +148,8 @@ class Replay:
         if protocol.base_score is None:
             start = [m.value for ms in said.values() for m in ms if isinstance(m, Intercept)]
             protocol = replace(protocol, base_score=start[0] if start else 0.5)
+        if getattr(protocol, "cuts", "") == "sketch":
+            protocol = replace(protocol, cuts="xgboost")
         sketches = [m for ms in said.values() for m in ms if isinstance(m, RankedSketch)]
         rows = {n: m.rows for n, ms in said.items() for m in ms if isinstance(m, LabelShare)}
         columns = len(sketches[0].low) if sketches else 0
@@ -165,7 +168,7 @@ class Replay:
 
         class Replayed(type(protocol)):
             def roles(self, parties: int) -> Mapping[str, str]:
-                return {SERVER: "server", **dict.fromkeys(names, "client")}
+                return {SERVER: SERVER, **dict.fromkeys(names, BinningClient.role)}
 
             def party(self, name: str, role: str, held: LocalData | None, *given: object) -> Party:
                 if name == SERVER or truth is not None:

@@ -65,6 +65,7 @@ def test_secure_training_that_encrypts_nothing_is_said_first(tmp_path):
 
 def test_a_job_tells_its_protocol_and_every_message_is_the_simulation_s(path):
     named = "nvflare-hist[trees=2,max_depth=3,learning_rate=0.3]"
+    assert Replay.of(Decoded(Capture(path))).protocol.max_depth == 3
     told = from_protocol(str(path), None, named, rows("nvflare3"))
     apart = {row["message"]: row["apart"] for row in told["kinds"]}
     assert told["same"], apart

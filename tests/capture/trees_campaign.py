@@ -89,8 +89,8 @@ def nvflare(parts, kind, trees, params, path, rng):
         data = {"model_data": made if kind == "bagging" else made[0]}
 
 
-def read(path, parts, over):
-    """Count what everybody reads of a run, and what of that is wrong."""
+def read(path, parts, over, rng):
+    """Count what the server and one of the sites read of a run, and what of that is wrong."""
     name = {"flower": "node-{}", "nvflare": "site-{}"}[over]
     truth = {
         name.format(k): Table(rows[:, :-1], rows[:, -1].astype(np.int64))
@@ -99,7 +99,7 @@ def read(path, parts, over):
     found = Decoded(Capture(path))
     list(found)
     told = Counter(bytes_left=found.ended.left)
-    for who in ("server", "third", *truth):
+    for who in ("server", str(rng.choice([*truth]))):
         trees = audited(Capture(path), who)
         for reading in () if trees is None else model_readings(*trees, who):
             sure = "certain" if reading.certain else "likely"
@@ -124,9 +124,10 @@ def main():
             rng, path = np.random.default_rng(seed), Path(folder) / f"{seed}.capture"
             parts, kind, trees, params = drawn(rng)
             globals()[asked.over](parts, kind, trees, params, path, rng)
-            told = read(path, parts, asked.over)
+            told = read(path, parts, asked.over, rng)
             if told["bytes_left"] or told["certain", "wrong"]:
-                print(asked.over, seed, kind, [len(p) for p in parts], trees, params, dict(told))
+                run = asked.over, seed, kind, [len(p) for p in parts], trees, params, dict(told)
+                print(*run, flush=True)
             total += told
     print(f"{asked.over}: {asked.runs} runs, {total['bytes_left']} bytes not decoded")
     for (sure, what), count in sorted((k, n) for k, n in total.items() if len(k) == 2):
