@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedtrees.bench.evaluate import BlindLine, score_guess
+from fedtrees.bench.evaluate import BlindLine, Row, score_guess
+from fedtrees.bench.suite import DEFAULT_SUITE, Suite
 from fedtrees.capture.machine_readings import machine_readings
 from fedtrees.capture.model_readings import (
     SOMEBODY,
@@ -22,13 +23,12 @@ from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.replay import Replay, held_of, schema_of
 from fedtrees.capture.training import SERVER
 from fedtrees.capture.wires import WIRES, Decoded
-from fedtrees.core.attack import contenders
 from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, FedtreesError, UsageError, did_you_mean
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.schema import Table
-from fedtrees.core.specs import Spec, parse_list
+from fedtrees.core.specs import parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import Seen, View
 from fedtrees.isolation.process import attacks
@@ -38,21 +38,22 @@ from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.views import view_of
 
+Scores = dict[str, tuple[float, float | None]]
+
 
 def report(
     file: str,
     who: str,
     truth: Mapping[str, Table],
     run: int | None = None,
-    protocol: str = "",
     named: Sequence[str] = (),
+    protocol: str = "",
 ) -> dict[str, Any]:
     """Return everything that `fedtrees attack` says, as plain values.
 
     Raises `DataError` if the capture cannot be read, `UsageError` if it has no such party.
 
     `protocol`: What the run is of, with its parameters; empty: what the capture tells of that.
-    `named`: Attacks to run; empty: all.
     """
     capture = Capture(file, run)
     decoded = Decoded(capture)
@@ -196,19 +197,35 @@ def _attacks(
 ) -> Iterator[dict[str, Any]]:
     if view is None:
         return
-    specs = parse_list(named) or [Spec(str(name)) for name in contenders()]
-    for spec, reason in zip(specs, attacks().reasons(specs, view), strict=True):
+    yield from tried(
+        view, lambda name, guess: {} if case is None else scored(name, guess, case), named
+    )
+
+
+def tried(
+    view: View, score: Callable[[str, Guess], Scores], named: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Run attacks that apply, in the default bench's effort or as they are `named`.
+
+    Yields what each claims, how many claims are certain, and its scores.
+    """
+    grid = Suite.load(DEFAULT_SUITE).grids[0]
+    specs = parse_list(named) if named else grid.every_attack
+    reasons = attacks().reasons(specs, view)
+    for spec, reason in zip(specs, reasons, strict=True):
         if not reason.ok:
+            if named:
+                yield {"attack": str(spec), "said": f"does not apply: {reason}"}
             continue
-        name = str(spec)
         try:
             guess = attacks().run(spec, view).guess
             assert guess is not None
-            scores = {} if case is None else scored(spec.name, guess, case)
+            scores = score(spec.name, guess)
         except FedtreesError as err:
-            yield {"attack": name, "said": f"failed: {err}"}
+            yield {"attack": str(spec), "said": f"failed: {err}"}
             continue
-        yield {"attack": name, "said": said_of(guess), "scores": scores}
+        yield {"attack": str(spec), "said": said_of(guess), "scores": scores,
+               "certain": sum(claim.certain for claim in guess.claims)}  # fmt: skip
 
 
 def said_of(guess: Guess) -> str:
@@ -219,7 +236,7 @@ def said_of(guess: Guess) -> str:
     return f"claims {claims}; {sure:,} of them certain"
 
 
-def scored(name: str, guess: Guess, case: Case) -> dict[str, tuple[float, float | None]]:
+def scored(name: str, guess: Guess, case: Case) -> Scores:
     """Return the main scores of an attack's guess, each with its blind baseline."""
     rows = score_guess(name, guess, case, _blind(guess, case))
     main = {key for kind in _kinds(guess) for m in metrics_of(kind) for key in m.main}

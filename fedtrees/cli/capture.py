@@ -115,14 +115,19 @@ def attack(
         str, typer.Option(help="Column of --truth that names rows, of a log of a vertical run.")
     ] = "",
     run: Annotated[int | None, typer.Option(help="Which run of several in the file.")] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-a",
+            "--attack",
+            help="Attacks, with parameters. By default all, and searches stop as in the default "
+            "bench.",
+        ),
+    ] = None,
     protocol: Annotated[
         str,
         typer.Option(help="What the run is of, as in nvflare-hist[max_depth=3]; a job tells it."),
     ] = "",
-    attacks: Annotated[
-        list[str] | None,
-        typer.Option("--attack", help="Run these of the bench's attacks; by default all that fit."),
-    ] = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Say what a capture tells one party: what was promised and is not so, what is read, attacks.
@@ -137,10 +142,10 @@ def attack(
     from fedtrees.federation.log import FRAMEWORK
 
     if Capture(file, run).told.framework == FRAMEWORK:
-        told: dict[str, Any] = of_log.report(file, who, truth or (), id, run)
+        told: dict[str, Any] = of_log.report(file, who, truth or (), id, run, named or ())
     else:
         rows = read_truth(truth or (), target)
-        told = report(file, who or THIRD, rows, run, protocol, attacks or ())
+        told = report(file, who or THIRD, rows, run, named or (), protocol)
     if format.is_json:
         typer.echo(json.dumps(told, indent=1))
     else:
