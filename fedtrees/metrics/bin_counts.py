@@ -28,7 +28,7 @@ class BinCountsMetric(Metric[Counts]):
     of: ClassVar[type[Claim]] = BinClassCounts
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("bin_counts", "class counts of one client's bins", "share of bins", klass="group",
-                short="bin counts", severity=150,
+                short="bin counts", severity=155,
                 phrase="tell how many rows of each class one client has, in {} of its bins"),
     )  # fmt: skip
 

@@ -89,7 +89,7 @@ class Federation:
 
     def mask(self, index=0, told=None):
         for name in self.there(2):
-            heard = (told or {}).get(name, b"all")
+            heard = (told or {}).get(name, b"")
             self.server.take_array(self.parties[name].mask(index, self.arrays[name], heard))
         return self.server.survivors(index)
 
@@ -98,7 +98,7 @@ class Federation:
         for name in survivors:
             if self.leaves[name] > 3:
                 self.server.take_shares(self.parties[name].unmask(index, survivors))
-        return self.server.opened(index, b"all")
+        return self.server.opened(index)
 
 
 @pytest.mark.parametrize(
