@@ -23,14 +23,16 @@ ROOT = Path(__file__).parents[1]
 #: Modules of each family, below ``fedtrees``; what stands above all of them is in `ABOVE`.
 FAMILIES = {
     "horizontal": (
-        "protocols.horizontal", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
+        "protocols.horizontal", "protocols.behaviours.isolating", "protocols.behaviours.halving",
+        "attacks.cheating", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
         "attacks.peeling", "attacks.sketches", "attacks.mappers", "defenses.laplace_hist",
         "defenses.hist_rounding",
         "defenses.sketch_rounding", "defenses.laplace_gradient", "defenses.min_bin",
         "defenses.mask_sum_hessian", "defenses.dp_quantile_cuts",
     ),
     "vertical": (
-        "protocols.vertical", "messages.vertical", "messages.vertical_model", "attacks.labels",
+        "protocols.vertical", "protocols.behaviours.cheating",
+        "messages.vertical", "messages.vertical_model", "attacks.labels",
         "attacks.orders", "attacks.bins", "attacks.queries", "defenses.id_lmid",
         "defenses.grafting", "defenses.label_noise", "defenses.reduced_leakage",
     ),
@@ -121,6 +123,8 @@ def without(name, target):
     return package
 
 
+#: Tests of all families: these, what texts name, and benchmarks.
+ABOUT_ALL = ("families", "style", "references", "perf", "counts_campaign")
 #: Tests that hold documents to all families, or clone the repository.
 ABOUT_DOCS = (
     "attacks/test_all_that_is_seen.py::test_the_docs_say_who_reads_what",
@@ -190,7 +194,7 @@ def main(name, *arguments):
             there = ROOT / part
             (shutil.copytree if there.is_dir() else shutil.copy)(there, target / part)
         shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns(name))
-        about_all = [f"--ignore=tests/test_{of}.py" for of in ("families", "style")]
+        about_all = [f"--ignore-glob=*/test_{of}.py" for of in ABOUT_ALL]
         about_all += [f"--deselect=tests/{of}" for of in ABOUT_DOCS]
         command = [sys.executable, "-m", "pytest", *about_all, *arguments]
         sys.exit(

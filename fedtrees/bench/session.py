@@ -96,7 +96,8 @@ class Bench:
     ) -> Counter[str]:
         """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished.
 
-        Where there is more to run, `first` follows the first seed, whose rows are written by then.
+        Where there is more to run, `first` follows what leads the first seed (`Runner.phases`),
+        whose rows are written by then.
         `engine`: where it is run, if not on this machine.
 
         Raises `StoreError` if the folder cannot be written, or somebody else removes cells from it.
@@ -208,8 +209,12 @@ def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
     count, protocol = group.train.setting.clients, group.train.protocol
     for cell in group.attacks:
         if fits(cell.threat, protocol):
-            absent = {p.name for p in Threat.parse(cell.threat).parts} - {*roles.values()}
-            if absent:
+            threat = Threat.parse(cell.threat)
+            absent = {*threat.roles} - {*roles.values()}
+            if not absent:
+                for behaviour in threat.behaviours(roles).values():
+                    register.get("behaviour", behaviour)
+            else:
                 raise UsageError(
                     f"threat {cell.threat!r}: among {count} {'party' if count == 1 else 'parties'} "
                     f"of {protocol.name!r} nobody is {', '.join(sorted(absent))}; give --clients 2 "

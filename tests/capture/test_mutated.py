@@ -13,7 +13,7 @@ from fedtrees.capture.records import Capture
 from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import FedtreesError
 
-NAMES = ("ring2", "ring3", "server3", "columns3", "machines3")
+NAMES = ("ring2", "ring3", "server3", "columns3", "machines3", "nvflare3", "secure3", "trees3")
 
 
 def mutated(blob, rng):

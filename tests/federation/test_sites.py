@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from federations import crossings, sample_federation
+from present import CRYPTO
 
 from fedtrees.bench.cells import code_digest
 from fedtrees.bench.conformance import sample_local_data
@@ -23,7 +24,10 @@ from fedtrees.federation.log import LOG, STATUS
 from fedtrees.federation.site import Refused, Settings, Site
 from fedtrees.protocols.base import train
 
-pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak"),
+    pytest.mark.skipif(not CRYPTO, reason="between sites nobody is an ideal functionality"),
+]
 
 RUNS = (
     ("fedtree-hist[trees=2,max_depth=2]", "masking"),
