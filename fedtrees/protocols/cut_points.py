@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
@@ -39,6 +39,7 @@ class BinningClient(Party):
     """A client that summarises its columns and bins its rows."""
 
     role = "client"
+    binned = False
 
     def __init__(self, name: str, data: Table) -> None:
         super().__init__(name)
@@ -67,8 +68,13 @@ class BinningClient(Party):
 
     @handles(CutPoints)
     def bin(self, message: CutPoints) -> None:
-        """Bin the rows once and for all."""
-        m = message
+        """Bin the rows once and for all.
+
+        Raises `BeyondParametersError` if they were binned before.
+        """
+        if self.binned:
+            raise BeyondParametersError(f"{self.name!r} was told cut points before; they stand")
+        self.binned, m = True, message
         self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
         self.bins = bin_rows(self.data.X, self.cuts)
 

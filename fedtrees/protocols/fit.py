@@ -108,6 +108,12 @@ def _wanted(part: Defense) -> set[str]:
 def _before(attack: Spec, data: Data) -> Reason:
     """Return why an attack need not even be asked: too many rows, or nothing scores its claims."""
     maker = register.get("attack", attack.name)
+    reads_cheats: tuple[str, ...] = getattr(maker, "behaviours", ())
+    did = () if data.view is None else data.view.behaviours
+    if data.view is not None and not {*reads_cheats} & {*did} and (reads_cheats or did):
+        if did:
+            return Reason("other-behaviour", behaviour=", ".join(did))
+        return Reason("nobody-cheats", behaviour=", ".join(reads_cheats))
     most = getattr(maker, "most_rows", None)
     if most is not None and data.rows > most:
         return Reason("too-many-rows", rows=data.rows, most=most)
