@@ -47,7 +47,6 @@ class RecordingController(XGBFedController):
             "secure": self.secure_training,
             "vertical": bool(self.data_split_mode),
             "params": self.xgb_params,
-            "rounds": self.num_rounds,
         }
         self._writer = Writer(capture, Run.of("nvflare", "nvflare", told))
 

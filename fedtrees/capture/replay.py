@@ -26,7 +26,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import parse_one
+from fedtrees.core.specs import parse_list
 from fedtrees.messages.boosting import BaseScore, GlobalHistogram, Histogram, HistogramRequest
 from fedtrees.messages.captured import (
     GradientTotals,
@@ -141,10 +141,10 @@ class Replay:
         told = decoded.capture.told
         if told.wire in ("nvflare-trees", "flower"):
             return _of_trees(decoded, _made(named))
-        protocol = _made(named) or _of_job(told.told)
+        said = _said(decoded)
+        protocol = _made(named) or _of_job(told.told, said)
         if protocol is None:
             return None
-        said = _said(decoded)
         if protocol.base_score is None:
             start = [m.value for ms in said.values() for m in ms if isinstance(m, Intercept)]
             protocol = replace(protocol, base_score=start[0] if start else 0.5)
@@ -188,8 +188,10 @@ def _made(named: str) -> Any:
     """Construct a protocol that somebody named, None if nobody did."""
     if not named:
         return None
-    (spec,) = parse_one(named).parts
-    protocol = register.make("protocol", spec)
+    specs = parse_list([named])
+    if len(specs) != 1:
+        raise UsageError(f"--protocol {named}: give one, with one value of each parameter")
+    protocol = register.make("protocol", specs[0])
     if not isinstance(protocol, KNOWN):
         known = ", ".join(kind.name for kind in KNOWN)
         raise UsageError(f"no capture is replayed as {protocol.name}; as {known} they are")
@@ -204,14 +206,18 @@ def _said(records: Iterable[Record]) -> dict[str, list[Message]]:
     return said
 
 
-def _of_job(told: Mapping[str, Any]) -> NVFlareHist | None:
-    """Return the protocol of a job of histograms, as far as its parameters are ours."""
+def _of_job(told: Mapping[str, Any], said: Mapping[str, list[Message]]) -> NVFlareHist | None:
+    """Return the protocol of a job of histograms; None if its parameters are none of ours."""
     params, known = told.get("params"), TreeParams.__dataclass_fields__
-    if not isinstance(params, Mapping) or told.get("vertical"):
+    trees = {m.tree for ms in said.values() for m in ms if isinstance(m, GradientTotals)}
+    if not isinstance(params, Mapping) or not trees:
         return None
     ours = {_XGBOOST.get(k, k): v for k, v in params.items()}
     kept = {k: v for k, v in ours.items() if k in known}
-    return NVFlareHist(**{**kept, "trees": int(told["rounds"])})
+    try:
+        return NVFlareHist(**{**kept, "trees": len(trees)})  # it may have stopped early
+    except (UsageError, TypeError):
+        return None
 
 
 def _rows_of_columns(said: Mapping[str, list[Message]]) -> dict[str, int]:
@@ -251,7 +257,7 @@ def _of_trees(decoded: Decoded, named: Any) -> Replay | None:
             local_trees=len(replies[0].sizes),
             learning_rate=found.settings.learning_rate,
             reg_lambda=found.settings.reg_lambda,
-            max_depth=max(1, *map(_depth, trees_of(shared.model))),
+            max_depth=min(30, max(1, *map(_depth, trees_of(shared.model)))),
         )
     return Replay(named, said, rows, len(shared.model.categorical))
 
