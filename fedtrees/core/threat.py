@@ -139,8 +139,8 @@ class Threat:
 
     def behaviours(self, roles: Mapping[str, str]) -> dict[str, str]:
         """Return the behaviours of the principals that cheat, by name."""
-        every = ((name, p.name.partition(":")[2]) for p in self.parts for name in _pick(p, roles))
-        return {name: behaviour for name, behaviour in every if behaviour}
+        cheating = [p for p in self.parts if ":" in p.name]
+        return {name: p.name.partition(":")[2] for p in cheating for name in _pick(p, roles)}
 
     @property
     def access(self) -> str:
