@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from unittest.mock import patch
 
 import numpy as np
+from present import CRYPTO
 from scipy.optimize import brentq
 from scipy.stats import nbinom, norm
 
@@ -23,8 +24,6 @@ from fedtrees.core.messages import closed
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses import label_noise, settled_cuts
 from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
-from fedtrees.defenses.masking import UnmaskedSums
-from fedtrees.defenses.paillier import Adding
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
 from fedtrees.messages.cuts import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
@@ -33,6 +32,13 @@ from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt
+
+OPENINGS: tuple[type, ...] = (IdealOpening,)
+if CRYPTO:
+    from fedtrees.defenses.masking import UnmaskedSums
+    from fedtrees.defenses.paillier import Adding
+
+    OPENINGS = (IdealOpening, UnmaskedSums, Adding)
 
 
 @dataclass
@@ -177,7 +183,7 @@ class Shared:
 @contextmanager
 def replayed(tape):
     """Let all noise of a run pass through a tape."""
-    sent, kinds = Noise.send, (IdealOpening, UnmaskedSums, Adding)
+    sent, kinds = Noise.send, OPENINGS
     respond, flip = label_noise.respond, dp_forest.permute_and_flip
     quantiles, summed = PrivateQuantileCuts.outgoing, {k: k.opened for k in kinds}
     recorded, bare = Transcript.record, []

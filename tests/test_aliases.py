@@ -13,8 +13,6 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.crypto.coins import Coins
-from fedtrees.crypto.randomness import Randomness
 from fedtrees.data.layout import ONCE, lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.estimators.federated import FederatedEstimator
@@ -22,7 +20,7 @@ from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 
 
 def test_classes_have_their_old_names():
-    assert (Holding, Coins, GlassWallError) == (LocalData, Randomness, LocalDataError)
+    assert (Holding, GlassWallError) == (LocalData, LocalDataError)
     assert FederatedEstimator.holdings_.fget(SimpleNamespace(local_data_=7)) == 7
 
 

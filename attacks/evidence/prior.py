@@ -258,7 +258,8 @@ def add_own_rows(
     False (None: nowhere), and a code where ``codes``, uint64 (n, d), has it not (None: nowhere).
     """
     sets = _any(boxes[0].shape) if codes is None else codes
-    own = (prior.own_cells, prior.own.y, own_leaf, n_leaves, missing, sets)
+    anywhere = np.ones(boxes[0].shape, dtype=np.bool_) if missing is None else missing
+    own = (prior.own_cells, prior.own.y, own_leaf, n_leaves, anywhere, sets)
     _add_own_rows(options.offsets, options.leaf, options.log_prior, *boxes, *own)
 
 
@@ -359,7 +360,7 @@ def _add_own_rows(  # type: ignore[no-untyped-def]
                 bad[r] = 0
             for f in range(d):
                 low, high = lo[i, f], hi[i, f]
-                anywhere = missing is None or missing[i, f]
+                anywhere = missing[i, f]
                 if codes[i, f] != ANY:
                     for r in range(start, stop):
                         c = cells[f, r]

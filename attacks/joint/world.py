@@ -99,7 +99,7 @@ class World(NamedTuple):
             np.concatenate(variances),
             _starts(evidence),
             np.array(evidence.foreign or [False] * len(evidence.trees), dtype=np.bool_),
-            0.0 if evidence.constant_hessian else min(evidence.outputs, 2.0),
+            0.0 if evidence.constant_hessian else float(min(evidence.outputs, 2)),
             evidence.subsample,
             evidence.outputs,
             np.zeros(0) if evidence.targets is None else evidence.targets.values,

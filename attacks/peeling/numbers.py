@@ -279,7 +279,7 @@ def agreeing(
     """Swap open bins between rows of a cell until the sums of all trees agree; return the bins."""
     forest = counted.forest
     y = counted.targets(g).astype(np.float32)
-    free = np.argwhere(rows.bins == OPEN).astype(np.int64)
+    free = np.ascontiguousarray(np.argwhere(rows.bins == OPEN), dtype=np.int64)
     if not len(free):
         return bins
     by_cell = np.argsort(rows.cell, kind="stable")

@@ -19,7 +19,7 @@ from fedtrees.bench.federation import Federation
 from fedtrees.bench.measured import largest_node, measure
 from fedtrees.core import columns
 from fedtrees.core.attack import contenders
-from fedtrees.core.columns import DETECTION, Measure
+from fedtrees.core.columns import DETECTION, RAREST, Measure
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError, UsageError
@@ -142,6 +142,9 @@ def evaluate_training(
             {**_row(k, v), "n": len(federation.test), **_why(v, "one-class", metric=k)}
             for k, v in utility.items()
         ]
+    if federation.schema.classes:
+        rarest = np.bincount(federation.test.y, minlength=len(federation.schema.classes)).min()
+        rows.append(_row(RAREST.key, float(rarest)))
     rows += _detection(training)
     traffic = training.transcript.traffic()
     rows += [_row("bytes", sum(traffic.values())), _row("cpu_seconds", cpu)]

@@ -64,6 +64,11 @@ class Job:
     keep: bool = False  # another step follows that needs the training
     tried: bool = False  # the cell lost its process once already
 
+    def turned(self) -> Job:
+        """Return it with its attacks in the other order."""
+        attacks = [c for c in self.cells if isinstance(c, AttackCell)]
+        return replace(self, cells=(*self.cells[: len(self.cells) - len(attacks)], *attacks[::-1]))
+
     def steps(self) -> list[Job]:
         """Return the job cell by cell, in its order."""
         head, *attacks = self.cells
@@ -71,6 +76,19 @@ class Job:
             return [Job((head,), step=True)]
         each = [(head,), *((head, attack) for attack in attacks)]
         return [Job(cells, step=True, keep=cells is not each[-1]) for cells in each]
+
+
+def leading(plan: Plan) -> set[TrainCell]:
+    """Return, for every protocol in every federation, no defense and the one of most parts."""
+    found: dict[Any, list[TrainCell]] = {}
+    for group in plan.groups:
+        train = group.train
+        found.setdefault((train.setting, str(train.protocol)), []).append(train)
+    return {
+        end(trains, key=lambda t: len(t.defense.parts))
+        for trains in found.values()
+        for end in (min, max)
+    }
 
 
 @dataclass(frozen=True)
@@ -95,9 +113,16 @@ class Runner:
         return [c for c, result in found if result is None or _again(result)]
 
     def phases(self, plan: Plan) -> tuple[list[Job], ...]:
-        """Return what remains of the first seed, then of the others: phases of jobs, two each."""
+        """Return what remains: three phases of the first seed, then two of the others.
+
+        Of the first seed: blind and reference cells; no defense and that of most parts, by which
+        a first verdict is told; all else.
+        """
         seeds = list(dict.fromkeys(setting.seed for setting in plan.settings))
-        return *self.jobs(plan, seeds[:1]), *self.jobs(plan, seeds[1:])
+        alone, groups = self.jobs(plan, seeds[:1])
+        lead = leading(plan)
+        first = [job for job in groups if job.cells[0] in lead]
+        return alone, first, [j for j in groups if j not in first], *self.jobs(plan, seeds[1:])
 
     def jobs(self, plan: Plan, seeds: Sequence[int]) -> tuple[list[Job], list[Job]]:
         """Return what remains: first the blind baseline and references, then the groups."""
@@ -111,6 +136,7 @@ class Runner:
                 groups.setdefault(group.train.protocol.name, []).append(job)
         # Unlike jobs side by side: what one process compiles, the other finds in the cache.
         mixed = [j for turn in zip_longest(*groups.values()) for j in turn if j is not None]
+        mixed = [job.turned() if k % 2 else job for k, job in enumerate(mixed)]
         return [*blind[:1], *references, *blind[1:]], mixed
 
     def work(self, job: Job) -> list[tuple[str, str]]:

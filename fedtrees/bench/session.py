@@ -96,7 +96,8 @@ class Bench:
     ) -> Counter[str]:
         """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished.
 
-        Where there is more to run, `first` follows the first seed, whose rows are written by then.
+        Where there is more to run, `first` follows what leads the first seed (`Runner.phases`),
+        whose rows are written by then.
         `engine`: where it is run, if not on this machine.
 
         Raises `StoreError` if the folder cannot be written, or somebody else removes cells from it.

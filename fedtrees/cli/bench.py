@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +27,7 @@ def bench(
     *,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Check everything, list cells and their cost; run nothing."),
+        typer.Option("--dry-run", help="Check everything, say what would run and at what cost."),
     ] = False,
     on: Annotated[
         str,
@@ -78,10 +78,40 @@ def _dry_run(bench: Bench, as_json: bool) -> None:
         told = {"out": str(bench.folder), "estimate": asdict(found), "cells": described}
         typer.echo(json.dumps(told, indent=1))
         return
-    for cell in cells:
-        typer.echo(f"{cell.stage:9} {cell.label}")
+    for name, given in _planned(bench):
+        typer.echo(f"{name:9} {given}")
     typer.echo(f"{many(len(cells), 'cell')}, {_to_compute(bench)[1]}, into {bench.folder}")
-    typer.echo(in_words(found, bench.workers))
+    typer.echo(f"{in_words(found, bench.workers)}; --format json lists the cells")
+
+
+def _planned(bench: Bench) -> Iterator[tuple[str, str]]:
+    """Yield what is run, an axis of the grid in a line, and what of it does not go together."""
+    from fedtrees.bench.cells import AttackCell
+    from fedtrees.bench.evaluate import parts_of
+    from fedtrees.core.registry import register
+    from fedtrees.protocols.fit import fit
+
+    axes: dict[str, dict[str, None]] = {}
+    unfit: dict[str, None] = {}
+    for group in bench.plan.groups:
+        at, train = group.train.setting, group.train
+        cells = [c for c in group.attacks if isinstance(c, AttackCell)]
+        run = {
+            "data": [f"{at.data.name} · {at.partition_text}"],
+            "seeds": [str(at.seed)],
+            "protocols": [str(train.protocol)],
+            "defenses": [str(train.defense)],
+            "threats": [c.threat for c in cells],
+            "attacks": [str(c.attack) for c in cells],
+        }
+        for axis, texts in run.items():
+            axes.setdefault(axis, {}).update(dict.fromkeys(texts))
+        protocol = register.make("protocol", train.protocol)
+        reason = fit(protocol, parts_of(train.defense))
+        if not reason.ok:
+            unfit[f"{train.defense} with {train.protocol.name}: {reason}"] = None
+    yield from ((axis, ", ".join(texts)) for axis, texts in axes.items())
+    yield from (("no fit", text) for text in unfit)
 
 
 def _to_compute(bench: Bench) -> tuple[int, str]:
@@ -100,20 +130,23 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
 def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None) -> Counter[str]:
     """Run with a bar on stderr that names the last cell; with log lines where it is no terminal.
 
-    What the first seed says is told on the way; what a run says that is stopped, at its end.
+    What leads the first seed is told on the way; what a run says that is stopped, at its end.
     """
     from rich.console import Console
 
+    from fedtrees.bench.runner import leading
     from fedtrees.core.counts import many
 
     total, what = _to_compute(bench)
     console = Console(stderr=True, soft_wrap=True)
     processes = many(bench.workers, "process", "processes")
     print(f"cells: {what}, {processes}, into {bench.folder}", file=sys.stderr)
-    seeds = len(bench.suite.seeds)
+    leads = {str(t.defense) for t in leading(bench.plan) if t.defense.parts}
+    tried = {str(g.train.defense) for g in bench.plan.groups if g.train.defense.parts}
+    of = many(len(bench.suite.seeds), "seed"), many(len(tried), "defense")
 
     def first() -> None:
-        _so_far(bench, console, margin, f"after 1 of {many(seeds, 'seed')}")
+        _so_far(bench, console, margin, f"after 1 of {of[0]} with {len(leads)} of {of[1]}")
 
     try:
         if console.is_terminal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,7 +41,11 @@ DECLARED = (
 
 def explain(
     protocol: Annotated[
-        str | None, typer.Argument(help="A protocol, with parameters. None: all, and who attacks.")
+        str | None,
+        typer.Argument(
+            help="A protocol, with parameters; or a party's log of a federation: what left it. "
+            "None: all, and who attacks."
+        ),
     ] = None,
     defense: Defenses = None,
     data: Annotated[
@@ -64,7 +69,8 @@ def explain(
     check_clients(clients)
     load_plugins(plugin)
     facts: Any
-    if protocol is None:
+    log = protocol is not None and Path(protocol).is_file()
+    if protocol is None or log:
         given = {
             "--threat": threat,
             "--defense": defense,
@@ -75,6 +81,10 @@ def explain(
             raise UsageError(f"{option} needs a protocol: fedtrees explain PROTOCOL {option} ...")
     if protocol is None:
         facts, show = exposed(), _print_exposed
+    elif log:
+        from fedtrees.federation.attack import explained
+
+        facts, show = explained(protocol), _print_log
     else:
         _check_protocol(protocol)
         facts = _explanation(protocol, defense or (), data, clients, threat or (), data_dir)
@@ -148,6 +158,20 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         others.setdefault("; ".join(why), []).append(row["attack"])
     for why, names in others.items():
         out.print(f"{why}: {', '.join(names)}", markup=False)
+
+
+def _print_log(facts: dict[str, Any]) -> None:
+    out = console()
+    out.print(f"{facts['framework']}, the log of {facts['as']}", style="bold")
+    for title, rows, other in (("sent", facts["sent"], "to"), ("was told", facts["sees"], "from")):
+        columns = ("message", other, "reveals", "why", "count", "bytes")
+        cells = [[f"{row[c]:,}" if c in columns[4:] else row[c] for c in columns] for row in rows]
+        out.print(
+            text_table(f"what {facts['as']} {title}", columns, cells, box=None, pad_edge=False)
+        )
+    for who, names in facts["apply"].items():
+        by = f"attacks on what {who} reads of it: {', '.join(names) or 'none applies'}"
+        out.print(by, markup=False)
 
 
 def _said(told: Mapping[str, Any], details: bool) -> str:

@@ -57,18 +57,21 @@ def federate(
         raise UsageError(f"--out {out} is there already; choose another folder")
     _check_installed()
     if poc:
-        from fedtrees.federation.deployment import ADMIN, started
+        from fedtrees.federation.deployment import started
 
         folder.mkdir(mode=0o700, parents=True)
         workspace = folder / "deployment"
         workspace.mkdir()
         assert sites is not None
         with started(federation, Path(sites), workspace) as admin:
-            told = _run(federation, admin, ADMIN, folder, admin.parent / "localhost")
+            told = _run(federation, admin, folder, admin.parent / "localhost")
     else:
+        from fedtrees.federation.deployment import user_of
+
         assert kit is not None
+        user_of(Path(kit))
         folder.mkdir(mode=0o700, parents=True)
-        told = _run(federation, Path(kit), "", folder, None)
+        told = _run(federation, Path(kit), folder, None)
     if format.is_json:
         typer.echo(json.dumps(told, indent=1))
     else:
@@ -102,18 +105,16 @@ def _tell(federation: Agreed, as_json: bool) -> None:
     typer.echo(f"each site    fedtrees site --csv FILE --allow {federation.hash}")
 
 
-def _run(
-    federation: Agreed, kit: Path, user: str, out: Path, server: Path | None
-) -> dict[str, Any]:
+def _run(federation: Agreed, kit: Path, out: Path, server: Path | None) -> dict[str, Any]:
     """Run a job and return how it ended."""
     import tempfile
 
     from fedtrees.federation.deployment import Deployment, job_of
 
     print(f"federation {federation.hash}: connecting", file=sys.stderr)
-    deployment: Deployment = Deployment(kit, user)
+    deployment: Deployment = Deployment(kit)
     try:
-        deployment.wait_for([*federation.parties.values()], 120 if server else 10)
+        deployment.wait_for([*federation.parties.values()], 120 if server else 30)
         with tempfile.TemporaryDirectory() as made:
             job = job_of(federation, Path(made))
             status = deployment.run(job, out, _Progress(server))
@@ -123,13 +124,16 @@ def _run(
 
 
 class _Progress:
-    """Prints what the server says, where it can be read."""
+    """Prints what the server says, where it can be read, else what NVFlare says of the job."""
 
     def __init__(self, server: Path | None) -> None:
-        self._server, self._told = server, 0
+        self._server, self._told, self._status = server, 0, ""
 
-    def __call__(self) -> None:
+    def __call__(self, status: str) -> None:
         if self._server is None:
+            if status != self._status:
+                print(status.lower(), file=sys.stderr)
+            self._status = status
             return
         for path in self._server.glob("*/fedtrees/progress.txt"):
             lines = path.read_text().splitlines()

@@ -213,7 +213,7 @@ def fetch(
     url: Annotated[str | None, typer.Option(help="Take the file from here instead.")] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Download a dataset and verify its checksum: the only command that uses the network."""
+    """Download a dataset and verify its checksum: the only command that downloads."""
     from fedtrees.data.fetch import fetch as download
     from fedtrees.data.sources import data_directory
 

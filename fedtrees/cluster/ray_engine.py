@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -12,6 +14,8 @@ from fedtrees.bench.runner import Job, Lost, Results, Runner
 from fedtrees.cluster.bundle import Done, accept, bundle_of, tables_of, work
 from fedtrees.core.errors import StoreError, UsageError
 
+_BEGIN = 60.0  # seconds that a worker may take to begin
+_LOOK = 5.0  # seconds between looks for jobs that hang
 _LOOPBACK = ("127.", "localhost", "[::1]")
 
 
@@ -59,7 +63,7 @@ class RayEngine:
         except BaseException:
             ray.shutdown()
             raise
-        self._jobs: dict[Any, Job] = {}
+        self._jobs: dict[Any, tuple[Job, float]] = {}  # with when it is overdue
 
     @property
     def slots(self) -> int:
@@ -69,16 +73,27 @@ class RayEngine:
     def submit(self, job: Job) -> Any:
         """Start a job."""
         handle = self._submit(bundle_of(job, self._runner), self._tables)
-        self._jobs[handle] = job
+        limit = (1 + len(job.cells)) * self._runner.time_limit
+        self._jobs[handle] = job, time.monotonic() + _BEGIN + limit if limit else math.inf
         return handle
 
     def next(self, busy: Sequence[Any]) -> tuple[Any, Results | Lost]:
         """Wait until a job is done, and write what it finished.
 
+        With a time limit, one whose worker does not keep to it (it is stopped) is given up.
+
         Raises `UsageError` if a node runs other versions.
         """
-        (handle, *_), _ = self._ray.wait(list(busy), num_returns=1)
-        job = self._jobs.pop(handle)
+        ready: list[Any] = []
+        while not ready:
+            ready, _ = self._ray.wait(list(busy), num_returns=1, timeout=_LOOK)
+            late = [h for h in busy if time.monotonic() > self._jobs[h][1]]
+            if late and not ready:
+                self._ray.cancel(late[0], force=True)
+                del self._jobs[late[0]]
+                return late[0], Lost("hangs")
+        handle = ready[0]
+        job, _ = self._jobs.pop(handle)
         try:
             done: Done = self._ray.get(handle)
         except (self._ray.exceptions.RayTaskError, StoreError):

@@ -97,6 +97,7 @@ UTILITY = (
     Measure("accuracy", "accuracy", "share of rows", klass="utility", decimals=3),
     Measure("f1", "F1", klass="utility", decimals=3),
 )
+RAREST = Measure("rarest", "held-out rows of the rarest class", "rows", None, "cost")
 APPLIES = Measure("applies", "whether an attack applies", "0 or 1", None, "meta")
 BYTES_UP = Measure("bytes_up", "bytes up", "bytes", 0.0, "cost", "message type")
 BYTES_DOWN = Measure("bytes_down", "bytes down", "bytes", 0.0, "cost", "message type")
@@ -110,7 +111,7 @@ DETECTION = Measure(
 NOTE = Measure("note", "what an attack notes", "", None, "diagnostic", "note")
 #: Keys that no metric declares.
 OTHERS = (
-    *UTILITY, APPLIES, BYTES_UP, BYTES_DOWN, CPU, CIPHERTEXTS, OPERATIONS, NOTE, DETECTION,
+    *UTILITY, RAREST, APPLIES, BYTES_UP, BYTES_DOWN, CPU, CIPHERTEXTS, OPERATIONS, NOTE, DETECTION,
     Measure("bytes", "bytes in both directions", "bytes", 0.0, "cost"),
     Measure("cpu_seconds_of", "processor time of an operation", "seconds", 0.0, "cost",
             "operation"),

@@ -1,67 +1,173 @@
-"""A party's log of a federation attacked: what that very run told whoever kept it."""
+"""A party's log of a federation: what it sent and was told, and what attacks read in that."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedtrees.capture.attack import kind_of, said_of, scored
+from fedtrees.capture.attack import kind_of, scored, tried
 from fedtrees.capture.records import Capture, Record
 from fedtrees.core.attack import contenders
 from fedtrees.core.codec import encoded_size
-from fedtrees.core.errors import FedtreesError, UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
 from fedtrees.federation.agreed import Agreed, read
+from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, own_of
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.views import stated
 
 
-def report(file: str, who: str, truth: Sequence[str], id: str, run: int | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Read:
+    """A log as one party reads it, by default whoever kept it.
+
+    Raises `UsageError` if it is none, or `who` no party of it; `DataError` as `Capture`.
+    """
+
+    file: str
+    who: str = ""
+    run: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.capture.told.framework != FRAMEWORK:
+            raise UsageError(f"{self.file} is no log of a federation: `fedtrees attack` reads it")
+        object.__setattr__(self, "who", self.who or self.kept_by)
+        parties = [*self.federation.agreement.roles]
+        if self.who not in parties:
+            raise UsageError(
+                f"no party {self.who!r} in {self.file}{did_you_mean(self.who, parties)}"
+            )
+
+    @cached_property
+    def capture(self) -> Capture:
+        """The file."""
+        return Capture(self.file, self.run)
+
+    @cached_property
+    def federation(self) -> Agreed:
+        """What the parties had agreed on."""
+        return read(self.capture.told.told["federation"])
+
+    @property
+    def kept_by(self) -> str:
+        """The party whose log it is."""
+        return str(self.capture.told.told["party"])
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """What everybody sent in it."""
+        return list(self.capture)
+
+    @property
+    def model(self) -> object:
+        """The model that was released, None if none was."""
+        released = (r.message for r in self.records if PUBLIC in r.receivers)
+        return next((message.model() for message in released), None)  # type: ignore[attr-defined]
+
+    def to_and_from(self, who: str) -> list[Record]:
+        """Return what a party sent or could read."""
+        return [r for r in self.records if who in (r.sender, *r.receivers) or PUBLIC in r.receivers]
+
+    def view(self, who: str, held: Mapping[str, LocalData]) -> View:
+        """Return what attacks read as a party."""
+        made, roles = self.federation.made, dict(self.federation.agreement.roles)
+        if made.released:
+            roles[PUBLIC] = PUBLIC
+        seen = self.to_and_from(who)
+        return View(
+            principals=(who,),
+            roles=roles,
+            own=(held[who],) if who in held else (),
+            schema=self.federation.schema,
+            protocol=made.name,
+            parameters=made.parameters,
+            n_rows=int(self.capture.told.told["rows"]),
+            defense=self.federation.composed,
+            seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
+            stated=stated(made, self.federation.schema),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the log is of, and the kinds of messages that its reader read and sent."""
+        mine = self.to_and_from(self.who)
+        sent = [r for r in mine if r.sender == self.who and r.receivers != (self.who,)]
+        told = [r for r in mine if r.sender != self.who or r.receivers == (self.who,)]
+        elsewhere = f"{self.kept_by} kept this log: it has only what crossed there"
+        federation = self.federation
+        return {
+            "framework": f"fedtrees {self.capture.told.version}, {federation.protocol}, "
+            f"{federation.defense}",
+            "as": self.who,
+            "parties": [*federation.agreement.roles],
+            "sees": kinds(told, self.who),
+            "sent": kinds(sent, self.who),
+            "notes": [] if self.who == self.kept_by else [elsewhere],
+        }
+
+
+def kinds(records: Iterable[Record], who: str) -> list[dict[str, Any]]:
+    """Return the kinds of messages among records, how many of each and their size in bytes."""
+    count, size = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for record in records:
+        key = (*kind_of(record, who), record.why)
+        count[key] += 1
+        size[key] += encoded_size(record.message)
+    columns = ("message", "from", "to", "reveals", "why")
+    return [
+        dict(zip(columns, key, strict=True)) | {"count": n, "bytes": size[key]}
+        for key, n in count.items()
+    ]
+
+
+def explained(file: str) -> dict[str, Any]:
+    """Return what `fedtrees explain` says of a log: what left its party, and who can attack it.
+
+    Raises as `Read`.
+    """
+    log = Read(file)
+    facts, specs = log.facts(), [Spec(name) for name in contenders()]
+    roles = {**log.federation.agreement.roles, PUBLIC: PUBLIC}
+    told = [name for r in log.records if r.sender == log.who for name in r.receivers]
+    readers = {roles[name]: name for name in (*reversed(told), log.who)}  # one of each role
+    apply = {
+        who: [
+            spec.name
+            for spec, reason in zip(specs, attacks().reasons(specs, log.view(who, {})), strict=True)
+            if reason.ok
+        ]
+        for who in readers.values()
+    }
+    return facts | {"apply": apply}
+
+
+def report(
+    file: str, who: str, truth: Sequence[str], id: str, run: int | None, named: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return everything that `fedtrees attack` says of a federation's log, as plain values.
 
-    Raises `UsageError` if `who` is no party of it; `DataError` as `Capture` and `own_of`.
+    Raises as `Read`, and `DataError` as `own_of`.
     """
-    capture = Capture(file, run)
-    federation = read(capture.told.told["federation"])
-    kept_by = str(capture.told.told["party"])
-    who = who or kept_by
-    parties = [*federation.agreement.roles]
-    if who not in parties:
-        raise UsageError(f"no party {who!r} in {file}{did_you_mean(who, parties)}")
-    records = [r for r in capture if who in (r.sender, *r.receivers) or PUBLIC in r.receivers]
-    held = _truth(federation, truth, id)
-    view = _view(federation, who, records, int(capture.told.told["rows"]), held)
-    sees, size = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
-    for record in (r for r in records if r.sender != who or r.receivers == (who,)):
-        key = kind_of(record, who)
-        sees[key] += 1
-        size[key] += encoded_size(record.message)
-    columns = ("message", "from", "to", "reveals")
-    found = list(_attacks(view, held))
-    notes = [] if who == kept_by else [f"{kept_by} kept this log: it has only what crossed there"]
-    how = f"{federation.protocol}, {federation.defense}"
-    return {
-        "framework": f"fedtrees {capture.told.version}, {how}",
-        "as": who,
-        "parties": parties,
+    log = Read(file, who, run)
+    held = _truth(log.federation, truth, id)
+    view = log.view(log.who, held)
+    case = _case(view, held, log.model)
+    found = [*tried(view, lambda n, g: {} if case is None else scored(n, g, case), named)]
+    return log.facts() | {
         "promises": [],
-        "sees": [
-            dict(zip(columns, key, strict=True)) | {"count": n, "bytes": size[key]}
-            for key, n in sees.items()
-        ],
         "scored": bool(held),
         "readings": [],
         "attacks": found,
-        "notes": notes,
-        "verdict": verdict(federation, who, found, bool(held)),
+        "verdict": verdict(log.who, found, bool(held)),
     }
 
 
@@ -77,45 +183,7 @@ def _truth(federation: Agreed, files: Sequence[str], id: str) -> dict[str, Local
     return found
 
 
-def _view(
-    federation: Agreed, who: str, records: list[Record], rows: int, held: Mapping[str, LocalData]
-) -> View:
-    made, schema, roles = federation.made, federation.schema, dict(federation.agreement.roles)
-    if made.released:
-        roles[PUBLIC] = PUBLIC
-    return View(
-        principals=(who,),
-        roles=roles,
-        own=(held[who],) if who in held else (),
-        schema=schema,
-        protocol=made.name,
-        parameters=made.parameters,
-        n_rows=rows,
-        defense=federation.composed,
-        seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in records),
-        stated=stated(made, schema),
-    )
-
-
-def _attacks(view: View, held: Mapping[str, LocalData]) -> Iterator[dict[str, Any]]:
-    names = [str(name) for name in contenders()]
-    specs = [Spec(name) for name in names]
-    case = _case(view, held)
-    for name, reason in zip(names, attacks().reasons(specs, view), strict=True):
-        if not reason.ok:
-            continue
-        try:
-            guess = attacks().run(Spec(name), view).guess
-            assert guess is not None
-            scores = {} if case is None else scored(name, guess, case)
-        except FedtreesError as err:
-            yield {"attack": name, "said": f"failed: {err}"}
-            continue
-        yield {"attack": name, "said": said_of(guess), "scores": scores,
-               "certain": sum(claim.certain for claim in guess.claims)}  # fmt: skip
-
-
-def _case(view: View, held: Mapping[str, LocalData]) -> Case | None:
+def _case(view: View, held: Mapping[str, LocalData], model: object) -> Case | None:
     """Return what guesses are scored against; None where somebody's rows are not given."""
     holders = {name for name, role in view.roles.items() if role not in ("server", PUBLIC)}
     if not holders - {*view.principals} <= {*held}:
@@ -129,10 +197,12 @@ def _case(view: View, held: Mapping[str, LocalData]) -> Case | None:
         told[name] = LocalData(ids, own.columns, own.X, own.y)
         begin += len(own)
     threat = view.roles[view.principals[0]]
-    return Case(told, dict(view.roles), view.principals, view.schema, Streams(0), threat)
+    return Case(
+        told, dict(view.roles), view.principals, view.schema, Streams(0), threat, model=model
+    )
 
 
-def verdict(federation: Agreed, who: str, found: list[dict[str, Any]], truth: bool) -> list[str]:
+def verdict(who: str, found: list[dict[str, Any]], truth: bool) -> list[str]:
     """Say in a few lines what the run told a party."""
     ran = [a for a in found if "scores" in a]
     lines = [f"RAN       {len(ran)} attacks apply to what {who} was told in this run"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ T = TypeVar("T")
 #: ``send(party, blob, seconds)`` carries a frame to a party and returns its answer.
 Send = Callable[[str, bytes, float], bytes]
 _STOPPING = 5.0  # seconds that a party has to hear that a run stopped
+_TOGETHER = 0.5  # seconds within which parties that do not answer are named together
 
 
 class RemoteNetwork(LocalNetwork):
@@ -45,12 +46,23 @@ def at_once(names: list[str], say: Callable[[str], T]) -> dict[str, T]:
     try:
         found = {name: pool.submit(say, name) for name in names}
         wait(found.values(), return_when=FIRST_EXCEPTION)
-        for future in found.values():
-            if future.done() and (err := future.exception()) is not None:
-                raise err
+        if _failures(found.values()):
+            wait(found.values(), _TOGETHER)
+            raise _one(_failures(found.values()))
         return {name: future.result() for name, future in found.items()}
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _failures(futures: Iterable[Future[Any]]) -> list[BaseException]:
+    return [err for f in futures if f.done() and (err := f.exception()) is not None]
+
+
+def _one(failures: list[BaseException]) -> BaseException:
+    """Return the failure that is raised: of several parties, one that names them all."""
+    if len(failures) > 1 and all(isinstance(err, PartyError) for err in failures):
+        return PartyError("; ".join(map(str, failures)))
+    return next((err for err in failures if not isinstance(err, PartyError)), failures[0])
 
 
 def conduct(

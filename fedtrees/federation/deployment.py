@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ ADMIN = "owner@example.org"
 _SERVER_HOST = "localhost"
 _ALLOWED = "fedtrees.federation.flare"
 _RUNTIME = "nvflare.collab.runtime"  # what calls them
+_SILENT = 60.0  # seconds after which a server that says nothing is lost
 _RUNNING = ("SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING")
 
 
@@ -39,9 +40,36 @@ def allow_classes(kit: Path) -> None:
         listed = resources.setdefault("class_allow_list", [])
         listed += [path for path in (_ALLOWED, _RUNTIME) if path not in listed]
         resources["allow_log_streaming"] = False
+        _keep_inside(resources, kit)
         (local / "resources.json").write_text(json.dumps(resources, indent=1))
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, LookupError, AttributeError) as err:
         raise UsageError(f"{kit} is no startup kit of NVFlare ({err})") from err
+
+
+def _keep_inside(resources: dict[str, Any], kit: Path) -> None:
+    """Let a server keep its jobs, with logs and models, in its kit: by default they lie in /tmp."""
+    store = kit.resolve() / "store"
+    told = [component.get("args", {}) for component in resources.get("components", ())]
+    if "snapshot_persistor" in resources:
+        told.append(resources["snapshot_persistor"]["args"]["storage"]["args"])
+    for args in told:
+        for name in ("uri_root", "root_dir"):
+            if str(args.get(name, "")).startswith("/tmp/"):
+                store.mkdir(mode=0o700, exist_ok=True)
+                args[name] = str(store / Path(args[name]).name)
+
+
+def user_of(kit: Path) -> str:
+    """Return whose startup kit it is; raises `UsageError` if it is no user's."""
+    try:
+        return str(
+            json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]["username"]
+        )
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise UsageError(
+            f"{kit} is no startup kit of a user of NVFlare: give the folder that has startup/"
+            "fed_admin.json"
+        ) from err
 
 
 def job_of(federation: Agreed, folder: Path) -> Path:
@@ -139,21 +167,7 @@ def provision(federation: Agreed, folder: Path) -> Path:
     for kit in kits.iterdir():
         if (kit / "local" / "resources.json.default").is_file() and kit.name != ADMIN:
             allow_classes(kit)
-    _keep_inside(kits / _SERVER_HOST, folder / "store")
     return kits
-
-
-def _keep_inside(kit: Path, store: Path) -> None:
-    """Let the server keep its jobs in the deployment's folder."""
-    path = kit / "local" / "resources.json"
-    resources = json.loads(path.read_text())
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(
-        store / "snapshots"
-    )
-    for component in resources["components"]:
-        if component["id"] == "job_manager":
-            component["args"]["uri_root"] = str(store / "jobs")
-    path.write_text(json.dumps(resources, indent=1))
 
 
 def _environment() -> dict[str, str]:
@@ -167,7 +181,7 @@ def started(federation: Agreed, sites: Path, folder: Path) -> Iterator[Path]:
 
     `sites`: Has what the owner of each site said, ``SITE.toml``.
     """
-    kits = provision(federation, folder)
+    kits = provision(federation, folder.resolve())
     begun: list[subprocess.Popen[bytes]] = []
     try:
         begun.append(_start(kits / _SERVER_HOST, server=True))
@@ -223,13 +237,19 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
 class Deployment:
     """A running deployment, as the owner of a job sees it.
 
-    `kit`: The admin's startup kit.
+    Raises `UsageError` if `kit` is no user's startup kit, `ProtocolError` if it is not reached.
     """
 
-    def __init__(self, kit: Path, user: str = "") -> None:
+    def __init__(self, kit: Path) -> None:
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-        self._session: Any = new_secure_session(user or kit.name, str(kit), timeout=30.0)
+        user = user_of(kit)
+        try:
+            self._session: Any = new_secure_session(user, str(kit.resolve()), timeout=30.0)
+        except Exception as err:  # of the engine
+            raise ProtocolError(
+                f"the deployment of {kit} is not reached ({type(err).__name__}); is its server up?"
+            ) from err
 
     def wait_for(self, sites: list[str], seconds: float) -> None:
         """Wait until sites are there; raises `ProtocolError` that names one that is not."""
@@ -243,25 +263,39 @@ class Deployment:
                 raise ProtocolError(f"site {lacking[0]!r} is not there after {seconds:g} s")
             time.sleep(0.5)
 
-    def run(self, job: Path, out: Path, each: Callable[[], None]) -> str:
+    def run(self, job: Path, out: Path, each: Callable[[str], None]) -> str:
         """Run a job, and put what its server kept into a folder; return how it ended."""
         job_id = self._session.submit_job(str(job))
         try:
-            status = "SUBMITTED"
+            status, heard = "SUBMITTED", time.monotonic()
             while status in _RUNNING:
-                time.sleep(0.5)
-                status = str(self._session.get_job_status(job_id)).upper()
-                each()
+                time.sleep(1.0)
+                with suppress(Exception):  # of the engine, which is not heard then
+                    status = str(self._session.get_job_status(job_id)).upper()
+                    if status != "RUNNING" or any(self._job_says(job_id)):
+                        heard = time.monotonic()
+                if time.monotonic() - heard > _SILENT:
+                    with suppress(Exception):
+                        self._session.abort_job(job_id)
+                    return f"silent for {_SILENT:g} s"
+                each(status)
         except KeyboardInterrupt:
             self._session.abort_job(job_id)
             raise
-        with suppress(Exception):  # of a server that was killed there is none
+        try:
             found = Path(self._session.download_job_result(job_id, str(out)))
-            for kept in found.rglob("fedtrees"):
-                shutil.copytree(kept, out, dirs_exist_ok=True)
-                break
-            shutil.rmtree(found, ignore_errors=True)
+        except Exception as err:  # of a server that was killed there is none
+            return f"{status}, no result: {type(err).__name__}"
+        for kept in found.rglob("fedtrees"):
+            shutil.copytree(kept, out, dirs_exist_ok=True)
+            break
+        shutil.rmtree(found, ignore_errors=True)
         return status
+
+    def _job_says(self, job_id: str) -> Iterable[Any]:
+        """Return what the server's process of a job says of itself; nothing if it hangs."""
+        told: Mapping[str, Any] = self._session.show_stats(job_id, "server")
+        return told.values()
 
     def close(self) -> None:
         """Leave."""

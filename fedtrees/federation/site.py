@@ -27,6 +27,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.data.csv_file import TextTable
 from fedtrees.data.csv_table import class_target, coded, numeric
+from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
 from fedtrees.federation.agreed import Agreed, read
 from fedtrees.federation.log import Log, keep_model, run_folder
@@ -110,48 +111,60 @@ class Own:
 def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
     """Read a site's table as the federation declares it; raises `DataError`."""
     schema, vertical = federation.schema, federation.made.layout == "vertical"
+    columns = {f.name: f.categories for f in schema.features} | {schema.target: schema.classes}
+    plain = None if vertical else read_plain(settings.csv, settings.sep, columns, schema.target)
+    if plain is not None:
+        X, y = plain
+        labels = y.astype(np.int64) if schema.classes else y
+        held = LocalData(np.arange(len(X)), np.arange(X.shape[1]), X, labels)
+        names = secrets.token_hex(16)
+    else:
+        held, names = _whatever(settings, schema, vertical)
+    _check_ranges(settings.csv, held, schema)
+    check_own(party, held, schema)
+    federation.made.check_held(party, held, schema)
+    return Own(held, names.encode())
+
+
+def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[LocalData, str]:
+    """Read any table; of a vertical run rows are sorted by name, and the names returned."""
     table = read_table(settings.csv, settings.sep, (schema.target,))
+    there = [c for c, name in enumerate(schema.names) if name in table.names]
     if vertical and not settings.id:
         raise DataError(f"{settings.csv}: others hold columns of the same rows; give --id COLUMN")
-    names = table.column(settings.id) if vertical else list(map(str, range(len(table))))
-    if len({*names}) < len(names):
-        raise DataError(f"{settings.csv}: {settings.id!r} names a row twice")
-    order = np.array(
-        sorted(range(len(names)), key=names.__getitem__) if vertical else range(len(names))
-    )
-    order = order.astype(np.intp)
-    there = [c for c, name in enumerate(schema.names) if name in table.names]
     if not vertical and len(there) < len(schema.names):
         lacking = [name for name in schema.names if name not in table.names]
         raise DataError(f"{settings.csv} lacks the columns {', '.join(lacking[:8])}")
     X = np.empty((len(table), len(there)), dtype=np.float32)
     for k, c in enumerate(there):
-        X[:, k] = _column(table, schema, c)
+        feature = schema.features[c]
+        if feature.kind == "categorical":
+            X[:, k] = coded(table, feature.name, feature.categories)[0]
+        else:
+            X[:, k] = numeric(table, feature.name)
     y = _labels(table, schema) if schema.target in table.names else None
-    told = "\x1f".join(names[i] for i in order) if vertical else secrets.token_hex(16)
-    held = LocalData(
-        np.arange(len(table)), np.array(there), X[order], None if y is None else y[order]
-    )
-    check_own(party, held, schema)
-    federation.made.check_held(party, held, schema)
-    return Own(held, told.encode())
+    rows, columns = np.arange(len(table)), np.array(there)
+    if not vertical:
+        return LocalData(rows, columns, X, y), secrets.token_hex(16)
+    names = table.column(settings.id)
+    if len({*names}) < len(names):
+        raise DataError(f"{settings.csv}: {settings.id!r} names a row twice")
+    order = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.intp)
+    held = LocalData(rows, columns, X[order], None if y is None else y[order])
+    return held, "\x1f".join(names[i] for i in order)
 
 
-def _column(table: TextTable, schema: Schema, c: int) -> NDArray[np.float64]:
-    feature = schema.features[c]
-    if feature.kind == "categorical":
-        return coded(table, feature.name, feature.categories)[0]
-    values = numeric(table, feature.name)
-    if feature.declared_range is not None:
-        low, high = feature.declared_range
-        if (np.float32(low) > values.astype(np.float32)).any() or (
-            values.astype(np.float32) > np.float32(high)
-        ).any():
+def _check_ranges(path: str, held: LocalData, schema: Schema) -> None:
+    for k, c in enumerate(held.columns):
+        feature = schema.features[c]
+        if feature.kind == "categorical" or feature.declared_range is None:
+            continue
+        low, high = map(np.float32, feature.declared_range)
+        if (held.X[:, k] < low).any() or (held.X[:, k] > high).any():
             raise DataError(
-                f"{table.path}: column {feature.name!r} has values outside of [{low}, {high}], "
-                "the range that the federation declares"
+                f"{path}: column {feature.name!r} has values outside of [{low}, {high}], the range "
+                "that the federation declares"
             )
-    return values
 
 
 def _labels(table: TextTable, schema: Schema) -> NDArray[Any]:

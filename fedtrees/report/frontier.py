@@ -47,6 +47,7 @@ class Point:
     attacks: tuple[tuple[str, int], ...]
     seeds: tuple[SeedPoint, ...]
     coverage: Coverage = field(default_factory=Coverage)
+    population: Estimate = Estimate()  # what who knows other rows scores
     measured: str = ""  # by an audit, of the seed of which it showed most
     untouched: bool = False  # no attack applies
     unfit: bool = False  # the defense makes no sense with the protocol
@@ -219,6 +220,7 @@ def _point(
         attacks=tuple(sorted(Counter(worst["attack_spec"]).items(), key=lambda x: (-x[1], x[0]))),
         seeds=tuple(seeds),
         coverage=coverage(exposed, attacks),
+        population=estimate(worst["population"].dropna()),
         measured=claims.span([measured]) if measured else "",
         untouched=len(attacks) > 0 and bool((attacks["status"] == "skipped").all()),
         unfit=len(trained) > 0 and bool((trained["status"] == "skipped").all()),

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fedtrees.core.columns import APPLIES
-from fedtrees.core.counts import listed
+from fedtrees.core.counts import listed, many
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -24,6 +24,7 @@ from fedtrees.report.rows import UNDEFENDED, Setting
 from fedtrees.report.worst import troubles
 
 NOT_ASKED, NO_FIT = "not asked for", "does not fit"
+_FEW = 3  # names that are written out
 _ORDER = ("failed", "timeout", NOT_ASKED, "skipped", NO_FIT)
 
 
@@ -46,12 +47,18 @@ class Gap:
 
     def __str__(self) -> str:
         """Write it in a line: ``failed: joint (p; server; against none; seed 0): no room``."""
-        against = self.against and f"against {', '.join(self.against)}"
-        seeds = (
-            self.seeds and f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
-        )
-        place = "; ".join(filter(None, (self.setting.protocol, self.threat, against, seeds)))
+        seeds = list(map(str, self.seeds))
+        against = self.against and f"against {_few(self.against, 'defense')}"
+        shown = _few(seeds, "seed")
+        if 0 < len(seeds) <= _FEW:
+            shown = f"seed{'s' * (len(seeds) > 1)} {shown}"
+        place = "; ".join(filter(None, (self.setting.protocol, self.threat, against, shown)))
         return f"{self.status}: {listed(self.names)} ({place}): {self.why}"
+
+
+def _few(names: Sequence[str], what: str) -> str:
+    """Write names, or how many there are of more."""
+    return ", ".join(names) if len(names) <= _FEW else many(len(names), what)
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,8 @@ def _note(found: Found) -> str:
             f"{measure(u.fallen).head} is undefined in {u.lacking} of {many(u.seeds, 'seed')}: a "
             f"held-out set lacks one class. Prices are in {measure(u.metric).head}."
         )
+    elif u.few:
+        parts.append(u.few)
     return " ".join(parts)
 
 

@@ -1,7 +1,7 @@
 """A table for a paper: what every defense keeps and leaks, over datasets, threats and runs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from fedtrees.report.study import Study
 SUFFIXES = ("tex", "csv", "md")
 BELOW = "†"  # an attack that applies is missing: the leak is known only from below
 NO_ATTACK = "n/a"
-MEAN_RANK = "mean rank"
+MEAN_RANK, POPULATION = "mean rank", "population"
 _FEWEST, _MOST, _ALONE = 2, 4, 3  # decimals: at least, at most, and where there is no spread
 _SAME = 1e-9  # difference of two scores that are one
 _CELL = (
@@ -59,6 +59,7 @@ class Entry:
     below: bool = False
     untouched: bool = False  # no attack applies
     attack: str = ""
+    population: Estimate = Estimate()
 
 
 def entries_of(frontiers: Sequence[Frontier]) -> list[Entry]:
@@ -86,7 +87,7 @@ def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
     leak = Entry(
         row, setting.dataset, Shown(data.panel.threat, data.metric), point.score, point.blind,
         loss if untouched or point.advantage.known else math.nan, point.incomplete, untouched,
-        ", ".join(name for name, _ in point.attacks),
+        ", ".join(name for name, _ in point.attacks), point.population,
     )  # fmt: skip
     return utility, leak
 
@@ -154,7 +155,8 @@ class PaperTable:
                     "dataset": e.dataset, "partition": partition, "protocol": protocol,
                     "defense": defense, "threat": e.shown.threat, "metric": e.shown.metric,
                     "mean": e.value.mean, "low": e.value.low, "high": e.value.high,
-                    "seeds": e.value.n, "blind": e.blind.mean, "strongest_attack": e.attack,
+                    "seeds": e.value.n, "blind": e.blind.mean,
+                    "population": e.population.mean, "strongest_attack": e.attack,
                     "attack_missing": e.below,
                     "mean_rank": self.ranks.get(e.shown, {}).get(e.row, math.nan),
                 }
@@ -179,9 +181,9 @@ class PaperTable:
                             for row in self.rows]  # fmt: skip
                 held = [at for at in places if measured[at]]
                 lines = [[called[at], *(texts[at] for texts, _ in columns)] for at in held]
-                blind = [_span([told[at] for at in held if told[at]]) for _, told in columns]
                 if lines:
-                    blocks.append((self._title(dataset, group), [["blind", *blind], *lines]))
+                    above = [*self._lines(held, [told for _, told in columns])]
+                    blocks.append((self._title(dataset, group), [*above, *lines]))
         if self.ranks:
             ranks = [self.ranks.get(shown, {}) for shown in measures]
             for group, places in groups.items():
@@ -202,13 +204,30 @@ class PaperTable:
         own = measure(label).short if label == shown.metric else label
         return f"{own}, {self.names(shown.threat)}" if shown.threat else own
 
-    def _column(self, dataset: str, shown: Shown) -> tuple[list[str | Cell], list[str]]:
-        """Return the cells of a column, and its blind baselines; with as many decimals."""
+    @staticmethod
+    def _lines(
+        held: Sequence[int], columns: Sequence[Mapping[str, list[str]]]
+    ) -> Iterator[list[str]]:
+        """Yield the rows of what is scored without an attack: blind, and by who knows others."""
+        for name in ("blind", POPULATION):
+            spans = [_span([told[name][at] for at in held if told[name][at]]) for told in columns]
+            if name == "blind" or any(spans):
+                yield [name, *spans]
+
+    def _column(self, dataset: str, shown: Shown) -> tuple[list[str | Cell], dict[str, list[str]]]:
+        """Return the cells of a column, and its lines; with as many decimals."""
         found = [self._at.get((row, dataset, shown)) for row in self.rows]
         known = [e for e in found if e is not None]
         digits = decimals([e.value for e in known])
-        blind = [style.number(e.blind.mean, digits) if e and e.blind.known else "" for e in found]
-        return [_text(e, digits) for e in found], blind
+
+        def line(of: Sequence[Estimate | None]) -> list[str]:
+            return [style.number(x.mean, digits) if x and x.known else "" for x in of]
+
+        told = {
+            "blind": line([e and e.blind for e in found]),
+            POPULATION: line([e and e.population for e in found]),
+        }
+        return [_text(e, digits) for e in found], told
 
     @property
     def notes(self) -> list[str]:
@@ -221,6 +240,8 @@ class PaperTable:
             f"Mean of {counts} seed{several}{spread}. Leaks are of the strongest attack, by "
             "advantage; the row blind is what an adversary scores who sees nothing."
         ]
+        if any(e.population.known for e in self.entries):
+            found.append(f"{POPULATION}: who sees nothing and knows other rows of the population.")
         if self.ranks:
             found.append("Mean rank over datasets, 1 is best; leaks by advantage over blind.")
         if any(e.below for e in self.entries):

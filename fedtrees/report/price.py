@@ -7,7 +7,8 @@ from typing import Literal
 
 import pandas as pd
 
-from fedtrees.core.columns import UTILITY, measure
+from fedtrees.core.columns import RAREST, UTILITY, measure
+from fedtrees.core.counts import many
 from fedtrees.report.intervals import Estimate, mean_of, t_estimate
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.worst import by_seed
@@ -18,6 +19,7 @@ Settled = Literal["same", "equal", "ok", "worse", "one", "unsettled", "unknown"]
 TOLERANCE = 0.01
 #: A mean loss beyond which a recipe is taken only where nothing else helps.
 MOST_LOSS = 0.02
+FEW = 10  # held-out rows of a class on which a price says little
 MOST_SEEDS = 30  # beyond these it is said what so many would show
 _Z = 1.96
 #: How a model is scored, the first that every seed has; what needs both classes comes first.
@@ -29,13 +31,22 @@ class Utility:
     """By what a setting's models are compared.
 
     `fallen`: The score that would have come first and is undefined on `lacking` of `seeds` seeds
-    ("" where none is): a held-out set lacks one class.
+    ("" where none is): a held-out set lacks one class. `rarest`: The fewest held-out rows that a
+    class has; NaN: not known.
     """
 
     metric: str
     fallen: str = ""
     lacking: int = 0
     seeds: int = 0
+    rarest: float = math.nan
+
+    @property
+    def few(self) -> str:
+        """Of how few rows it is the score, in a sentence; "" where they are enough."""
+        if not self.rarest < FEW:
+            return ""
+        return f"Prices stand on {many(int(self.rarest), 'held-out row')} of the rarest class."
 
     @property
     def sign(self) -> float:
@@ -55,9 +66,10 @@ def utility_of(trains: pd.DataFrame) -> Utility:
     whole = [m for m in present if counts[m] == len(seeds)]
     chosen = next(iter(whole or sorted(present, key=lambda m: -counts[m])), ORDER[0])
     first = present[0] if present else chosen
+    rarest = float(ok[ok["metric"] == RAREST.key]["value"].min())
     if chosen == first:
-        return Utility(chosen, seeds=len(seeds))
-    return Utility(chosen, first, len(seeds) - counts[first], len(seeds))
+        return Utility(chosen, seeds=len(seeds), rarest=rarest)
+    return Utility(chosen, first, len(seeds) - counts[first], len(seeds), rarest)
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,8 @@ def _use(found: Found, most: int) -> Iterator[Line]:
     use = found.use
     if use is None:
         yield Line("USE", refused(found))
+        if text := remains(found, None, most):
+            yield Line("REMAINS", text)
         return
     key = "USE" if use.holds and use.price.tier == 0 else "MAYBE" if use.holds else "EASES"
     yield Line(key, command(use))
@@ -262,8 +264,13 @@ def price(p: Price) -> str:
     return f"{name} {said.change(p.change)}; {said.settled(p)}."
 
 
-def remains(found: Found, use: Candidate, most: int = _MOST_LEFT) -> str:
-    """Say what every adversary can still do under a recipe, so many things of each."""
+def remains(found: Found, use: Candidate | None, most: int = _MOST_LEFT) -> str:
+    """Say what every adversary can still do under a recipe, so many things of each.
+
+    Without a recipe: what all but the one that leads can do, undefended.
+    """
+    if use is None:
+        return _of_others(found, most)
     parts, quiet = [], []
     for adversary in found.tested:
         trial = use.at(adversary.threat)
@@ -282,6 +289,16 @@ def remains(found: Found, use: Candidate, most: int = _MOST_LEFT) -> str:
     return f"{text} Below the margin: {listed(quiet)}." if quiet else text
 
 
+def _of_others(found: Found, most: int) -> str:
+    parts = []
+    for adversary in (a for a in found.tested if a != found.leak.adversary):
+        cells = sorted(plain(adversary.open(found.base)), key=lambda c: gravity(c.metric))
+        if cells and most:
+            can = " and ".join(said.can(c) for c in cells[:most])
+            parts.append(f"{adversary.name} can {can}")
+    return said.capital("; ".join(parts)) + "." if parts else ""
+
+
 def _notes(found: Found) -> Iterator[Line]:
     u = found.utility
     if u.fallen:
@@ -291,6 +308,8 @@ def _notes(found: Found) -> Iterator[Line]:
             f"{fallen} is undefined in {u.lacking} of {many(u.seeds, 'seed')} (a held-out set "
             f"lacks one class); prices are in {used}.",
         )
+    elif u.few:
+        yield Line("NOTE", u.few)
     for what, why in (("No guarantee as spent", ("void", ActedOnNothing.kind)),
                       ("More was measured than spent", (REFUTED,))):  # fmt: skip
         void = [said.short(d.spec) for d in found.defenses if d.void in why]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from peeling_world import SERVER, Run, made_up, misleading, schema_of
+from present import here
 
+from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.specs import Spec
 from fedtrees.defenses.leaf_rounding import LeafRounding
-from fedtrees.defenses.masking import Masking
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.protocols.forests.forest_hist import ForestHist
 
@@ -64,8 +66,10 @@ def odd_run(seed):
     shares = [s for s in shares if len(s)]
     parts, who = [], SERVER
     if len(shares) > 2 and rng.random() < 0.5:
-        masked = Masking(mode="ideal", dropout=0.15 if rng.random() < 0.3 else 0.0)
-        parts.append(SecureSum() if rng.random() < 0.5 else masked)
+        dropout = 0.15 if rng.random() < 0.3 else 0.0
+        masks = rng.random() >= 0.5 and here("defense", ["masking"])
+        masked = Spec("masking", {"mode": "ideal", "dropout": dropout})
+        parts.append(register.make("defense", masked) if masks else SecureSum())
     if len(shares) > 3 and rng.random() < 0.3:  # a client colludes with the server
         who = ("server", "client-1")
     if rng.random() < 0.2:

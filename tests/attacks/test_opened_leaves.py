@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from federations import sample_federation
+from present import here
 from scipy import stats
 
 from fedtrees.attacks.evidence.clients.victims import victims_of
@@ -77,7 +78,7 @@ def test_a_server_that_adds_the_noise_reads_every_client_without_it(who):
             assert np.array_equal(told, true)
 
 
-@pytest.mark.parametrize("defense", ["secure-sum", "masking"])
+@pytest.mark.parametrize("defense", here("defense", ["secure-sum", "masking"]))
 def test_under_a_secure_sum_it_reads_all_clients_together(defense):
     done = run("epsilon=0.5", defense)
     view = seen(done, "server")

@@ -15,7 +15,6 @@ from fedtrees.attacks.evidence.readback.read import first_trees, values_seen
 from fedtrees.attacks.evidence.readback.sources import members
 from fedtrees.attacks.evidence.readback.values import counts_of_values
 from fedtrees.attacks.lattice.attack import Lattice
-from fedtrees.benchmarks.papers.counts_campaign import campaign
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts
@@ -164,24 +163,6 @@ def test_several_classes_are_read_tree_by_tree(score):
     assert Lattice().inapplicable(view) is None
     claims = Lattice().run(view, np.random.default_rng(0)).all(LeafCounts)
     assert [claim.tree for claim in claims] == [0, 1, 2]
-
-
-def test_random_runs_of_every_kind_have_no_wrong_bound():
-    """`python -m fedtrees.benchmarks.papers.counts_campaign` runs more of them."""
-    found = campaign(0, 16)
-    assert found["wrong"] == 0
-    assert found["certain"] > 1000
-    assert found["read"] >= 5
-
-
-def test_a_wrong_bound_is_seen(monkeypatch):
-    """The campaign fails where values are taken for present that are missing."""
-
-    def careless(tree, cuts, row, most, missing):
-        return possible(tree, cuts, row, most, np.zeros_like(missing))
-
-    monkeypatch.setattr("fedtrees.attacks.evidence.readback.read.possible", careless)
-    assert campaign(43, 1)["wrong"] > 0
 
 
 def test_contradicting_sums_leave_all_open(clinic):

@@ -49,7 +49,7 @@ def test_every_masked_sum_is_solved_for_within_its_error(tmp_path):
     assert len(size) > 150
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_trees_of_hundreds_of_leaves_are_solved_piece_by_piece(tmp_path, masked):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 5)).astype(np.float32)

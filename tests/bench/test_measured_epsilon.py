@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from present import here
 
 from fedtrees.bench.conformance import sample_training
 from fedtrees.bench.evaluate import make_defense
@@ -88,7 +89,7 @@ def test_a_slope_is_the_gradient_times_the_update():
     assert np.allclose(network_canaries._slopes(layers, weights, update, X, y), told, atol=1e-4)
 
 
-@pytest.mark.parametrize("defense", ["secure-sum", "masking", "paillier"])
+@pytest.mark.parametrize("defense", here("defense", ["secure-sum", "masking", "paillier"]))
 def test_sums_are_audited_without_their_cryptography(defense):
     noisy = "dp-forest[epsilon=10,depth=8,noise=distributed]"
     assert 2 < found(noisy, defense).epsilon <= 10

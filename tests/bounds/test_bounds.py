@@ -6,6 +6,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
+from present import here
 
 from fedtrees.bench.conformance import _sums_alone
 from fedtrees.bounds.attacked import attacked
@@ -74,9 +75,10 @@ def test_a_sketch_undoes_the_sum():
     assert splits(found, pooled(FEW))[1] > 0
 
 
-def test_masks_tell_what_an_ideal_sum_tells(summed):
+@pytest.mark.parametrize("masks", here("defense", ["masking"]))
+def test_masks_tell_what_an_ideal_sum_tells(masks, summed):
     some = range(8)  # among them the same two rows either way round
-    (masked,) = views(made("masking[mode=ideal]+public-cuts"), ["server"], some)
+    (masked,) = views(made(f"{masks}[mode=ideal]+public-cuts"), ["server"], some)
     same = replace(summed, of=np.unique(summed.of[some], return_inverse=True)[1])
     assert equal_views(masked, same)
     (bare,) = views(made("public-cuts"), ["server"], some)

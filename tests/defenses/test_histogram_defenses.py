@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from federations import sample_federation
+from present import here
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
@@ -197,7 +198,7 @@ def test_sums_are_exact_where_no_part_touches_them():
     assert not Composition((Handmade(),)).sums_exactly
 
 
-@pytest.mark.parametrize("seals", ["secure-sum", "masking"])
+@pytest.mark.parametrize("seals", here("defense", ["secure-sum", "masking"]))
 def test_a_view_holds_what_its_principals_sent_open_and_nothing_of_others(seals, tmp_path):
     params = {"mode": "ideal"} if seals == "masking" else {}
     rounding = make("hist-rounding", step=0.1)

@@ -14,7 +14,6 @@ from fedtrees.core.defense import Context, Defense, Stage
 from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import PureDP
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.streams import Streams
@@ -149,15 +148,6 @@ def test_a_protocol_with_noise_of_its_own_refuses_what_acts_before_it(noise):
     assert "changes labels before 'dp-gbdt'" in str(fit(protocol, [Relabelling()]))
     for kept in (Said(), made("dp-quantile-cuts"), made("leaf-rounding"), made("secure-sum")):
         assert fit(protocol, [kept]).ok
-    opened = fit(protocol, [made("paillier")])
-    assert str(opened) == (
-        str(FITS)
-        if noise == "distributed"
-        else "'paillier' opens sums of LeafSums for a client before "
-        "'dp-gbdt' adds noise to them; use 'masking' or 'secure-sum', or noise=distributed"
-    )
-    own_sums = type("OwnSums", (type(made("masking")),), {"nonexpansive": (), "name": "own-sums"})()
-    assert fit(protocol, [own_sums]).ok == (noise == "distributed")
     exact = register.make("protocol", Spec("dp-gbdt", {"epsilon": np.inf}))
     assert fit(exact, [Halving()]).ok  # it claims nothing
 

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from neighbours import moved, with_other_label, without_last_row
+from present import here
 
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.measured import largest_node
@@ -15,7 +16,6 @@ from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
-from fedtrees.defenses import masking
 from fedtrees.sealing.errors import MissingPartyError, TooFewPartiesError
 
 # What is written is drawn: of every list one value.
@@ -166,10 +166,12 @@ def test_an_order_that_is_refused_would_have_contradicted_its_claim(monkeypatch,
     assert [*one_moved(f"{second}+{first}", n).contradicts()] == []
 
 
-def test_a_missing_share_would_have_contradicted_its_claim(monkeypatch):
-    monkeypatch.setattr(masking, "_check_noise", lambda *_: None)
-    monkeypatch.setattr(masking, "_misses", lambda dropout, name, reply, wire: name == "client-2")
-    text = "masking[mode=ideal,threshold=2,exposing=true]+dp-grid-cuts[epsilon=1,cells=4,rounds=1]"
+@pytest.mark.parametrize("masks", here("defense", ["masking"]))
+def test_a_missing_share_would_have_contradicted_its_claim(masks, monkeypatch):
+    where = f"fedtrees.defenses.{masks}"
+    monkeypatch.setattr(f"{where}._check_noise", lambda *_: None)
+    monkeypatch.setattr(f"{where}._misses", lambda dropout, name, *_: name == "client-2")
+    text = f"{masks}[mode=ideal,threshold=2,exposing=true]+dp-grid-cuts[epsilon=1,cells=4,rounds=1]"
     found = one_moved(text)
     assert found.cuts > 1.3
     assert len([*found.contradicts()]) == 1

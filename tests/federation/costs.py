@@ -1,6 +1,14 @@
-"""`python tests/federation/costs.py`: what hosts at the end of lines cost, and what crosses."""
+"""`python tests/federation/costs.py`: what hosts at the end of lines cost, and what crosses.
 
+`--memory`: what a site takes to read its table of 1,000,000 x 28 and to take part, instead.
+"""
+
+import argparse
+import resource
+import tempfile
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +20,8 @@ from fedtrees.core.network import LocalNetwork
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.federation.agreed import Agreed
+from fedtrees.federation.site import Settings, own_of
 from fedtrees.protocols import base
 
 MASKED = make_defense(parse_composed(["masking"])[0])
@@ -50,7 +60,43 @@ def measured(rows, columns, parties, trees, network=LocalNetwork):
     return f"{took:.2f} s, {done.transcript.rounds} rounds, {codec:,} bytes, {OverBytes.wire:,}"
 
 
+def memory(rows, columns=28):
+    """Return MiB of a table as float32, and what a site takes more at most: reading, training."""
+    rng = np.random.default_rng(0)
+    schema = Schema(tuple(Feature(f"c{i}", low=-10, high=10) for i in range(columns)), "y")
+    parties = {"client-0": "site-0", "client-1": "site-1"}
+    agreed = Agreed(name="big", protocol="fedtree-hist[trees=2]", schema=schema, parties=parties,
+                    installation="", defense="masking")  # fmt: skip
+
+    def taken():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    def trained(first, second):
+        held = {"client-0": first, "client-1": replace(second, ids=second.ids + rows)}
+        base.train(agreed.made, held, schema, defense=MASKED, seed=0)
+
+    with tempfile.TemporaryDirectory() as made:
+        block = [",".join(map(repr, x)) + f",{int(x[0] > 0)}\n" for x in
+                 rng.normal(size=(10_000, columns)).astype(np.float32).tolist()]  # fmt: skip
+        read = []
+        for name, lines in (("small", block[:1000]), ("big", block)):
+            path = Path(made) / f"{name}.csv"
+            with path.open("w") as file:
+                file.write(",".join([*schema.names, "y"]) + "\n")
+                for _ in range(rows // len(block) if name == "big" else 1):
+                    file.writelines(lines)
+            begin = taken()
+            read.append(own_of(Settings(str(path), ""), agreed, "client-0").held)
+            reading = taken() - begin
+            trained(read[-1], read[0])
+    return f"{rows * columns * 4 / 2**20:.0f} MiB: {reading:.0f}, {taken() - begin:.0f} MiB"
+
+
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--memory", type=int, nargs="?", const=1_000_000, metavar="ROWS")
+    if rows := parser.parse_args().memory:
+        raise SystemExit(print(memory(rows)))
     measured(3000, 28, 3, 1)
     for network in (LocalNetwork, OverBytes) * 2:
         print(network.__name__, measured(100_000, 28, 3, 10, network))

@@ -1,7 +1,7 @@
 """`python tests/federation/kills.py --kills 40`: sites and servers are killed or stopped at work.
 
 Each run of a federation loses one process at a random moment: it must stop, name who is lost within
-its deadline (of a server: end), and leave no model anywhere. Takes about a minute a kill.
+its deadline (of a server: say so), and leave no model anywhere. Takes about a minute a kill.
 """
 
 import argparse
@@ -18,9 +18,10 @@ from fedtrees.federation.deployment import Deployment, job_of, started
 from fedtrees.federation.site import Settings
 from fedtrees.federation.trial import make_trial
 
-DEADLINE = 8.0
-# Until NVFlare tells of a lost call, and until its jobs have ended.
-SLACK = 30.0
+DEADLINE = 20.0  # a busy machine's sites do not answer within less
+# Until NVFlare tells of a lost call, and until its jobs have ended; of a server, until it is found
+# to be silent.
+SLACK = {"site": 30.0, "server": 100.0}
 
 
 def working(kit):
@@ -42,7 +43,7 @@ class Losing:
         self.server, self.kit, self.signum, self.after = server, kit, signum, after
         self.begun = self.at = self.pid = 0
 
-    def __call__(self):
+    def __call__(self, status):
         if not self.begun:
             told = (p.read_text() for p in self.server.glob("*/fedtrees/progress.txt"))
             self.begun = time.monotonic() if any("parties agree" in text for text in told) else 0
@@ -64,8 +65,6 @@ def one(rng, folder, admin, deployment, n):
         replace(given).save(kits / site / "local" / "site.toml")
     who = rng.choice([*made.parties.values(), "localhost"])
     signum = rng.choice([signal.SIGKILL, signal.SIGSTOP])
-    if who == "localhost":
-        signum = signal.SIGKILL  # who stops the server's job stops its deadlines with it
     losing = Losing(kits / "localhost", kits / who, signum, rng.uniform(0, 20))
     out = folder / f"run-{n}"
     out.mkdir()
@@ -87,7 +86,7 @@ def one(rng, folder, admin, deployment, n):
         wrong.append(f"it says {told!r}")
     if models:
         wrong.append(f"{len(models)} models are left")
-    if took > DEADLINE + SLACK:
+    if took > DEADLINE + SLACK["server" if who == "localhost" else "site"]:
         wrong.append(f"it took {took:.0f} s")
     return wrong
 

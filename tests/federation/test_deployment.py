@@ -5,6 +5,8 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,7 +75,7 @@ class Killing:
     def __init__(self, server, kit, signum):
         self.server, self.kit, self.signum, self.at = server, kit, signum, 0.0
 
-    def __call__(self):
+    def __call__(self, status):
         begun = any(
             p.read_text().count("round") for p in self.server.glob("*/fedtrees/progress.txt")
         )
@@ -90,21 +92,53 @@ class Killing:
                 os.kill(int(pid), self.signum)
 
 
-def test_a_deployment(tmp_path):
-    """One deployment for all of it, for it takes long to start."""
+def ran(deployment, folder, made, name, each=lambda status: None):
+    """Run a federation; return the folder of what its server kept, and its last word."""
+    out = folder / name
+    (folder / f"job-{name}").mkdir()
+    out.mkdir()
+    deployment.run(job_of(made, folder / f"job-{name}"), out, each)
+    return out, (out / "progress.txt").read_text().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_secureboost_under_2048_bits_on_two_tables(tmp_path):
+    """Prints seconds; `-s` shows them."""
+    of = "secureboost[trees=1,max_depth=2,max_bin=4,crypto=real,key_bits=2048]"
+    given = {"protocol": of, "defense": "none", "parties": 2, "noise_from": "seed"}
+    tables = {"cancer": "breast-cancer[rows=90]", "wine": "wine[rows=90]"}
+    made = {
+        name: make_trial(tmp_path / name, **given, data=data, round_timeout=600.0)
+        for name, data in tables.items()
+    }
+    first = made["cancer"]
+    (tmp_path / "nvflare").mkdir()
+    with started(first, tmp_path / "cancer" / "sites", tmp_path / "nvflare") as admin:
+        deployment = Deployment(admin)
+        deployment.wait_for([*first.parties.values()], 300)
+        for name, federation in made.items():
+            allow(tmp_path / name, admin.parent, federation)
+            _, last = ran(deployment, tmp_path, federation, f"{name}-run")
+            assert last == "done"
+            folder = tmp_path / name / "logs" / "site-1" / name
+            begun = time.process_time()
+            equal_to_simulation(tmp_path / name, federation, folder / LOG)
+            told = json.loads((folder / "status.json").read_text())
+            print(name, told, f"simulated: {time.process_time() - begun:.1f} CPU s")
+        deployment.close()
+
+
+def test_a_deployment(tmp_path, monkeypatch):
+    """One deployment for all of it, for it takes long to start; its folder as it is typed."""
+    monkeypatch.chdir(tmp_path)
     federation = make_trial(tmp_path / "trial", **HORIZONTAL)
     (tmp_path / "nvflare").mkdir()
-    with started(federation, tmp_path / "trial" / "sites", tmp_path / "nvflare") as admin:
+    with started(federation, tmp_path / "trial" / "sites", Path("nvflare")) as admin:
         kits, server = admin.parent, admin.parent / "localhost"
         deployment = Deployment(admin)
         deployment.wait_for([*federation.parties.values()], 120)
 
-        def run(made, name, each=lambda: None):
-            out = tmp_path / name
-            (tmp_path / f"job-{name}").mkdir()
-            out.mkdir()
-            deployment.run(job_of(made, tmp_path / f"job-{name}"), out, each)
-            return out, (out / "progress.txt").read_text().splitlines()[-1]
+        run = partial(ran, deployment, tmp_path)
 
         # horizontal, real masks
         out, last = run(federation, "masked")

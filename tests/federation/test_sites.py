@@ -1,16 +1,19 @@
 """A federation of sites, in one process: the simulation's crossings, and what stops it."""
 
 import json
+import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from federations import crossings, sample_federation
+from present import CRYPTO
 
 from fedtrees.bench.cells import code_digest
 from fedtrees.bench.conformance import sample_local_data
-from fedtrees.capture.records import Capture
+from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.cli.main import main
-from fedtrees.core.codec import encode
+from fedtrees.core.codec import encode, encoded_size
 from fedtrees.core.errors import PartyError, UsageError
 from fedtrees.core.line import framed, unframed
 from fedtrees.core.local_data import over_clients
@@ -21,7 +24,10 @@ from fedtrees.federation.log import LOG, STATUS
 from fedtrees.federation.site import Refused, Settings, Site
 from fedtrees.protocols.base import train
 
-pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak"),
+    pytest.mark.skipif(not CRYPTO, reason="between sites nobody is an ideal functionality"),
+]
 
 RUNS = (
     ("fedtree-hist[trees=2,max_depth=2]", "masking"),
@@ -127,6 +133,45 @@ def test_between_sites_it_is_the_simulation(protocol, defense, tmp_path, monkeyp
     assert len({path.read_bytes() for path in models}) <= 1
 
 
+def told_by(capsys, *command):
+    """Run a command and return what it says."""
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, command), "--format", "json"])
+    assert ended.value.code in (0, None), capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_sites_log_says_what_it_sent_and_attacks_read_it(tmp_path, capsys):
+    said = partial(told_by, capsys)
+    federation = agreed(*RUNS[0])
+    own = Sites(federation, tmp_path).run() / LOG
+    log = tmp_path / "site-1" / "small" / LOG
+    told = said("explain", log)
+    assert told["as"] == "client-1"
+    left = [
+        r.message for r in Capture(log) if r.sender == "client-1" and r.receivers == ("server",)
+    ]
+    assert sum(row["count"] for row in told["sent"]) == len(left)
+    assert sum(row["bytes"] for row in told["sent"]) == sum(map(encoded_size, left))
+    assert {row["to"] for row in told["sent"]} == {"server"}
+    assert all(row["why"] for row in told["sent"])
+    apply = said("explain", own)["apply"]
+    assert {*apply} == {"server", "client-0", "public"}
+    assert "histogram-peeling" in apply["server"]
+    Writer(tmp_path / "other.capture", Run("xgboost", "3.2", "", "", {})).close()
+    for other in ("other.capture", "client-0.csv"):
+        with pytest.raises(SystemExit) as ended:
+            main(["explain", str(tmp_path / other)])
+        assert ended.value.code in (2, 5), other
+    capsys.readouterr()
+    tables = [f"--truth={path}" for path in sorted(tmp_path.glob("client-*.csv"))]
+    told = said("attack", own, "-a", "histogram-peeling,forest-boxes", *tables)
+    assert {row["attack"]: "scores" in row for row in told["attacks"]} == {
+        "histogram-peeling": True, "forest-boxes": False
+    }  # fmt: skip
+    assert told["verdict"][-1].startswith("LEAK")
+
+
 def test_the_file_says_all_of_it_and_any_change_is_another_hash(tmp_path):
     federation = agreed("fedtree-hist", "masking")
     (tmp_path / "fed.toml").write_text(written(federation))
@@ -224,13 +269,20 @@ def test_a_party_that_is_lost_stops_the_run_in_any_round(tmp_path):
         stopped(sites, "'client-1'", send=send)
 
 
-def test_the_commands_make_a_trial_tell_its_hash_and_note_what_a_site_allows(tmp_path, capsys):
-    def said(*command):
-        with pytest.raises(SystemExit) as ended:
-            main([*map(str, command), "--format", "json"])
-        assert ended.value.code in (0, None), capsys.readouterr().err
-        return json.loads(capsys.readouterr().out)
+def test_all_who_are_lost_together_are_named(tmp_path):
+    sites = Sites(agreed(*RUNS[0]), tmp_path)
 
+    def send(party, blob, seconds):
+        if party != "client-0" and unframed(blob)[0].get("does") == "begin":
+            time.sleep(0.05 * (party == "client-1"))
+            raise PartyError(f"{party!r} does not answer")
+        return sites.send(party, blob, seconds)
+
+    stopped(sites, "'client-1' does not answer; 'client-2' does not answer", send=send)
+
+
+def test_the_commands_make_a_trial_tell_its_hash_and_note_what_a_site_allows(tmp_path, capsys):
+    said = partial(told_by, capsys)
     trial = tmp_path / "trial"
     made = said("new", "federation", "trial", "-o", trial)
     told = said("federate", trial / "federation.toml", "--dry-run")

@@ -5,7 +5,7 @@ import pytest
 
 from fedtrees.core.errors import Problem, Problems
 
-COUNT = 200  # of each; thousands are for the command
+COUNT = 120  # of each; thousands are for the command
 
 
 @pytest.mark.parametrize("kind", fuzzing.KINDS)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from present import here
 from scipy import stats
 
 from fedtrees.bench.evaluate import make_defense
@@ -45,7 +46,10 @@ def exact():
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 @pytest.mark.parametrize(
-    "defense", ["none", "secure-sum", "masking", "masking[mode=ideal]", "paillier[mode=ideal]"]
+    "defense",
+    here(
+        "defense", ["none", "secure-sum", "masking", "masking[mode=ideal]", "paillier[mode=ideal]"]
+    ),
 )
 def test_infinite_epsilon_is_the_exact_forest(exact, noise, defense):
     training, _ = grown(f"epsilon=inf,noise={noise}", defense, clients=2)

@@ -10,6 +10,7 @@ from federations import sample_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from present import here
 from scipy import stats
 
 from fedtrees.bench.evaluate import make_defense
@@ -76,7 +77,9 @@ def test_infinite_epsilon_is_boosting_without_noise(exact):
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
-@pytest.mark.parametrize("defense", ["none", "secure-sum", "masking", "paillier[mode=ideal]"])
+@pytest.mark.parametrize(
+    "defense", here("defense", ["none", "secure-sum", "masking", "paillier[mode=ideal]"])
+)
 def test_whoever_sums_it_is_the_same_forest(exact, noise, defense):
     training, _ = grown(f"epsilon=inf,noise={noise}", defense, clients=2)
     assert encode(as_message(training.model)) == encode(as_message(exact))

@@ -3,9 +3,11 @@
 import importlib.util
 from dataclasses import fields, replace
 
+import present
 import pytest
 from digests import DEFENSES
 from federations import crossings, network_of, sample_federation
+from present import here
 
 from fedtrees.bench.conformance import sample_local_data
 from fedtrees.bench.evaluate import make_defense
@@ -26,11 +28,11 @@ from fedtrees.protocols.fit import fit
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
 
 PROTOCOLS = [n for n in register.names("protocol") if not register.get("protocol", n).missing()]
-REAL = (
+REAL = here("defense", (
     "masking[mode=real]", "dp-grid-cuts[epsilon=2]+masking[mode=real]",
     "laplace-hist[epsilon=4]+paillier[bits=1024,mode=real]", "dp-sgd[epsilon=4]",
     "gradient-noise[scale=0.1]", "gradient-rounding[step=0.01]", "top-k[share=0.5]",
-)  # fmt: skip
+))  # fmt: skip
 #: Encrypted where its own parties hold keys.
 CRYPTO = {
     "secureboost": {"crypto": "real", "key_bits": 1024},
@@ -140,7 +142,7 @@ def test_what_leaves_a_host_is_what_the_transcript_says(name, monkeypatch):
     assert tried >= 2
 
 
-@pytest.mark.parametrize("name", CRYPTO)
+@pytest.mark.parametrize("name", CRYPTO if present.CRYPTO else ())
 def test_ciphertexts_of_parties_leave_as_they_are_recorded(name, monkeypatch):
     protocol = small(name, **CRYPTO[name])
     done, _ = trained(protocol, Composition(), OverBytes, monkeypatch)

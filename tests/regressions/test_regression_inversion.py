@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from present import CRYPTO
 from regression_runs import by_columns, by_rows, inverted, seen, table, trained
 
 from fedtrees.attacks.regression.modular import rank, solved
@@ -183,7 +184,9 @@ def test_all_printed_known_data_rates_follow_from_the_formulas():
     assert gmpy2.get_context().precision == 53  # nobody left another one behind
 
 
-@pytest.mark.parametrize("more", ["", ",arbiter=real,key_bits=1024,bits=30", ",degree=3,bits=40"])
+@pytest.mark.parametrize(
+    "more", ["", ",degree=3,bits=40", *[",arbiter=real,key_bits=1024,bits=30"] * CRYPTO]
+)
 def test_an_arbiter_and_anybody_open_everything(more):
     rows, schema = table(12, 7, 6)
     held = by_columns(rows, 3)

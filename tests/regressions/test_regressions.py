@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from present import CRYPTO
 from regression_runs import by_columns, by_rows, table, trained
 
 from fedtrees.core.codec import encode
@@ -44,7 +45,7 @@ def test_over_rows_of_equal_clients_it_is_the_same():
     assert np.allclose(run.predict(rows.X), 1 / (1 + np.exp(-z)), atol=1e-8)
 
 
-@pytest.mark.parametrize("degree", [1, 3])
+@pytest.mark.parametrize("degree", [1, 3] * CRYPTO)
 def test_under_paillier_all_that_crosses_is_the_same_to_the_bit(degree):
     rows, schema = table(6, 5)
     held = by_columns(rows, 3)

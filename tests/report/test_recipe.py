@@ -1,6 +1,7 @@
 """What is recommended: tested everywhere, nothing past blind, the least cost; else a reason."""
 
 import pytest
+from present import CRYPTO
 from synthetic_run import Table
 
 from fedtrees.report.findings import trials_of
@@ -181,7 +182,7 @@ def test_where_none_holds_the_one_that_leaves_least_is_named(table):
             "laplace-hist[epsilon=1,calibrated=true]+hist-rounding[step=100]",
             "write laplace-hist+hist-rounding",
         ),
-        ("dp-gbdt", "paillier", "masking", "use 'masking' or 'secure-sum'"),
+        *[("dp-gbdt", "paillier", "masking", "use 'masking' or 'secure-sum'")] * CRYPTO,
     ],
 )
 def test_an_order_that_is_refused_is_a_skip_and_never_recommended(

@@ -237,7 +237,9 @@ def likely_counts(found: Counted, tree: Tree, sums: SumBounds, row: Row) -> Long
     row : Row
     """
     unit = np.array([row.g0 / row.one, 1.0, row.h / row.one, float(row.one)])
-    scaled = sums.error / row.one, sums.variance / row.one**2, sums.step / row.one
+    whole = np.ascontiguousarray  # so that kernels are compiled once
+    error, variance = whole(sums.error / row.one), whole(sums.variance / row.one**2)
+    scaled = error, variance, sums.step / row.one
     family, ranges = _family(tree, sums), (found.lo, found.hi, found.start)
     cells = np.zeros((*found.lo.shape[:2], 4))
     mean, spread = np.zeros((len(tree), 2)), np.ones((len(tree), 2))

@@ -57,7 +57,7 @@ class VerticalProtocol(Protocol):
     layout: ClassVar[str] = "vertical"
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
-    adversaries: ClassVar[tuple[str, ...]] = (PASSIVE,)
+    adversaries: ClassVar[tuple[str, ...]] = (PASSIVE, ACTIVE)
     usual_parties: ClassVar[int] = 2
     alone: ClassVar[str] = ACTIVE_ONLY
     called: ClassVar[Mapping[str, tuple[str, str]]] = {

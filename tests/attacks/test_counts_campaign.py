@@ -1,0 +1,24 @@
+"""The campaign of counts read back: of random runs of every kind none is wrong."""
+
+import numpy as np
+
+from fedtrees.attacks.evidence.readback.forms import possible
+from fedtrees.benchmarks.papers.counts_campaign import campaign
+
+
+def test_random_runs_of_every_kind_have_no_wrong_bound():
+    """`python -m fedtrees.benchmarks.papers.counts_campaign` runs more of them."""
+    found = campaign(0, 16)
+    assert found["wrong"] == 0
+    assert found["certain"] > 1000
+    assert found["read"] >= 5
+
+
+def test_a_wrong_bound_is_seen(monkeypatch):
+    """The campaign fails where values are taken for present that are missing."""
+
+    def careless(tree, cuts, row, most, missing):
+        return possible(tree, cuts, row, most, np.zeros_like(missing))
+
+    monkeypatch.setattr("fedtrees.attacks.evidence.readback.read.possible", careless)
+    assert campaign(43, 1)["wrong"] > 0

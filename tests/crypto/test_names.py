@@ -1,0 +1,30 @@
+"""Names and refusals of what sums under keys."""
+
+import pytest
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.reasons import FITS
+from fedtrees.core.registry import register
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.crypto.coins import Coins
+from fedtrees.crypto.randomness import Randomness
+from fedtrees.protocols.fit import fit
+
+
+def test_a_class_has_its_old_name():
+    assert Coins == Randomness
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+def test_who_opens_a_sum_before_its_noise_is_refused(noise):
+    protocol = register.make("protocol", parse_grid(f"dp-gbdt[noise={noise}]")[0])
+    opened = fit(protocol, make_defense(parse_composed(["paillier"])[0]).parts)
+    assert str(opened) == (
+        str(FITS)
+        if noise == "distributed"
+        else "'paillier' opens sums of LeafSums for a client before "
+        "'dp-gbdt' adds noise to them; use 'masking' or 'secure-sum', or noise=distributed"
+    )
+    (masking,) = make_defense(parse_composed(["masking"])[0]).parts
+    own_sums = type("OwnSums", (type(masking),), {"nonexpansive": (), "name": "own-sums"})()
+    assert fit(protocol, [own_sums]).ok == (noise == "distributed")
