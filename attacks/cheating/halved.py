@@ -47,7 +47,7 @@ class HalvedRows(Attack):
         start = next(m for _, m in view.messages(BaseScore))
         alone: dict[Row, int] = {}
         for sums in _nodes(view):
-            row, count = _alike(class_counts(sums, start), cuts.offsets)
+            row, count = _alike(class_counts(sums, start), cuts.offsets, view.schema.complete)
             if count:
                 alone[row] = max(alone.get(row, 0), count)
         rows = np.array([row for row, n in alone.items() for _ in range(n)], dtype=np.int64)
@@ -69,11 +69,18 @@ def _nodes(view: View) -> Iterator[NDArray[np.int64]]:
     yield from known.values()
 
 
-def _alike(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> tuple[Row, int]:
-    """Return the one content of a node and how many rows have it; 0: there are several."""
+def _alike(
+    counts: NDArray[np.int64], offsets: NDArray[np.int32], complete: NDArray[np.bool_]
+) -> tuple[Row, int]:
+    """Return the one content of a node and how many rows have it; 0: several, or not all is told.
+
+    `complete`: bool array, shape (d,). Columns in which no row lacks a value.
+    """
     columns = np.split(counts, offsets[1:-1])
     count = max(int(column.sum()) for column in columns)
     if count < 1 or (counts < 0).any():
+        return (), 0
+    if any(c.sum() < count for c, whole in zip(columns, complete, strict=True) if whole):
         return (), 0
     row = []
     for column in columns:

@@ -99,7 +99,7 @@ def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
 
 
 def test_splits_that_halve_read_every_row_where_the_parameters_leave_the_depth():
-    for depth, most in ((10, 1.0), (3, 0.2)):
+    for depth, most in ((14, 1.0), (3, 0.2)):
         protocol = FedTreeHist(trees=2, max_depth=depth, max_bin=16)
         view, run, case = cheated("halving", SecureSum(), protocol)
         metric = ReturnedRowsMetric()

@@ -14,6 +14,10 @@ from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.partition import ROOT
 
+#: Within what factor (its log) of the size that is wanted sides are equally good: without such
+#: room few columns are split, and the same rows are alone in every tree.
+NEAR = 0.5
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -50,7 +54,8 @@ class Halving(Behaviour, DecidingServer):
         level = [self.node(0, asked.sums[0], int(np.rint(asked.totals[0, 1] / self.brings)))]
         rng, count = self.streams.rng("halving", tree), 1
         for depth in range(self.params.max_depth - 1):
-            below = 2 ** (self.params.max_depth - 2 - depth)
+            peels = depth >= tree % 3  # trees that halve first leave other rows alone
+            below = 2.0 ** (self.params.max_depth - 2 - depth) if peels else np.inf
             found = [(node, *cut) for node in level if (cut := self.cut(node, below, rng))]
             if not found or 0 < self.params.max_leaves <= count // 2 + len(found):
                 break
@@ -73,7 +78,9 @@ class Halving(Behaviour, DecidingServer):
         """Count the rows of a histogram."""
         return Node(number, np.rint(sums[:, 1] / self.brings).astype(np.int64), size)
 
-    def cut(self, node: Node, below: int, rng: np.random.Generator) -> tuple[int, int, int] | None:
+    def cut(
+        self, node: Node, below: float, rng: np.random.Generator
+    ) -> tuple[int, int, int] | None:
         """Return column and bin of a split, and the rows on its left; None where all are alike.
 
         `below`: How many nodes its smaller side may still end in.
@@ -90,7 +97,8 @@ class Halving(Behaviour, DecidingServer):
         if node.size < 2 or not (smaller > 0).any():
             return None
         wanted = min(node.size / 2, below)
-        off = np.abs(np.log(np.maximum(smaller, 1) / wanted)) + rng.random(len(left)) / 4
+        off = np.maximum(np.abs(np.log(np.maximum(smaller, 1) / wanted)), NEAR)
+        off += rng.random(len(left)) / 100
         at = int(np.where(smaller > 0, off, np.inf).argmin())
         column = int(np.searchsorted(offsets, at, side="right")) - 1
         return column, at - int(offsets[column]), int(left[at])
