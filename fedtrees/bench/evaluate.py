@@ -39,7 +39,7 @@ from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, metrics_of
 from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol, Training, train
-from fedtrees.protocols.fit import Data, fit, fits
+from fedtrees.protocols.fit import Data, before, fit, fits
 from fedtrees.protocols.views import view_of
 
 Row = dict[str, Any]
@@ -183,10 +183,11 @@ def evaluate_attack(
     Raises `Unfit` if the view has nothing for the attack to read.
     """
     case = _case(cell, federation, training)
-    reason = fit(None, (), cell.attack, data=_data(case))
+    view = seen(training, case)
+    reason = before(cell.attack, replace(_data(case), view=view))
     if not reason.ok:
         raise Unfit(reason)
-    view = told_candidates(cell.attack.name, seen(training, case), case)
+    view = told_candidates(cell.attack.name, view, case)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
         raise Unfit(answer.reason)

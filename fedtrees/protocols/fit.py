@@ -55,7 +55,7 @@ def fit(
 
 def fits(attacks: Sequence[Spec], data: Data) -> list[Reason]:
     """Return of several attacks whether there is anything for them, all asked at once."""
-    found = [_before(attack, data) for attack in attacks]
+    found = [before(attack, data) for attack in attacks]
     if data.view is None:
         return found
     left = [attack for attack, reason in zip(attacks, found, strict=True) if reason.ok]
@@ -105,7 +105,7 @@ def _wanted(part: Defense) -> set[str]:
     return hooks | {name for name, used in limits.items() if used}
 
 
-def _before(attack: Spec, data: Data) -> Reason:
+def before(attack: Spec, data: Data) -> Reason:
     """Return why an attack need not even be asked: too many rows, or nothing scores its claims."""
     maker = register.get("attack", attack.name)
     reads_cheats: tuple[str, ...] = getattr(maker, "behaviours", ())

@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
+from present import here
 
 from fedtrees.bench.conformance import check, sample_local_data, sample_table
+from fedtrees.bench.evaluate import make_defense
 from fedtrees.cli.new import written
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import BeyondParametersError, ProtocolError, UsageError
 from fedtrees.core.party import acting
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import load_plugin, register
-from fedtrees.core.specs import Spec
+from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
-from fedtrees.defenses.masking import Masking
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.messages.boosting import LabelSumsRequest
 from fedtrees.messages.cuts import CutPoints
@@ -21,7 +22,7 @@ from fedtrees.metrics.bin_counts import BinCountsMetric
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
 from fedtrees.protocols.base import train
-from fedtrees.protocols.fit import Data, fits
+from fedtrees.protocols.fit import Data, before, fits
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.followed import FollowedTree
 from fedtrees.protocols.views import view_of
@@ -66,8 +67,9 @@ def test_splits_told_to_one_client_open_its_bins_in_an_ideal_sum_and_under_masks
     assert (opened, run.refused) == (5, "")
     assert score.value > 0.75
     assert score.blind < 0.3
-    for mode in ("real", "ideal"):
-        view, run, case = cheated("isolating", Masking(mode=mode))
+    for text in here("defense", ["masking[mode=real]", "masking[mode=ideal]"]):
+        (masks,) = make_defense(parse_composed([text])[0]).parts
+        view, run, case = cheated("isolating", masks)
         bare, opened = scored(view, case)
         assert opened == 0
         assert bare.value < 0.35
@@ -77,10 +79,10 @@ def test_splits_told_to_one_client_open_its_bins_in_an_ideal_sum_and_under_masks
 def test_attacks_read_only_who_did_what_they_read():
     view, _, _ = cheated("isolating")
 
-    codes = [
-        r.code for r in fits([Spec("timberstrike"), Spec("isolated-histogram")], Data(view=view))
-    ]
-    assert codes == ["other-behaviour", "fits"]
+    asked = [Spec("timberstrike"), Spec("joint", {"steps": 9}), Spec("isolated-histogram")]
+    codes = [r.code for r in fits(asked, Data(view=view))]
+    assert codes == ["other-behaviour", "other-behaviour", "fits"]
+    assert before(asked[1], Data(view=view)).code == "other-behaviour"  # where a bench asks no more
 
 
 def test_a_behaviour_takes_the_place_of_its_party_alone():
