@@ -1,9 +1,10 @@
 """Secure aggregation by pairwise masks, computed."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedtrees.core.aggregation import (
     whole,
 )
 from fedtrees.core.channel import Change, Event
+from fedtrees.core.codec import encode
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import ProtocolError, UsageError, check_flag, check_whole
 from fedtrees.core.guarantee import Computational, Guarantee
@@ -218,6 +220,11 @@ class MaskedReplies(Closing):
         self.ledger = Ledger()
         self._masker: Masker
         self._dealt = 0
+        self._told = blake2b()
+
+    def hear(self, message: Message) -> None:
+        """Masks depend on it: they cancel only among those who were told the same."""
+        _add(self._told, message)
 
     def takes(self, message: Message) -> bool:
         """Tell whether it is one of the rounds."""
@@ -257,7 +264,8 @@ class MaskedReplies(Closing):
         assert reply is not None
         arrays = summands(reply)
         parts = {field: whole(array) for field, array in arrays.items()}
-        text = self._masker.masked(how["sum"], np.concatenate(list(parts.values())))
+        array = np.concatenate(list(parts.values()))
+        text = self._masker.masked(how["sum"], array, self._told.digest())
         fields: dict[str, Sealed] = {}
         begin = 0
         for field, array in arrays.items():
@@ -280,6 +288,12 @@ class UnmaskedSums(Opening):
         self._dealt: set[str] = set()  # who has keys for the next sums
         self._series: dict[str, tuple[str, ...]] = {}  # survivors of each
         self._used = self._batches = 0
+        self._told: defaultdict[str, Any] = defaultdict(blake2b)
+
+    def hear(self, names: Iterable[str], message: Message) -> None:
+        """Note what each was told, as it does itself."""
+        for name in names:
+            _add(self._told[name], message)
 
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Agree on keys where none are left, let masked replies cross, and open their sum.
@@ -292,6 +306,8 @@ class UnmaskedSums(Opening):
             If not those arrive that are in the sums before, with which it is combined.
         ExposureError
             If the sum and those before would tell what one client sent.
+        WrongKeyError
+            If not all were told the same before.
         """
         names = tuple(waiting)
         found = {n: reply for n, reply in waiting.items() if not self._sums.lost(n, reply, wire)}
@@ -313,7 +329,7 @@ class UnmaskedSums(Opening):
         for name, opening in said.items():
             assert isinstance(opening, MaskOpening)
             masks.take_opening(name, index, opening.shares.payload, survivors)
-        return summed(first, masks.opened(index))
+        return summed(first, masks.opened(index, self._told[survivors[0]].digest()))
 
     def _check_series(self, series: str, found: tuple[str, ...]) -> None:
         """Raise unless the same parties are in all sums that a protocol combines."""
@@ -345,6 +361,10 @@ class UnmaskedSums(Opening):
             boxes = sums.opaque(masks.boxes(name), sizes.box(plan) * (len(names) - 1))
             wire.ask([name], MaskBoxes(others, boxes), _KEYS)
         return masks
+
+
+def _add(told: Any, message: Message) -> None:
+    told.update(blake2b(encode(message)).digest())
 
 
 def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:

@@ -23,14 +23,16 @@ ROOT = Path(__file__).parents[1]
 #: Modules of each family, below ``fedtrees``; what stands above all of them is in `ABOVE`.
 FAMILIES = {
     "horizontal": (
-        "protocols.horizontal", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
+        "protocols.horizontal", "protocols.behaviours.isolating", "protocols.behaviours.halving",
+        "attacks.cheating", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
         "attacks.peeling", "attacks.sketches", "attacks.mappers", "defenses.laplace_hist",
         "defenses.hist_rounding",
         "defenses.sketch_rounding", "defenses.laplace_gradient", "defenses.min_bin",
         "defenses.mask_sum_hessian", "defenses.dp_quantile_cuts",
     ),
     "vertical": (
-        "protocols.vertical", "messages.vertical", "messages.vertical_model", "attacks.labels",
+        "protocols.vertical", "protocols.behaviours.cheating",
+        "messages.vertical", "messages.vertical_model", "attacks.labels",
         "attacks.orders", "attacks.bins", "attacks.queries", "defenses.id_lmid",
         "defenses.grafting", "defenses.label_noise", "defenses.reduced_leakage",
     ),

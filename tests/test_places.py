@@ -12,6 +12,7 @@ import pytest
 
 from fedtrees.core.guess import (
     BatchRows,
+    BinClassCounts,
     Claim,
     ColumnBins,
     ColumnRanks,
@@ -95,6 +96,7 @@ CLAIMS = {
     ColumnBins: {"fedtrees/metrics/column_bins.py"},
     Thresholds: {"fedtrees/metrics/thresholds.py"},
     Entries: {"fedtrees/metrics/entries.py"},
+    BinClassCounts: {"fedtrees/metrics/bin_counts.py"},
 }
 
 
@@ -128,6 +130,7 @@ def test_metrics_are_imported_by_nobody_who_scores():
             "thresholds",
             "routed_labels",
             "entries",
+            "bin_counts",
         )
     }
     known = {

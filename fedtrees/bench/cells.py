@@ -17,6 +17,7 @@ from fedtrees import __version__
 from fedtrees.bench.suite import DataRef, Suite, fits, roles_of
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
+from fedtrees.core.threat import Threat
 from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
@@ -58,7 +59,7 @@ class Setting:
 class Cell:
     """Base of all cells.
 
-    `stage`: ``train``, ``adversary``, ``attack``, ``blind`` or ``reference``.
+    `stage`: ``train``, ``cheated``, ``adversary``, ``attack``, ``blind`` or ``reference``.
     """
 
     setting: Setting
@@ -114,12 +115,19 @@ class TrainCell(Cell):
 
     protocol: Spec
     defense: Composed
-    stage = "train"
+    behaviours: tuple[tuple[str, str], ...] = ()  # of parties that cheat, by name
+
+    @property
+    def stage(self) -> str:  # type: ignore[override]
+        """``cheated``, if somebody cheats."""
+        return "cheated" if self.behaviours else "train"
 
     def describe(self) -> dict[str, Any]:
-        """Add protocol and defense."""
+        """Add protocol and defense, and who cheats."""
         defense = "+".join(map(canonical, self.defense.parts)) or "none"
-        return {**super().describe(), "protocol": canonical(self.protocol), "defense": defense}
+        cheats = {"cheats": ":".join(map(" ".join, self.behaviours))} if self.behaviours else {}
+        own = {"protocol": canonical(self.protocol), "defense": defense}
+        return {**super().describe(), **own, **cheats}
 
 
 @dataclass(frozen=True)
@@ -195,14 +203,20 @@ def plan(suite: Suite) -> Plan:
             for threat in threats:
                 blind[BlindCell(setting, threat)] = None
             for defense in grid.defenses:
-                train = TrainCell(setting, protocol, defense)
-                cells = attacks.setdefault(train, {})
-                for threat in threats:
-                    cells[AdversaryCell(setting, train, threat)] = None
-                for threat, attack in product(threats, grid.every_attack):
-                    cells[AttackCell(setting, train, threat, attack)] = None
+                attacks.setdefault(TrainCell(setting, protocol, defense), {})
+                trains = {t: TrainCell(setting, protocol, defense, cheats(t, setting))
+                          for t in threats}  # fmt: skip
+                for threat, train in trains.items():
+                    attacks.setdefault(train, {})[AdversaryCell(setting, train, threat)] = None
+                for (threat, train), attack in product(trains.items(), grid.every_attack):
+                    attacks[train][AttackCell(setting, train, threat, attack)] = None
     groups = tuple(Group(train, tuple(cells)) for train, cells in attacks.items())
     return Plan(tuple(blind), tuple(references), groups)
+
+
+def cheats(threat: str, setting: Setting) -> tuple[tuple[str, str], ...]:
+    """Return who cheats under a threat, and how."""
+    return tuple(Threat.parse(threat).behaviours(dict(setting.roles)).items())
 
 
 def canonical(spec: Spec) -> str:

@@ -27,9 +27,9 @@ def save(training: Training, folder: Path, key: str) -> None:
     """Keep a training whose model can be told; a disk too full only costs a later rerun time.
 
     A model that nobody holds whole is trained again: its parties are gone with their process. So is
-    one with sealed replies, for no file says what is inside.
+    one with sealed replies, for no file says what is inside, and one in which somebody cheats.
     """
-    if not training.protocol.released or training.transcript.inside:
+    if not training.protocol.released or training.transcript.inside or training.behaviours:
         return
     transcript, model = paths(folder, key)
     told = encode(as_message(training.model))

@@ -300,12 +300,14 @@ class _Choice:
         place = (grid.data[0], grid.partitions[0], grid.clients[0], self.seed)
         setting = Setting.of(*place, made)
         federation = federation_of(setting, self.data_dir)
-        if str(protocol) not in self.looks:
-            held = federation.local_data
-            self.looks[str(protocol)] = train(short, held, federation.schema, noise_from="seed")
-        training: Training = self.looks[str(protocol)]
         roles = roles_of(made, grid.clients[0])
-        who = Threat.parse(threat).principals(roles)
+        who, cheats = (of(roles) for of in (Threat.parse(threat).principals,
+                                            Threat.parse(threat).behaviours))  # fmt: skip
+        key = str(protocol), *cheats.items()
+        if key not in self.looks:
+            held, options = federation.local_data, {"noise_from": "seed", "behaviours": cheats}
+            self.looks[key] = train(short, held, federation.schema, **options)
+        training: Training = self.looks[key]
         case = federation.case(roles, who, self.seed, threat, training)
         return fit(attack=attack, data=Data(federation.schema, view=seen(training, case)))
 

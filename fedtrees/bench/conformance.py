@@ -1,6 +1,7 @@
-"""Does a protocol, defense or attack keep the rules? What `fedtrees check` runs."""
+"""Does a protocol, defense, attack or behaviour keep the rules? What `fedtrees check` runs."""
 
 import ast
+import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.local_data import LocalData, over_clients, stacked
 from fedtrees.core.messages import Message, emptied
+from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import loaded_plugins, register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
@@ -89,12 +91,14 @@ def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list
         "protocol": check_protocol,
         "defense": lambda made: check_defense(made, beside),
         "attack": lambda made: check_attack(made, spec, beside),
+        "behaviour": lambda made: check_behaviour(made, beside),
     }
     found: list[Finding] = []
     try:
         if kind == "protocol":
             spec = _small(spec)
-        made = register.make(kind, spec)
+        whole = kind != "behaviour"  # which is of a party that a protocol makes
+        made = register.make(kind, spec) if whole else register.get(kind, spec.name)
         for finding in chain(imported_cleanly(made), checks[kind](made)):
             found.append(finding)
     except Exception as err:
@@ -395,6 +399,11 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
     views = (*_views_without_truth(protocols), *(_blind_views() if attack.blind else ()))
+    for behaviour in attack.behaviours:
+        views += tuple(
+            (f"{run.protocol.name}, {who}:{behaviour}", view_of(run, (who,), held))
+            for run, held, who in cheated_runs(behaviour, protocols)
+        )
     for name, view in views:
         if not fit(attack=spec, data=Data(view=view)).ok:
             continue
@@ -422,6 +431,51 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         rule = f"{name}: it opens no file, no socket and no module with truth"
         yield Finding(rule, not touched, ", ".join(touched))
     yield Finding("it runs with at least one protocol", ran)
+
+
+def check_behaviour(behaviour: Any, protocols: Sequence[str]) -> Iterator[Finding]:
+    """Check what it says of itself, whose place it takes, and that nobody else need change."""
+    told = bool(behaviour.beyond and behaviour.noticed)
+    yield Finding("it says what it does beyond, and whether others notice", told)
+    ran = False
+    for run, _, who in cheated_runs(behaviour.name, protocols):
+        ran, name = True, f"{run.protocol.name}, {who}"
+        twice = cheated_runs(behaviour.name, [run.protocol.name])
+        again = next(other for other, _, party in twice if party == who)
+        yield Finding(f"{name}: two runs of one seed are one", _same_transcript(run, again))
+        sent = {type(d.message) for d in run.transcript if d.sender == who}
+        other = sorted(kind.__name__ for kind in sent - {*run.protocol.says, *_released(run)})
+        rule = f"{name}: it sends messages of the protocol alone"
+        yield Finding(rule, not other, ", ".join(other))
+    yield Finding("it takes the place of a party of at least one protocol", ran)
+
+
+def cheated_runs(
+    behaviour: str, protocols: Sequence[str]
+) -> Iterator[tuple[Training, dict[str, LocalData], str]]:
+    """Train every protocol that has a party whose place a behaviour takes; yield who cheats."""
+    for name in protocols:
+        protocol = _made(name)
+        if protocol is None:
+            continue
+        held, (_, schema) = sample_local_data(protocol), sample_table()
+        last = {role: who for who, role in protocol.roles(3).items()}
+        for who in last.values():
+            cheats = {who: behaviour}
+            with contextlib.suppress(Unfit):
+                yield (
+                    train(protocol, held, schema, seed=5, noise_from="seed", behaviours=cheats),
+                    held,
+                    who,
+                )
+
+
+def _released(run: Training) -> set[type[Message]]:
+    return {type(d.message) for d in run.transcript if d.receivers == (PUBLIC,)}
+
+
+def _same_transcript(a: Training, b: Training) -> bool:
+    return [encode(d.message) for d in a.transcript] == [encode(d.message) for d in b.transcript]
 
 
 def _rng() -> np.random.Generator:

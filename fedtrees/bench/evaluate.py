@@ -19,7 +19,7 @@ from fedtrees.bench.federation import Federation
 from fedtrees.bench.measured import largest_node, measure
 from fedtrees.core import columns
 from fedtrees.core.attack import contenders
-from fedtrees.core.columns import RAREST, Measure
+from fedtrees.core.columns import DETECTION, RAREST, Measure
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError, UsageError
@@ -39,7 +39,7 @@ from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, metrics_of
 from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol, Training, train
-from fedtrees.protocols.fit import Data, fit, fits
+from fedtrees.protocols.fit import Data, before, fit, fits
 from fedtrees.protocols.views import view_of
 
 Row = dict[str, Any]
@@ -114,8 +114,9 @@ def run_training(cell: TrainCell, federation: Federation) -> Training:
     protocol: Protocol = register.make("protocol", cell.protocol)
     defense = make_defense(cell.defense)
     seed = cell.setting.seed
-    held, schema = federation.local_data, federation.schema
-    return train(protocol, held, schema, defense=defense, seed=seed, noise_from=NOISE)
+    held, schema, cheats = federation.local_data, federation.schema, dict(cell.behaviours)
+    options: dict[str, Any] = {"seed": seed, "noise_from": NOISE, "behaviours": cheats}
+    return train(protocol, held, schema, defense=defense, **options)
 
 
 def training_columns(training: Training) -> Row:
@@ -132,24 +133,37 @@ def training_columns(training: Training) -> Row:
 def evaluate_training(
     cell: TrainCell, federation: Federation, training: Training, wall: float, cpu: float
 ) -> Outcome:
-    """Measure utility on held-out rows, and cost."""
-    scores = training.predict(federation.test.X)
-    utility = scores_of(federation.dataset.task)(federation.test.y, scores)
-    rows = [
-        {**_row(k, v), "n": len(federation.test), **_why(v, "one-class", metric=k)}
-        for k, v in utility.items()
-    ]
+    """Measure utility on held-out rows, and cost; where somebody cheats, who noticed."""
+    rows: list[Row] = []
+    if not training.refused:
+        scores = training.predict(federation.test.X)
+        utility = scores_of(federation.dataset.task)(federation.test.y, scores)
+        rows += [
+            {**_row(k, v), "n": len(federation.test), **_why(v, "one-class", metric=k)}
+            for k, v in utility.items()
+        ]
     if federation.schema.classes:
-        found = np.bincount(federation.test.y, minlength=len(federation.schema.classes))
-        rows.append(_row(RAREST.key, float(found.min())))
+        rarest = np.bincount(federation.test.y, minlength=len(federation.schema.classes)).min()
+        rows.append(_row(RAREST.key, float(rarest)))
+    rows += _detection(training)
     traffic = training.transcript.traffic()
     rows += [_row("bytes", sum(traffic.values())), _row("cpu_seconds", cpu)]
     rows += [_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
     rows += [_cost(*cost) for cost in sorted(training.transcript.costs.items())]
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
+    if training.behaviours:
+        threat = "+".join(f"{name}:{how}" for name, how in cell.behaviours)
+        return Outcome(rows, {**common, "stage": cell.stage, "threat": threat})
     found = largest_node(training, federation.local_data)
     found = found or measure(training.protocol, training.defense, seed=cell.setting.seed)
-    return Outcome(rows, {**common, "stage": "train", "measured": str(found or "")})
+    return Outcome(rows, {**common, "stage": cell.stage, "measured": str(found or "")})
+
+
+def _detection(training: Training) -> list[Row]:
+    """Return whether an honest party refused to go on, where somebody cheats."""
+    if not training.behaviours:
+        return []
+    return [_row(DETECTION.key, float(bool(training.refused)), training.refused)]
 
 
 @dataclass(frozen=True)
@@ -169,16 +183,17 @@ def evaluate_attack(
     Raises `Unfit` if the view has nothing for the attack to read.
     """
     case = _case(cell, federation, training)
-    reason = fit(None, (), cell.attack, data=_data(case))
+    view = seen(training, case)
+    reason = before(cell.attack, replace(_data(case), view=view))
     if not reason.ok:
         raise Unfit(reason)
-    view = told_candidates(cell.attack.name, seen(training, case), case)
+    view = told_candidates(cell.attack.name, view, case)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
         raise Unfit(answer.reason)
     guess = answer.guess
     rows = list(score_guess(cell.attack.name, guess, case, blind))
-    rows.append(_row("cpu_seconds", answer.cpu))
+    rows += [_row("cpu_seconds", answer.cpu), *_detection(training)]
     if view.oracle is not None:
         rows.append(_row("queries", float(sum(view.oracle.log))))
         rows.append(_row("query_batches", float(len(view.oracle.log))))

@@ -209,8 +209,12 @@ def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
     count, protocol = group.train.setting.clients, group.train.protocol
     for cell in group.attacks:
         if fits(cell.threat, protocol):
-            absent = {p.name for p in Threat.parse(cell.threat).parts} - {*roles.values()}
-            if absent:
+            threat = Threat.parse(cell.threat)
+            absent = {*threat.roles} - {*roles.values()}
+            if not absent:
+                for behaviour in threat.behaviours(roles).values():
+                    register.get("behaviour", behaviour)
+            else:
                 raise UsageError(
                     f"threat {cell.threat!r}: among {count} {'party' if count == 1 else 'parties'} "
                     f"of {protocol.name!r} nobody is {', '.join(sorted(absent))}; give --clients 2 "

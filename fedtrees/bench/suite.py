@@ -193,7 +193,7 @@ def roles_of(protocol: Any, parties: int) -> dict[str, str]:
 def fits(threat: str, protocol: Spec) -> bool:
     """Tell whether a protocol has all the roles that a threat names."""
     known = set(roles_of(register.make("protocol", protocol), 2).values())
-    return all(part.name in known for part in Threat.parse(threat).parts)
+    return known.issuperset(Threat.parse(threat).roles)
 
 
 def _clients(items: Sequence[Any]) -> tuple[int, ...]:

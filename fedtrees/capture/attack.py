@@ -7,38 +7,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fedtrees.bench.evaluate import BlindLine, Row, score_guess
 from fedtrees.bench.suite import DEFAULT_SUITE, Suite
 from fedtrees.capture.machine_readings import machine_readings
+from fedtrees.capture.model_readings import (
+    SOMEBODY,
+    THIRD,
+    LeafRows,
+    audited,
+    model_readings,
+)
+from fedtrees.capture.promises import promises
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
+from fedtrees.capture.replay import Replay, held_of, schema_of
 from fedtrees.capture.training import SERVER
 from fedtrees.capture.wires import WIRES, Decoded
 from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, FedtreesError, UsageError, did_you_mean
 from fedtrees.core.guess import Claim, Guess
-from fedtrees.core.local_data import LocalData
-from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.schema import Table
 from fedtrees.core.specs import parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import Seen, View
 from fedtrees.isolation.process import attacks
-from fedtrees.messages.captured import (
-    HistogramSegment,
-    LabelShare,
-    RankedSketch,
-    RowGradients,
-)
+from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
 from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.cut_points import BinningClient
+from fedtrees.protocols.views import view_of
 
 Scores = dict[str, tuple[float, float | None]]
-#: Whoever sees all that crosses, and is no party.
-THIRD = "third"
 
 
 def report(
@@ -47,10 +47,13 @@ def report(
     truth: Mapping[str, Table],
     run: int | None = None,
     named: Sequence[str] = (),
+    protocol: str = "",
 ) -> dict[str, Any]:
     """Return everything that `fedtrees attack` says, as plain values.
 
     Raises `DataError` if the capture cannot be read, `UsageError` if it has no such party.
+
+    `protocol`: What the run is of, with its parameters; empty: what the capture tells of that.
     """
     capture = Capture(file, run)
     decoded = Decoded(capture)
@@ -74,6 +77,16 @@ def report(
     for name in sorted(set(truth) - parties):
         raise UsageError(f"--truth of {name!r}{did_you_mean(name, parties)}")
     found = [*readings(kept, (who,)), *machine_readings(kept, (who,))]
+    trees = audited(capture, who)
+    if trees is not None:
+        found += model_readings(*trees, who)
+    again, notes = Replay.of(decoded, protocol), list(_notes(decoded, truth, who))
+    if trees is not None and again is None:
+        notes.append("no attack of the bench: its trees do not tell how many rows each site has")
+    try:
+        seen = replayed_view(again, who, truth) if again else _view(kept, who, parties, truth)
+    except DataError as err:
+        seen, notes = (None, None), [*notes, f"no attacks of the bench: {err}"]
     wire = capture.told.wire
     framework = WIRES[wire][0] if wire in WIRES else capture.told.framework
     columns = ("message", "from", "to", "reveals")
@@ -81,15 +94,15 @@ def report(
         "framework": f"{framework}, {capture.told.framework} {capture.told.version}".rstrip(),
         "as": who,
         "parties": sorted(parties),
-        "promises": list(_promises(kept, who, wire)),
+        "promises": list(promises(capture.told, capture, kept, who, trees and trees[1])),
         "sees": [
             dict(zip(columns, key, strict=True)) | {"count": n, "bytes": size[key]}
             for key, n in sees.items()
         ],
         "scored": bool(truth),
         "readings": [_row(reading, truth) for reading in _together(found)],
-        "attacks": list(_attacks(kept, who, sorted(parties), truth, named)),
-        "notes": list(_notes(decoded, truth, who)),
+        "attacks": list(_attacks(*seen, named)),
+        "notes": notes,
     }
 
 
@@ -98,37 +111,6 @@ def kind_of(record: Record, who: str) -> tuple[str, ...]:
     to = who if who in record.receivers else ", ".join(record.receivers)
     reveals = ", ".join(sorted(map(str, record.message.reveals)))
     return type(record.message).__name__, record.sender, to, reveals
-
-
-def _promises(kept: list[Record], who: str, wire: str) -> Iterator[str]:
-    if not wire:
-        yield "nothing is known of promises: messages were handed over by the framework itself"
-        return
-    yield "encryption on the way: everything here was read as it crossed, in plain text"
-    if wire == "xgboost":
-        yield (
-            "only parties take part: without certificates, whoever reaches the server is the rank "
-            "that it names"
-        )
-    others = [r.message for r in kept if r.sender != who]
-    alone = [m for m in others if isinstance(m, HistogramSegment) and "," not in m.parties]
-    if alone:
-        numbers = sum(len(m.sums) for m in alone)
-        yield (
-            f"only sums over all parties are shared: {numbers:,} numbers of the first tree's "
-            "histograms are of one party alone"
-        )
-    if rows := next((len(m.g) for m in others if isinstance(m, RowGradients)), 0):
-        yield f"labels stay with who has them: gradients of all {rows:,} rows cross, one by one"
-    mappers = [m for m in others if isinstance(m, BinMappers)]
-    if mappers:
-        columns = sum(int(m.used.sum()) for m in mappers)
-        yield f"rows stay where they are: {columns:,} columns have bins made of one machine's rows"
-    sketches = [m for m in others if isinstance(m, RankedSketch)]
-    if sketches:
-        whole = sum(int(s.whole.sum()) for s in sketches)
-        columns = sum(len(s.whole) for s in sketches)
-        yield f"rows stay where they are: {whole:,} of {columns:,} columns cross value by value"
 
 
 def _together(found: list[Reading]) -> list[Reading]:
@@ -148,45 +130,76 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
     row["certain"] = "yes" if reading.certain else "no"
     if reading.owner in truth:
         row["wrong"] = reading.wrong(truth[reading.owner])
+    elif reading.owner == SOMEBODY and isinstance(reading, LeafRows) and truth:
+        row["wrong"] = reading.wrong_of_all(truth.values())
     return row
 
 
-def _view(kept: list[Record], who: str, parties: list[str]) -> View | None:
-    """Return what the bench's attacks read, None where no columns are known."""
+def _view(
+    kept: list[Record], who: str, parties: set[str], truth: Mapping[str, Table]
+) -> tuple[View | None, Case | None]:
+    """Return what the bench's attacks read of captured messages, and what scores them.
+
+    None where no columns are known, or the rows of some.
+    """
     sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
     rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare | RootSums)}
     columns = [len(sketches[0].low)] if sketches else []
     columns += [m.first + len(m.low) for r in kept if isinstance(m := r.message, BinMappers)]
     if not columns:
-        return None
-    features = tuple(Feature(f"f{k}") for k in range(max(columns)))
-    roles = {p: SERVER if p == SERVER else BinningClient.role for p in (*parties, who)}
+        return None, None
+    schema = schema_of(max(columns))
+    roles = {p: SERVER if p == SERVER else BinningClient.role for p in sorted({*parties, who})}
     if who == THIRD:
         roles[who] = THIRD
-    return View(
+    view = View(
         principals=(who,),
         roles=roles,
         own=(),
-        schema=Schema(features, "label"),
+        schema=schema,
         protocol="",
         parameters={},
         n_rows=sum(rows.values()),
         defense=Composition(),
         seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in kept),
     )
+    if not set(roles) - {SERVER, who} <= set(truth):
+        return view, None
+    streams = Streams(0)
+    return view, Case(held_of(truth), roles, (who,), schema, streams, BinningClient.role)
+
+
+def replayed_view(
+    again: Replay, who: str, truth: Mapping[str, Table], *, simulated: bool = False
+) -> tuple[View, Case | None]:
+    """Return what somebody saw of the run as the bench's protocol of it, and what scores it.
+
+    `simulated`: Of the protocol on these rows instead, where nothing is taken from the capture.
+    """
+    training = again.run(truth if simulated else None)
+    who = SERVER if who == THIRD else who  # it sees all that crosses
+    order = {name: truth[name] for name in again.rows if name in truth}
+    held = held_of(order)
+    view = view_of(training, (who,), held)
+    if "arrival" in view.parameters:  # in an order that sites do not know
+        view = replace(view, parameters={**view.parameters, "arrival": "shuffled"})
+    if not {*again.rows} - {who} <= {*held}:
+        return view, None
+    case = Case(
+        held, dict(training.transcript.roles), (who,), training.schema, Streams(0),
+        BinningClient.role, model=training.model, transcript=training.transcript,
+    )  # fmt: skip
+    return view, case
 
 
 def _attacks(
-    kept: list[Record],
-    who: str,
-    parties: list[str],
-    truth: Mapping[str, Table],
-    named: Sequence[str],
+    view: View | None, case: Case | None, named: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    view = _view(kept, who, parties)
     if view is None:
         return
-    yield from tried(view, lambda name, guess: _scores(name, guess, view, truth), named)
+    yield from tried(
+        view, lambda name, guess: {} if case is None else scored(name, guess, case), named
+    )
 
 
 def tried(
@@ -221,21 +234,6 @@ def said_of(guess: Guess) -> str:
     sure = sum(claim.certain for claim in guess.claims)
     claims = ", ".join(f"{n:,} {kind}" for kind, n in kinds.items()) or "nothing"
     return f"claims {claims}; {sure:,} of them certain"
-
-
-def _scores(name: str, guess: Guess, view: View, truth: Mapping[str, Table]) -> Scores:
-    """Return scores and blind baselines against the rows of all others; none if some lack."""
-    others = set(view.roles) - {SERVER, *view.principals}
-    if not others <= set(truth):
-        return {}
-    begin, held = 0, {}
-    for party, table in truth.items():
-        held[party] = LocalData.of(table, np.arange(begin, begin + len(table)))
-        begin += len(table)
-    case = Case(
-        held, dict(view.roles), view.principals, view.schema, Streams(0), BinningClient.role
-    )
-    return scored(name, guess, case)
 
 
 def scored(name: str, guess: Guess, case: Case) -> Scores:

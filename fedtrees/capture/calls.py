@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtrees.core.errors import DataError
+from fedtrees.messages.captured import CollectiveCall, WireBytes
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _END, _PADDED = 0, 1, 8
@@ -127,29 +131,42 @@ class Calls:
         self._next = 0
         self.world = 0  # known with the first answer
 
-    def feed(self, link: int, opener: bool, chunk: bytes) -> None:
-        """Take what crossed a connection; raises `DataError` if it is no call."""
-        messages = self._messages.setdefault((link, opener), Messages(opener))
-        for stream, message in messages.feed(chunk):
-            told = fields_of(message)
-            if opener:
-                self._request(link, stream, told)
-            elif (link, stream) in self._asked:
-                call = self._open.get(self._asked.pop((link, stream)))
-                if call is not None:
-                    call.answer = _buffer(told, 1)
-                    self.world = self.world or len(call.buffers)
+    def feed(self, what: WireBytes | CollectiveCall) -> None:
+        """Take what crossed a connection, or was handed over; raises `DataError` if no call."""
+        if isinstance(what, CollectiveCall):
+            self.world = self.world or what.world
+            if self._request(what.number, what.rank, what.code, what.summed, what.sent):
+                self._answer(what.number, what.answered.tobytes())
+            return
+        messages = self._messages.setdefault((what.link, what.opener), Messages(what.opener))
+        for stream, message in messages.feed(what.data.tobytes()):
+            told, asked_by = fields_of(message), (what.link, stream)
+            if what.opener:
+                number, rank, code, operation = (_number(told, k) for k in (1, 2, 4, 5))
+                sent = np.frombuffer(_buffer(told, 3), np.uint8)
+                if self._request(number, rank, code, operation > 0, sent):
+                    self._asked[asked_by] = number
+            elif asked_by in self._asked:
+                self._answer(self._asked.pop(asked_by), _buffer(told, 1))
 
-    def _request(self, link: int, stream: int, told: Mapping[int, int | bytes]) -> None:
-        number, rank, code, operation = (_number(told, k) for k in (1, 2, 4, 5))
-        if rank >= _MOST_RANKS:
+    def _request(
+        self, number: int, rank: int, code: int, summed: bool, sent: NDArray[np.uint8]
+    ) -> bool:
+        """Note what a rank sends; return False if that is of a later run, or asked again."""
+        if not 0 <= rank < _MOST_RANKS:
             raise DataError(f"a call of rank {rank}; {_MOST_RANKS} are read at most")
         if number < self._next:
-            return  # a later run, or one asks again
+            return False
         call = self._open.setdefault(number, Call())
-        self._asked[link, stream] = number
-        call.buffers.setdefault(rank, _buffer(told, 3))
-        call.code, call.summed = max(call.code, code), call.summed or operation > 0
+        call.buffers.setdefault(rank, sent.tobytes())
+        call.code, call.summed = max(call.code, code), call.summed or summed
+        return True
+
+    def _answer(self, number: int, answer: bytes) -> None:
+        call = self._open.get(number)
+        if call is not None:
+            call.answer = answer
+            self.world = self.world or len(call.buffers)
 
     def take(self) -> Call | None:
         """Return the next call that all have made and were answered, None if there is none yet."""

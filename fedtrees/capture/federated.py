@@ -13,13 +13,13 @@ from fedtrees.capture.operations import CutOff, Ended, Hop, OtherOperation, Read
 from fedtrees.capture.records import Record
 from fedtrees.capture.training import decoded, recorded
 from fedtrees.core.errors import DataError
-from fedtrees.messages.captured import WireBytes
+from fedtrees.messages.captured import CollectiveCall, WireBytes
 
 _CODES = {1: "<f4", 2: "<f8", 6: "<i4", 7: "<i8", 8: "|u1", 10: "<u4", 11: "<u8"}
 
 
 class Federated:
-    """Decodes a capture of ``xgboost``; iterate over it once.
+    """Decodes a capture of ``xgboost`` or ``nvflare``; iterate over it once.
 
     Raises `DataError` if what crossed are no calls of XGBoost's.
 
@@ -27,7 +27,8 @@ class Federated:
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self._chunks = (r.message for r in records if isinstance(r.message, WireBytes))
+        kinds = WireBytes | CollectiveCall
+        self._chunks = (r.message for r in records if isinstance(r.message, kinds))
         self.ended: Ended | None = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -47,13 +48,14 @@ class Server(Reader):
 
     central = True
 
-    def __init__(self, chunks: Iterator[WireBytes]) -> None:
+    def __init__(self, chunks: Iterator[WireBytes | CollectiveCall]) -> None:
         self._chunks, self._calls = chunks, Calls()
         self._taken: list[Call] = []
         self._at = 0
+        self.world = 0  # until a call is whole
         with suppress(CutOff):
             self._peek()
-        self.world = self._calls.world
+            self.world = self._calls.world
 
     def _peek(self) -> Call:
         while self._at >= len(self._taken):
@@ -64,7 +66,7 @@ class Server(Reader):
             chunk = next(self._chunks, None)
             if chunk is None:
                 raise CutOff("the capture ends")
-            self._calls.feed(chunk.link, chunk.opener, chunk.data.tobytes())
+            self._calls.feed(chunk)
         return self._taken[self._at]
 
     @property

@@ -15,6 +15,8 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,6 +46,16 @@ class Run:
     wire: str = ""
     started: str = ""  # ISO 8601, UTC
     told: Mapping[str, Any] = field(default_factory=dict)  # what else was known beforehand
+
+    @staticmethod
+    def of(package: str, wire: str, told: Mapping[str, Any] | None = None) -> Run:
+        """Return a run that starts now, of what is installed here."""
+        try:
+            installed = version(package)
+        except PackageNotFoundError:
+            installed = ""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return Run(package, installed, wire, now, told or {})
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedtrees.capture.federated import Federated
 from fedtrees.capture.lightgbm import LightGBM
+from fedtrees.capture.models import Models
 from fedtrees.capture.operations import Ended
 from fedtrees.capture.rabit import Rabit
 from fedtrees.capture.rabit_relay import RabitRelay
@@ -35,7 +34,12 @@ WIRES: dict[str, tuple[str, str, Callable[[Iterable[Record]], Any]]] = {
     "rabit": ("XGBoost's own collective (Dask, Spark)", "xgboost", Rabit),
     "xgboost": ("XGBoost's federated server", "xgboost", Federated),
     "lightgbm": ("LightGBM's data-parallel machines", "lightgbm", LightGBM),
+    "nvflare": ("NVFlare's histogram-based XGBoost", "nvflare", Federated),
+    "nvflare-trees": ("NVFlare's bagging or cyclic XGBoost", "nvflare", Models),
+    "flower": ("Flower's bagging or cyclic XGBoost", "flwr", Models),
 }
+#: Whose bytes something listens for; of the others, what is loaded within the framework writes.
+LISTENED = ("rabit", "xgboost", "lightgbm")
 
 
 def record(
@@ -55,14 +59,8 @@ def record(
     `to`: The tracker or server; of LightGBM, all machines. `ready`: Called with the ports that are
     listened at, one for each of them.
     """
-    check_known("wire", wire, WIRES)
-    package = WIRES[wire][1]
-    try:
-        installed = version(package)
-    except PackageNotFoundError:
-        installed = ""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    with Writer(path, Run(package, installed, wire, now, {"host": host})) as writer:
+    check_known("wire", wire, LISTENED)
+    with Writer(path, Run.of(WIRES[wire][1], wire, {"host": host})) as writer:
         relay = Relay(writer, host)
         try:
             if wire == "rabit":

@@ -17,7 +17,7 @@ def capture(
         str,
         typer.Argument(
             help="Whose bytes: rabit (XGBoost's own collective: Dask, Spark), xgboost (its "
-            "federated server), or lightgbm (its machines)."
+            "federated server), lightgbm (its machines), or nvflare (a job of XGBoost)."
         ),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="The capture; runs are appended.")],
@@ -25,6 +25,7 @@ def capture(
     machines: Annotated[
         str, typer.Option(help="LightGBM's machine list: a file of it, or HOST:PORT,HOST:PORT,...")
     ] = "",
+    job: Annotated[str, typer.Option(help="Folder of a job that NVFlare exported.")] = "",
     listen: Annotated[
         int,
         typer.Option(
@@ -39,16 +40,27 @@ def capture(
     """Stand between the parties of a run and write down what crosses, until all have gone.
 
     Parties connect to the printed port in place of the tracker's or server's; each machine of
-    LightGBM is given the list that is printed for it.
+    LightGBM is given the list that is printed for it. Of NVFlare's job, a copy is made whose server
+    writes down what crosses: that is submitted in its place.
     """
+    from fedtrees.capture.jobs import recorded_job
     from fedtrees.capture.wires import record, told
 
-    by_list = wire == "lightgbm"
-    if by_list != bool(machines) or by_list == bool(to):
+    option = _BY.get(wire, "--to")
+    given = {"--machines": machines, "--job": job, "--to": to}
+    if wire == "flower":
         raise UsageError(
-            f"capture {wire}: give {'--machines' if by_list else '--to'}, and it alone"
+            "capture flower: its server writes it down: wrap its strategy, "
+            "recorded(strategy, 'run.capture') of fedtrees.capture.flower"
         )
-    there = _machines(machines) if by_list else [_address(to)]
+    if [name for name, value in given.items() if value] != [option]:
+        raise UsageError(f"capture {wire}: give {option}, and it alone")
+    if wire == "nvflare":
+        made = str(recorded_job(job, output))
+        found = {"job": made, "file": output}
+        typer.echo(json.dumps(found) if format.is_json else f"submit {made} in its place")
+        return
+    there = _machines(machines) if machines else [_address(to)]
 
     def ready(ports: list[int]) -> None:
         said = told(wire, there, host, ports)
@@ -60,6 +72,10 @@ def capture(
     written = record(wire, there, output, listen=listen, host=host, ready=ready)
     found = {"file": output, "pieces": written}
     typer.echo(json.dumps(found) if format.is_json else f"{written:,} pieces in {output}")
+
+
+#: What says where a run is, where that is no address.
+_BY = {"lightgbm": "--machines", "nvflare": "--job"}
 
 
 def _address(text: str, option: str = "--to") -> tuple[str, int]:
@@ -108,13 +124,18 @@ def attack(
             "bench.",
         ),
     ] = None,
+    protocol: Annotated[
+        str,
+        typer.Option(help="What the run is of, as in nvflare-hist[max_depth=3]; a job tells it."),
+    ] = "",
     format: Output = Format.TABLE,
 ) -> None:
     """Say what a capture tells one party: what was promised and is not so, what is read, attacks.
 
     What is said to be certain follows from the bytes; with --truth it is compared with the rows.
     """
-    from fedtrees.capture.attack import THIRD, report
+    from fedtrees.capture.attack import report
+    from fedtrees.capture.model_readings import THIRD
     from fedtrees.capture.records import Capture
     from fedtrees.capture.truth import read_truth
     from fedtrees.federation import attack as of_log
@@ -123,7 +144,8 @@ def attack(
     if Capture(file, run).told.framework == FRAMEWORK:
         told: dict[str, Any] = of_log.report(file, who, truth or (), id, run, named or ())
     else:
-        told = report(file, who or THIRD, read_truth(truth or (), target), run, named or ())
+        rows = read_truth(truth or (), target)
+        told = report(file, who or THIRD, rows, run, named or (), protocol)
     if format.is_json:
         typer.echo(json.dumps(told, indent=1))
     else:
@@ -132,19 +154,35 @@ def attack(
 
 def diff(
     first: Annotated[str, typer.Argument(help="A capture.")],
-    second: Annotated[str, typer.Argument(help="Another.")],
+    second: Annotated[str, typer.Argument(help="Another; or none, and --protocol.")] = "",
     run: Annotated[
         list[int] | None, typer.Option(help="Which run of each, of several in a file: twice.")
     ] = None,
+    truth: Annotated[
+        list[str] | None,
+        typer.Option(help="CSV file of a party's rows, as of attack: what --protocol runs on."),
+    ] = None,
+    target: Annotated[str, typer.Option(help="Label column of --truth; by default the last.")] = "",
+    protocol: Annotated[
+        str,
+        typer.Option(help="The bench's, as in nvflare-hist[max_depth=3]: instead of a second."),
+    ] = "",
     format: Output = Format.TABLE,
 ) -> None:
-    """Say what crossed in one capture and not in another, kind by kind; exits 4 if they differ."""
-    from fedtrees.capture.differences import differences
+    """Say what crossed in one capture and not in another, kind by kind; exits 4 if they differ.
 
-    runs = tuple(run or (None, None))
-    if len(runs) != 2:
-        raise UsageError("--run: give it twice, for the first capture and for the second")
-    told = differences((first, second), runs)
+    Or not in the bench's protocol, run on the same rows.
+    """
+    from fedtrees.capture.differences import differences, from_protocol
+    from fedtrees.capture.truth import read_truth
+
+    runs = run or ([None] if protocol else [None, None])
+    if bool(second) == bool(protocol) or len(runs) != 1 + bool(second):
+        raise UsageError("give a second capture or --protocol; --run once for each capture")
+    if protocol:
+        told = from_protocol(first, runs[0], protocol, read_truth(truth or (), target))
+    else:
+        told = differences((first, second), (runs[0], runs[1]))
     if format.is_json:
         typer.echo(json.dumps(told, indent=1))
     else:

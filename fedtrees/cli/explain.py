@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedtrees.core.local_data import LocalData
     from fedtrees.core.reasons import Reason
     from fedtrees.core.threat import Threat
-    from fedtrees.protocols.base import Training
+    from fedtrees.protocols.base import Protocol, Training
 
 DECLARED = (
     "columns, public ranges, names of all categories and classes (of held-out rows, too), the "
@@ -121,6 +121,11 @@ def _print(facts: dict[str, Any], details: bool) -> None:
             markup=False,
         )
     out.print(f"known to all beforehand: {facts['declared']}", markup=False)
+    for cheat in facts["cheats"]:
+        out.print(f"{cheat['party']} cheats: it {cheat['beyond']}", markup=False)
+        out.print(f"whether others notice: {cheat['noticed']}", markup=False)
+        if cheat["refused"]:
+            out.print(f"here an honest party refused: {cheat['refused']}", markup=False)
     look: dict[str, Any] = {} if details else {"box": None, "pad_edge": False}
     shown: list[Any] = []
     for role, seen in facts["sees"].items():
@@ -214,7 +219,7 @@ def _explanation(
     from fedtrees.bench.suite import DataRef
     from fedtrees.core.guarantee import join
     from fedtrees.core.registry import register
-    from fedtrees.protocols.base import Protocol, train
+    from fedtrees.protocols.base import train
 
     grid = parse_grid(name)
     composed = parse_composed(defenses) or parse_composed(["none"])
@@ -226,11 +231,13 @@ def _explanation(
     setting = Setting.of(DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol)
     federation = federation_of(setting, data_dir)
     held, schema = federation.local_data, federation.schema
-    training = train(protocol, held, schema, defense=defense, noise_from="seed")
+    who = _cheats(protocol, clients, threats)
+    options: dict[str, Any] = {"defense": defense, "noise_from": "seed", "behaviours": who}
+    training = train(protocol, held, schema, **options)
     rows = disclosures(training.transcript, defense)
     found = _threats(training, threats)
     applies = _who_attacks(training, held, found, federation)
-    roles = {text: sorted({part.name for part in t.parts}) for text, t in found.items()}
+    roles = {text: sorted(t.roles) for text, t in found.items()}
     return {
         "protocol": str(grid[0]),
         "about": about("protocol", grid[0].name),
@@ -238,6 +245,7 @@ def _explanation(
         "claimed": join(training.claims),
         "spent": join(training.spent),
         "declared": DECLARED,
+        "cheats": [_cheating(training, party, name) for party, name in who.items()],
         "crossings": rows,
         "roles": roles,
         "sees": {
@@ -253,6 +261,28 @@ def _explanation(
             for name in _attacks()
         ],
     }
+
+
+def _cheats(protocol: Protocol, clients: int, threats: Sequence[str]) -> dict[str, str]:
+    """Return who cheats under the threats, and how: one run shows one behaviour of a party."""
+    from fedtrees.bench.suite import roles_of
+    from fedtrees.core.specs import split_outside
+    from fedtrees.core.threat import Threat
+
+    roles, found = roles_of(protocol, clients), dict[str, str]()
+    for text in (piece for several in threats for piece in split_outside(several, ",")):
+        for party, behaviour in Threat.parse(text, roles).behaviours(roles).items():
+            if found.setdefault(party, behaviour) != behaviour:
+                raise UsageError(f"{party} acts by one behaviour at a time; explain each by itself")
+    return found
+
+
+def _cheating(training: Training, party: str, name: str) -> dict[str, str]:
+    from fedtrees.core.registry import register
+
+    made: Any = register.get("behaviour", name)
+    told = {"party": party, "behaviour": name, "beyond": made.beyond, "noticed": made.noticed}
+    return {**told, "refused": training.refused}
 
 
 def _whence(row: Mapping[str, Any], roles: Sequence[str]) -> str:

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from rich.table import Table as TextTable
 
 _KINDS = (
-    "protocols", "defenses", "attacks", "metrics", "threats", "partitions", "datasets", "suites",
+    "protocols", "defenses", "attacks", "behaviours", "metrics", "threats", "partitions",
+    "datasets", "suites",
 )  # fmt: skip
 _WHICH = ("index", "count")  # of several parties of one role
 _NAME, _SHORT = 24, 12  # letters up to which a name, or any cell, is never broken
-_CHECKED = {"protocols": "protocol", "defenses": "defense", "attacks": "attack"}
+_CHECKED = {
+    "protocols": "protocol", "defenses": "defense", "attacks": "attack", "behaviours": "behaviour",
+}  # fmt: skip
 
 
 def console() -> Console:
@@ -100,6 +103,8 @@ def _entries(kind: str) -> list[dict[str, str]]:
         return [*found, {"name": BY_FILE, "parameters": "", "about": joined}]
     kind = kind.removesuffix("s")
     made = {name: _parameters(register.get(kind, name)) for name in register.names(kind)}
+    if kind == "behaviour":
+        made = dict.fromkeys(made, "")  # a party that a protocol makes
     return [{"name": n, "parameters": p, "about": about(kind, n)} for n, p in made.items()]
 
 
@@ -162,7 +167,7 @@ def check(
     ],
     format: Output = Format.TABLE,
 ) -> None:
-    """Check that protocols, defenses and attacks keep the rules (conformance)."""
+    """Check that protocols, defenses, attacks and behaviours keep the rules (conformance)."""
     from fedtrees.bench.conformance import check as run_checks
 
     targets = [target for file in files for target in _targets(file)]
@@ -192,7 +197,7 @@ def _targets(file: str) -> list[tuple[str, str]]:
         load_plugin(file)
         added = [(k, n) for k in kinds for n in register.names(k) if (k, n) not in before]
         if not added:
-            raise UsageError(f"{file} registers no new protocol, defense or attack")
+            raise UsageError(f"{file} registers no new protocol, defense, attack or behaviour")
         return added
     name = parse_grid(file)[0].name
     found = [(k, file) for k in kinds if name in register.names(k)]

@@ -17,20 +17,23 @@ KINDS = {
     "protocol": "rotating-features",
     "defense": "rounded-statistics",
     "attack": "told-counts",
+    "behaviour": "repeating",
 }
 
 _FEDERATION = "federation"
 
 
 def new(
-    kind: Annotated[str, typer.Argument(help="protocol, defense, attack, or federation.")],
+    kind: Annotated[
+        str, typer.Argument(help="protocol, defense, attack, behaviour, or federation.")
+    ],
     name: Annotated[str, typer.Argument(help="What it is called, such as my-defense.")],
     out: Annotated[
         str | None, typer.Option("-o", "--out", help="What to write (default: ./NAME.py, ./NAME).")
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write a file with a protocol, a defense or an attack that runs: change it from there.
+    """Write a file with a protocol, defense, attack or behaviour that runs: change it from there.
 
     Of a federation, a folder: what three sites agree on, their tables, and what each of them says.
     """

@@ -69,6 +69,9 @@ class Closing(ABC):
     def __init__(self) -> None:
         self.kept: list[tuple[Message, str]] = []
 
+    def hear(self, message: Message) -> None:  # noqa: B027 - most sums open whatever was told
+        """Note what the party is told, before it answers."""
+
     @abstractmethod
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
         """Return a reply as it crosses, or what is asked for in its place; None: nothing crosses.
@@ -89,6 +92,9 @@ class Opening(ABC):
     """What whoever asked opens sums with."""
 
     ledger: Any = None
+
+    def hear(self, names: Iterable[str], message: Message) -> None:  # noqa: B027 - as `Closing`
+        """Note what these parties are told."""
 
     @abstractmethod
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
@@ -156,7 +162,15 @@ class IdealOpening(Opening):
         self._inside = inside
 
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Let replies cross closed and return their sum."""
+        """Let replies cross closed and return their sum.
+
+        Raises `ProtocolError` if it would be one party's, and others have a part in it.
+        """
+        if len(waiting) < 2 <= len(wire.known.parties):
+            raise ProtocolError(
+                f"a sum of {', '.join(waiting)} alone is no sum; ask all "
+                f"{len(wire.known.parties)} parties that have a part in it"
+            )
         return add_messages(self._inside.pop(name) for name in wire.seal(waiting, {}, why))
 
 

@@ -36,6 +36,9 @@ class Attack(ABC):
         Whether it also reads tables whose target is a number.
     threats : tuple of str
         Threats that it is tried under where it is named: of roles with what they must know besides.
+    behaviours : tuple of str
+        What principals who cheat must have done, any of it; it reads nobody else's view. Empty: it
+        reads who keeps to the protocol.
     """
 
     name: ClassVar[str] = "attack"
@@ -46,6 +49,7 @@ class Attack(ABC):
     most_rows: ClassVar[int | None] = None
     numbers: ClassVar[bool] = False
     threats: ClassVar[tuple[str, ...]] = ()
+    behaviours: ClassVar[tuple[str, ...]] = ()
 
     def inapplicable(self, view: View) -> Reason | str | None:
         """Return why there is nothing in such a view for this attack, None if there is.

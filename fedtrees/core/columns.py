@@ -105,10 +105,13 @@ CPU = Measure("cpu_seconds", "processor time", "seconds", 0.0, "cost")
 CIPHERTEXTS = Measure("ciphertexts", "ciphertexts sent", "ciphertexts", 0.0, "cost")
 OPERATIONS = Measure("operations", "operations of cryptography", "operations", 0.0, "cost",
                      "operation")  # fmt: skip
+DETECTION = Measure(
+    "detection", "an honest party refused to go on", "0 or 1", None, "meta", "what it said"
+)
 NOTE = Measure("note", "what an attack notes", "", None, "diagnostic", "note")
 #: Keys that no metric declares.
 OTHERS = (
-    *UTILITY, RAREST, APPLIES, BYTES_UP, BYTES_DOWN, CPU, CIPHERTEXTS, OPERATIONS, NOTE,
+    *UTILITY, RAREST, APPLIES, BYTES_UP, BYTES_DOWN, CPU, CIPHERTEXTS, OPERATIONS, NOTE, DETECTION,
     Measure("bytes", "bytes in both directions", "bytes", 0.0, "cost"),
     Measure("cpu_seconds_of", "processor time of an operation", "seconds", 0.0, "cost",
             "operation"),

@@ -62,6 +62,10 @@ class PartyError(ProtocolError):
     """A party is lost, fails or takes no part: names it, and holds nothing of anybody's rows."""
 
 
+class BeyondParametersError(ProtocolError):
+    """A party was told, or asked for, what the public parameters rule out; it refuses to go on."""
+
+
 class LocalDataError(ProtocolError):
     """Private state of a party was read from outside that party's own methods."""
 

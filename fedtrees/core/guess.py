@@ -323,6 +323,31 @@ class ColumnBins(Claim):
 
 
 @dataclass(frozen=True, eq=False)
+class BinClassCounts(Claim):
+    """How many rows of each class one victim has in every bin of every column.
+
+    Attributes
+    ----------
+    owner : str
+        Party that holds the rows.
+    counts : int64 array, shape (total_bins, K)
+        Bins in the order of the cut points that were told.
+    """
+
+    owner: str
+    counts: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        counts = np.asarray(self.counts)
+        if counts.ndim != 2 or counts.dtype.kind not in "iu":
+            raise ProtocolError(
+                f"class counts of bins are {counts.dtype} of shape {counts.shape}; give whole "
+                "numbers, one row per bin and one column per class"
+            )
+        object.__setattr__(self, "counts", counts.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
 class Entries(Claim):
     """Single values that one victim holds, by row and column.
 

@@ -170,6 +170,7 @@ class Host:
 
     def tell(self, message: Message, why: str = "") -> Reply:
         """Let the party hear a message."""
+        self.closing.hear(message)
         self.party.answer(message)
         return self._reply()
 
@@ -177,6 +178,7 @@ class Host:
         """Let the party answer a request; a reply that is summed waits to be closed."""
         if self.closing.takes(message):
             return self._reply(self.closing.answer(message))
+        self.closing.hear(message)
         reply = self.party.answer(message)
         if reply is None:
             raise ProtocolError(f"{self.name!r} gave no reply to {type(message).__name__}")

@@ -307,6 +307,7 @@ class LocalNetwork(Network):
         receivers = self.defense.audience(message, others, self.context(name))
         message = self._leaving(name, message)
         self.transcript.record(name, tuple(receivers), message, why)
+        self._opening.hear(receivers, message)
         return name, message, receivers
 
     def _wire(self, server: str, waiting: Mapping[str, Message]) -> Wire:

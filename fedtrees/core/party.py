@@ -93,11 +93,12 @@ class Party(metaclass=_Walled):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._handlers = dict(cls._handlers)
-        for key, member in vars(cls).items():
-            handled = getattr(member, "_handles", None)
-            if handled is not None:
-                cls._handlers[handled] = key
+        cls._handlers = {
+            member._handles: key
+            for base in reversed(cls.__mro__)
+            for key, member in vars(base).items()
+            if hasattr(member, "_handles")
+        }
 
     def __getattribute__(self, key: str) -> Any:
         value = object.__getattribute__(self, key)

@@ -1,8 +1,8 @@
 """Names to classes: decorators, entry points, and plugin files.
 
 The built-in protocols, defenses, attacks and datasets use the same entry points as other
-people's packages: groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, ``.metrics`` and
-``.datasets``.
+people's packages: groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, ``.behaviours``,
+``.metrics`` and ``.datasets``.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from fedtrees.core.specs import Spec
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 PLUGIN = "fedtrees_plugin_"  # what modules of plugin files begin with
 _OURS = "fedtrees."
-KINDS = ("protocol", "defense", "attack", "metric", "dataset", "sealing")
+KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset", "sealing")
 
 
 class Registry:
@@ -59,6 +59,10 @@ class Registry:
     def attack(self, name: str) -> Callable[[Registered], Registered]:
         """Register an attack class."""
         return self._register("attack", name)
+
+    def behaviour(self, name: str) -> Callable[[Registered], Registered]:
+        """Register what a cheating party does in place of its protocol."""
+        return self._register("behaviour", name)
 
     def metric(self, name: str) -> Callable[[Registered], Registered]:
         """Register a metric class."""

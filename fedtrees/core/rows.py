@@ -96,7 +96,11 @@ COLUMNS = (
     Column("attack_params", "its parameters; of a blind row, one of several guesses"),
     Column("seed", "seed of the federation and of all randomness", "whole"),
     Column("pair_id", "equal where one federation's held-out rows score all"),
-    Column("stage", "train, attack, blind, adversary (which attacks apply) or reference"),
+    Column(
+        "stage",
+        "train, cheated (somebody does), attack, blind, adversary (which attacks apply) or "
+        "reference",
+    ),
     Column("status", "ok, failed, timeout or skipped"),
     Column("state_code", "ok, skip, unfit, limit, failed, timeout or undefined", later=True),
     Column("reason_code", "why there is no value: a code of reasons.csv", later=True),

@@ -14,7 +14,7 @@ from fedtrees.core.errors import UsageError, short
 
 Value = bool | int | float | str | None
 MOST_COMBINATIONS = 10_000  # of one grid; a slip of the keyboard must not fill the memory
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?(?:inf|infinity|nan)", re.IGNORECASE

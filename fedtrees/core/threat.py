@@ -1,4 +1,4 @@
-"""Threats: which parties are honest-but-curious, together, and what they know besides."""
+"""Threats: which parties are curious or cheat, together, and what they know besides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARAMETERS = (*_LEAST, *_WORDS)
 
 @dataclass(frozen=True)
 class Threat:
-    """Honest-but-curious principals who share what they saw.
+    """Principals who share what they saw, honest-but-curious unless a behaviour is named.
 
     Written as roles of the protocol joined by ``+``: ``client`` (the last one),
     ``client[index=0]``, ``client[count=2]`` (the last two collude), ``server``, ``server+client``,
@@ -27,6 +27,7 @@ class Threat:
     ``records=held`` takes away the right to choose what others hold of a row. ``labels=20`` adds
     the labels of as many training rows, ``entries=6`` as many values that others hold of them,
     ``attributes=2`` as many attributes, a one-hot group is one, of all their rows.
+    ``server:isolating`` cheats: it acts by that behaviour (`fedtrees.core.behaviour`).
 
     `parts`: The roles with their parameters.
 
@@ -127,9 +128,19 @@ class Threat:
         return sum(n for p in self.parts if isinstance(n := p.params.get("attributes", 0), int))
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of the principals, each once."""
+        return tuple(dict.fromkeys(role_of(part) for part in self.parts))
+
+    @property
     def adversary(self) -> str:
-        """The roles of the principals."""
+        """The roles of the principals, with their behaviours."""
         return "+".join(dict.fromkeys(part.name for part in self.parts))
+
+    def behaviours(self, roles: Mapping[str, str]) -> dict[str, str]:
+        """Return the behaviours of the principals that cheat, by name."""
+        cheating = [p for p in self.parts if ":" in p.name]
+        return {name: p.name.partition(":")[2] for p in cheating for name in _pick(p, roles)}
 
     @property
     def access(self) -> str:
@@ -140,7 +151,7 @@ class Threat:
         return "+".join([*told, "collusion"] if several else told)
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the names of the honest-but-curious parties, given every party's role.
+        """Return the names of the principals, given every party's role.
 
         Raises `UsageError` if the protocol has no such role, or fewer such parties than the threat
         names.
@@ -152,8 +163,13 @@ class Threat:
         return "+".join(map(str, self.parts))
 
 
+def role_of(part: Spec) -> str:
+    """Return the role that a part of a threat names, without its behaviour."""
+    return part.name.partition(":")[0]
+
+
 def _pick(spec: Spec, roles: Mapping[str, str]) -> list[str]:
-    names = [name for name, role in roles.items() if role == spec.name]
+    names = [name for name, role in roles.items() if role == role_of(spec)]
     known = dict.fromkeys(roles.values())
     if not names:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Views: all that the honest-but-curious parties of a threat saw, and nothing else."""
+"""Views: all that the principals of a threat saw, and nothing else."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ class View:
         Type of message, field and what the protocol itself does to it.
     weighted : bool
         Whether rows have sample weights, which is declared as their number is.
+    behaviours : tuple of str
+        Of principals that cheat.
     """
 
     principals: tuple[str, ...]
@@ -84,6 +86,7 @@ class View:
     candidates: Table | None = None
     stated: tuple[tuple[str, str, Change], ...] = ()
     weighted: bool = False
+    behaviours: tuple[str, ...] = ()
 
     @property
     def rows(self) -> Table | None:

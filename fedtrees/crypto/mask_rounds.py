@@ -17,12 +17,12 @@ from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty, check_numbers
 from fedtrees.crypto.shamir import SHARE_BYTES
 from fedtrees.crypto.survivor_sets import SurvivorSets
-from fedtrees.sealing.errors import MalformedError
+from fedtrees.sealing.errors import MalformedError, WrongKeyError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Unprintable
 
 #: Arrays by sum and party, as the ideal functionality keeps them, which is in nobody's hands.
-Kept = dict[int, dict[str, NDArray[np.int64]]]
+Kept = dict[int, dict[str, tuple[bytes, NDArray[np.int64]]]]
 
 
 class Masker(Protocol):
@@ -39,8 +39,8 @@ class Masker(Protocol):
     def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
         """End of round 1: open the boxes that these made for it."""
 
-    def masked(self, index: int, array: NDArray[np.int64]) -> bytes:
-        """Round 2: mask an array, shape (m,); a tag is at the end."""
+    def masked(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> bytes:
+        """Round 2: mask an array, shape (m,), of who was told this; a tag is at the end."""
 
     def opening(self, index: int, survivors: Sequence[str]) -> bytes:
         """Round 3: tell the shares that open the sum of the survivors, itself among them."""
@@ -75,8 +75,8 @@ class Unmasker(Protocol):
     def take_opening(self, name: str, index: int, text: bytes, survivors: Sequence[str]) -> None:
         """Round 3: take a client's shares."""
 
-    def opened(self, index: int) -> NDArray[np.int64]:
-        """Return the sum, int64, shape (m,)."""
+    def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
+        """Return the sum of those who were told this, int64, shape (m,)."""
 
 
 class RealMasker(Unprintable):
@@ -104,9 +104,9 @@ class RealMasker(Unprintable):
         self._party.collect(read_boxes(boxes, self.plan, senders))
         self._dealt = [name for name in self.plan.parties if name in (self._name, *senders)]
 
-    def masked(self, index: int, array: NDArray[np.int64]) -> bytes:
+    def masked(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> bytes:
         """Round 2."""
-        made = self._party.mask(index, array)
+        made = self._party.mask(index, array, told)
         return made.values + made.tag
 
     def opening(self, index: int, survivors: Sequence[str]) -> bytes:
@@ -155,9 +155,9 @@ class RealUnmasker(Unprintable):
         dealt = [party for party in self.plan.parties if party in self._boxes]
         self._sum.take_shares(read_unmasking(text, name, index, dealt, survivors))
 
-    def opened(self, index: int) -> NDArray[np.int64]:
+    def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
         """Return the sum."""
-        return self._sum.opened(index)
+        return self._sum.opened(index, told)
 
 
 class IdealMasker(Unprintable):
@@ -188,11 +188,11 @@ class IdealMasker(Unprintable):
     def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
         """End of round 1."""
 
-    def masked(self, index: int, array: NDArray[np.int64]) -> bytes:
+    def masked(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> bytes:
         """Round 2."""
         check_numbers(self.plan, array)
         self._ledger.enter("masks expanded", self._among)
-        self._kept.setdefault(index, {})[self._name] = array
+        self._kept.setdefault(index, {})[self._name] = told, array
         return b""
 
     def opening(self, index: int, survivors: Sequence[str]) -> bytes:
@@ -235,9 +235,15 @@ class IdealUnmasker(Unprintable):
     def take_opening(self, name: str, index: int, text: bytes, survivors: Sequence[str]) -> None:
         """Round 3."""
 
-    def opened(self, index: int) -> NDArray[np.int64]:
-        """Return the sum."""
-        arrays = list(self._kept.pop(index).values())
+    def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
+        """Return the sum; raises `WrongKeyError` as `MaskedSum.opened`."""
+        kept = self._kept.pop(index)
+        if other := [name for name, (heard, _) in kept.items() if heard != told]:
+            raise WrongKeyError(
+                f"{', '.join(other)}: told something else than the others before sum {index}; it "
+                "stays closed. Start anew"
+            )
+        arrays = [array for _, array in kept.values()]
         gone = len(self._among) - len(arrays)
         self._ledger.enter("masks expanded", len(arrays) * (1 + gone))
         total: NDArray[np.int64] = np.sum(arrays, axis=0)

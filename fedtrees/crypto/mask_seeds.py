@@ -44,6 +44,15 @@ def pair_seed(key: Secret[bytes], index: int) -> Secret[bytes]:
     return expanded(key, b"pair mask %d" % index)
 
 
+def bound_to(seed: Secret[bytes], told: bytes) -> Secret[bytes]:
+    """Return the seed of a mask that two parties share if both were told the same.
+
+    `told`: A digest of all that one of them was told before. Masks of who was told otherwise do not
+    cancel: a sum opens among those alone who answer the same questions about the same trees.
+    """
+    return expanded(seed, b"told " + told)
+
+
 def box(plan: MaskPlan, secret: Secret[bytes], sender: str, receiver: str) -> ChaCha20Poly1305:
     """Return the cipher of the one box from sender to receiver."""
     key = derive(secret, b"box", plan.context, sender.encode(), receiver.encode())
@@ -105,6 +114,7 @@ def tag(
     index: int,
     shape: tuple[int, ...],
     values: bytes,
+    told: bytes,
 ) -> bytes:
     """Return the tag of a masked array: Poly1305 (RFC 8439), 16 bytes.
 
@@ -119,8 +129,10 @@ def tag(
         `agreed_keys`.
     among : sequence of str
         Whose masks are on the array, its owner among them, in the plan's order.
+    told : bytes
+        As in `bound_to`.
     """
-    bound = [keys, f"{index} {shape}".encode(), *(name.encode() for name in among)]
+    bound = [keys, told, f"{index} {shape}".encode(), *(name.encode() for name in among)]
     key = expanded(seed, _joined([b"tag", *bound]))
     return Poly1305.generate_tag(key.reveal(), values)
 

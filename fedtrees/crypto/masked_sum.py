@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
-from fedtrees.crypto.mask_seeds import agreed_keys, commitment, self_seed, tag, unlock
+from fedtrees.crypto.mask_seeds import agreed_keys, bound_to, commitment, self_seed, tag, unlock
 from fedtrees.crypto.masking_party import adds, check_index, check_roster
 from fedtrees.sealing.errors import LateError, MalformedError, RepeatedError, WrongKeyError
 from fedtrees.sealing.ledger import Ledger
@@ -140,8 +140,10 @@ class MaskedSum(Unprintable):
         self._closed.add(_masking(index))
         return tuple(name for name in self.plan.parties if name in arrays)
 
-    def opened(self, index: int) -> NDArray[np.int64]:
+    def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
         """End round 3: return the sum of the survivors' arrays, int64.
+
+        `told`: A digest of all that they were told, as they have it.
 
         Raises
         ------
@@ -166,30 +168,32 @@ class MaskedSum(Unprintable):
         gone = [name for name in self._deals if name not in arrays]
         with self.ledger.timed("masks expanded", len(arrays) * (1 + len(gone))):
             for name in arrays:
-                total -= self._self_mask(index, name, total.size)
+                total -= self._self_mask(index, name, total.size, told)
             for name in gone:
-                self._take_off_pairs(index, name, total)
+                self._take_off_pairs(index, name, total, told)
         self._closed.add(_opening(index))
         self._arrays[index] = {}
         self._given[index] = {}
         return total.view(np.int64).reshape(first.shape)
 
-    def _self_mask(self, index: int, name: str, size: int) -> NDArray[np.uint64]:
+    def _self_mask(self, index: int, name: str, size: int, told: bytes) -> NDArray[np.uint64]:
         seed = self._combined(index, name, lambda item: item.self_masks[name])
         if commitment(seed) != self._deals[name].commitments[index]:
             raise WrongKeyError(self._wrong(index, name, "self-mask"))
         item = self._arrays[index][name]
         among = [party for party in self.plan.parties if party in self._deals]
-        made = tag(seed, self._agreed, among, index, item.shape, item.values)
+        made = tag(seed, self._agreed, among, index, item.shape, item.values, told)
         if not hmac.compare_digest(made, item.tag):
             raise WrongKeyError(
                 f"the array of {name!r} in sum {index} does not bear out its tag: it was changed "
-                "on the way, belongs to another sum, or was masked for other keys or parties; the "
-                "sum stays closed. Start anew"
+                "on the way, belongs to another sum, was masked for other keys or parties, or its "
+                "owner was told something else than the others; the sum stays closed. Start anew"
             )
         return expand(self_seed(seed), size)
 
-    def _take_off_pairs(self, index: int, name: str, total: NDArray[np.uint64]) -> None:
+    def _take_off_pairs(
+        self, index: int, name: str, total: NDArray[np.uint64], told: bytes
+    ) -> None:
         """Take the masks that survivors share with a party that is gone off the sum, in place."""
         key = self._combined(index, name, lambda item: item.lock_keys[name])
         try:
@@ -200,7 +204,7 @@ class MaskedSum(Unprintable):
         for other, seed in zip(others, seeds, strict=True):
             if other not in self._arrays[index]:
                 continue
-            mask = expand(seed, total.size)
+            mask = expand(bound_to(seed, told), total.size)
             if adds(other, name):
                 total -= mask
             else:

@@ -16,6 +16,7 @@ from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.mask_seeds import (
     agreed_keys,
+    bound_to,
     box,
     close,
     commitment,
@@ -190,11 +191,13 @@ class MaskingParty(Unprintable):
         self._shares, self._kept = found, Secret(b"")
         self._agreed = {}  # it would make the seeds of sums that are over again
 
-    def mask(self, index: int, array: NDArray[np.int64]) -> MaskedArray:
+    def mask(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> MaskedArray:
         """Round 2: hide an array; masks of those who share them cancel in the sum.
 
         `index`: Which of the planned sums.
         `array`: int64 array. So small that no sum of all parties' can leave an int64.
+        `told`: A digest of all that this party was told; the sum opens among those who have the
+        same.
 
         Raises
         ------
@@ -221,14 +224,14 @@ class MaskingParty(Unprintable):
             total += expand(self_seed(self._seeds[index]), total.size)
             for name in self._shares:
                 if name != self.name:
-                    mask = expand(pairs[name], total.size)
+                    mask = expand(bound_to(pairs[name], told), total.size)
                     if adds(self.name, name):
                         total += mask
                     else:
                         total -= mask
         values, seed = total.astype("<u8").tobytes(), self._seeds[index]
         among = [name for name in self.plan.parties if name in self._shares]
-        made = tag(seed, self._keys, among, index, array.shape, values)
+        made = tag(seed, self._keys, among, index, array.shape, values, told)
         return MaskedArray(self.name, index, array.shape, values, made)
 
     def unmask(self, index: int, survivors: Sequence[str]) -> Unmasking:

@@ -1,4 +1,4 @@
-"""A party's log of a federation attacked: what that very run told whoever kept it."""
+"""A party's log of a federation: what it sent and was told, and what attacks read in that."""
 
 from __future__ import annotations
 

@@ -35,6 +35,49 @@ class WireBytes(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class CollectiveCall(Message):
+    """One party's part in a collective operation, as a framework passed it on; not decoded.
+
+    Attributes
+    ----------
+    number, rank, world : int
+        Of the operation, of the party, and of parties.
+    code : int
+        Data type of a sum, or root of a broadcast, as XGBoost numbers them.
+    summed : bool
+        Whether what all send is put together by sums.
+    sealed : bool
+        Whether the framework says that what is sent is encrypted.
+    sent, answered : uint8 array, shape (n,)
+    """
+
+    verbatim: ClassVar[frozenset[str]] = frozenset({"sent", "answered"})
+    number: int
+    rank: int
+    world: int
+    code: int
+    summed: bool
+    sealed: bool
+    sent: NDArray[np.uint8]
+    answered: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelBytes(Message):
+    """A model as a framework sent it, XGBoost's JSON or UBJSON; not decoded. Empty: none yet.
+
+    `data`: uint8 array, shape (n,). `part, parts`: Which of several models that are sent at once.
+    `asks`: Whether the server asks for trees on top of it.
+    """
+
+    verbatim: ClassVar[frozenset[str]] = frozenset({"data"})
+    data: NDArray[np.uint8]
+    part: int = 0
+    parts: int = 1
+    asks: bool = True
+
+
+@dataclass(frozen=True, eq=False)
 class LabelShare(Message):
     """A party's number of rows, and its part of the mean label, for where boosting starts.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import Aggregation
+from fedtrees.core.behaviour import turn
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Place, Stage
-from fedtrees.core.errors import DataError, ProtocolError, UsageError
+from fedtrees.core.errors import DataError, FedtreesError, ProtocolError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, without_noise
 from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import (
@@ -316,6 +317,10 @@ class Training:
         Where noise came from (`fedtrees.core.streams.NoiseFrom`).
     void : bool
         Whether no claim that rests on noise holds (`to_rely_on`).
+    behaviours : mapping of str to str
+        Of the parties that cheat, by name.
+    refused : str
+        What an honest party said when it refused to go on; there is no model then.
     """
 
     model: Any
@@ -329,6 +334,8 @@ class Training:
     net: LocalNetwork | None = None
     noise_from: NoiseFrom = "seed"
     void: bool = False
+    behaviours: Mapping[str, str] = field(default_factory=dict)
+    refused: str = ""
 
     def to_rely_on(self) -> Training:
         """Return the run as who hands out its model may rely on it: noise from a seed is none.
@@ -405,6 +412,7 @@ def train(
     defense: Composition | None = None,
     seed: int = 0,
     noise_from: NoiseFrom = "system",
+    behaviours: Mapping[str, str] | None = None,
 ) -> Training:
     """Run a protocol in one process.
 
@@ -419,13 +427,16 @@ def train(
     noise_from : {"system", "seed"}
         What noise, and samples that hide a row, are drawn from; ``seed``: a run that can be
         repeated, and no claim that rests on noise holds.
+    behaviours : mapping of str to str, optional
+        Of parties that cheat, by name. Where an honest one refuses to go on the run ends.
 
     Raises
     ------
     DataError
         If nobody holds a row.
     UsageError
-        If the names are not the protocol's; `Unfit`, if the defense makes no sense with it.
+        If the names are not the protocol's; `Unfit`, if the defense or a behaviour makes no sense
+        with it.
     UnguardedMessageError
         If a defense meets a message it does not handle.
     """
@@ -453,10 +464,29 @@ def train(
         streams = Streams(seed, noise_from)  # of its own: nobody draws another's noise
         held, sums = local_data.get(name), net.aggregation
         net.join(seated(protocol, agreement, name, streams, sums, held, sealing))
-    model, context = drive(protocol, net, sealing)
-    columns = {name: held.columns for name, held in local_data.items()}
+    cheats, refused = behaviours or {}, ""
+    for party in net.parties:
+        if party.name in cheats:
+            turn(party, cheats[party.name])
+    try:
+        model, context = drive(protocol, net, sealing)
+    except FedtreesError as err:
+        if not cheats:
+            raise
+        model, context, refused = None, net.context(net.transcript.coordinator), str(err)
     return Training(
-        model, net.transcript, protocol, defense, schema, n_rows, context, columns, net, noise_from
+        model,
+        net.transcript,
+        protocol,
+        defense,
+        schema,
+        n_rows,
+        context,
+        {name: held.columns for name, held in local_data.items()},
+        net,
+        noise_from,
+        behaviours=cheats,
+        refused=refused,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
@@ -22,16 +22,24 @@ from fedtrees.messages.cuts import (
 )
 from fedtrees.protocols.grid_cut_points import settle_on_a_grid
 from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.boosted.xgboost_cuts import pruned_cuts
 from fedtrees.trees.grid import count_cells
-from fedtrees.trees.sketch import Sketch, equal_width_cuts, local_sketch, merge_sketches
+from fedtrees.trees.sketch import (
+    Sketch,
+    choose_cuts,
+    equal_width_cuts,
+    local_sketch,
+    merge_sketches,
+)
 
-CUT_METHODS = ("sketch", "equal-width", "public")
+CUT_METHODS = ("sketch", "xgboost", "equal-width", "public")
 
 
 class BinningClient(Party):
     """A client that summarises its columns and bins its rows."""
 
     role = "client"
+    binned = False
 
     def __init__(self, name: str, data: Table) -> None:
         super().__init__(name)
@@ -60,8 +68,13 @@ class BinningClient(Party):
 
     @handles(CutPoints)
     def bin(self, message: CutPoints) -> None:
-        """Bin the rows once and for all."""
-        m = message
+        """Bin the rows once and for all.
+
+        Raises `BeyondParametersError` if they were binned before.
+        """
+        if self.binned:
+            raise BeyondParametersError(f"{self.name!r} was told cut points before; they stand")
+        self.binned, m = True, message
         self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
         self.bins = bin_rows(self.data.X, self.cuts)
 
@@ -79,7 +92,8 @@ def settle_cuts(
 
     Parameters
     ----------
-    method : {"sketch", "equal-width", "public"}
+    method : {"sketch", "xgboost", "equal-width", "public"}
+        ``xgboost``: as ``sketch``, and merged sketches are pruned as XGBoost prunes them.
     schema : Schema
         Its cut points and public ranges are used where the method is "public".
     categories : int32 array, shape (d,), optional
@@ -95,10 +109,11 @@ def settle_cuts(
         cuts = settle_on_a_grid(net, plan, max_bin, schema, categories)
         why = "cut points, from the sums of all clients' counts"
     else:
-        parts = net.ask("client", CutsRequest(plan.method, max_bin), why="to settle cut points")
+        asked = "sketch" if plan.method == "xgboost" else plan.method
+        parts = net.ask("client", CutsRequest(asked, max_bin), why="to settle cut points")
         if gather:
             share_sketches(net, parts)
-        cuts = merge_summaries(parts, max_bin)
+        cuts = merge_summaries(parts, max_bin, plan.method)
         why = f"cut points, merged from the clients' {plan.method} summaries"
     if categories is not None:
         cuts = cuts.with_categories(categories)
@@ -125,11 +140,12 @@ def column_ranges(X: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[
     return low.astype(np.float32), high.astype(np.float32)
 
 
-def merge_summaries(parts: list, max_bin: int) -> Cuts:  # type: ignore[type-arg]
+def merge_summaries(parts: list, max_bin: int, method: str) -> Cuts:  # type: ignore[type-arg]
     """Return common cut points from the clients' sketches or ranges."""
     if isinstance(parts[0], FeatureSketch):
         sketches = [Sketch(p.points, p.weights, p.offsets, p.low) for p in parts]
-        return merge_sketches(sketches, max_bin)
+        choose = pruned_cuts if method == "xgboost" else choose_cuts
+        return merge_sketches(sketches, max_bin, choose)
     low = np.fmin.reduce([p.low for p in parts])
     high = np.fmax.reduce([p.high for p in parts])
     return equal_width_cuts(low, high, max_bin)

@@ -55,7 +55,7 @@ def fit(
 
 def fits(attacks: Sequence[Spec], data: Data) -> list[Reason]:
     """Return of several attacks whether there is anything for them, all asked at once."""
-    found = [_before(attack, data) for attack in attacks]
+    found = [before(attack, data) for attack in attacks]
     if data.view is None:
         return found
     left = [attack for attack, reason in zip(attacks, found, strict=True) if reason.ok]
@@ -105,9 +105,15 @@ def _wanted(part: Defense) -> set[str]:
     return hooks | {name for name, used in limits.items() if used}
 
 
-def _before(attack: Spec, data: Data) -> Reason:
+def before(attack: Spec, data: Data) -> Reason:
     """Return why an attack need not even be asked: too many rows, or nothing scores its claims."""
     maker = register.get("attack", attack.name)
+    reads_cheats: tuple[str, ...] = getattr(maker, "behaviours", ())
+    did = () if data.view is None else data.view.behaviours
+    if data.view is not None and not {*reads_cheats} & {*did} and (reads_cheats or did):
+        if did:
+            return Reason("other-behaviour", behaviour=", ".join(did))
+        return Reason("nobody-cheats", behaviour=", ".join(reads_cheats))
     most = getattr(maker, "most_rows", None)
     if most is not None and data.rows > most:
         return Reason("too-many-rows", rows=data.rows, most=most)

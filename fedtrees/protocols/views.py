@@ -131,4 +131,5 @@ def view_of(
         entries=entries,
         stated=stated(training.protocol, training.schema),
         weighted=any(held.weight is not None for held in local_data.values()),
+        behaviours=tuple(dict.fromkeys(b for n, b in training.behaviours.items() if n in who)),
     )

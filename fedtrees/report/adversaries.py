@@ -18,9 +18,11 @@ def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[
         return f"the adversary {threat!r}", False
     parts = []
     for part in parsed.parts:
-        one, several = words.get(part.name, (f"the party {part.name!r}", f"{part.name} parties"))
+        role, _, behaviour = part.name.partition(":")
+        one, several = words.get(role, (f"the party {role!r}", f"{role} parties"))
         count = part.params.get("count", 1)
-        parts.append(one if count == 1 else f"{count} {several}")
+        cheats = f", cheating ({behaviour})" if behaviour else ""
+        parts.append((one if count == 1 else f"{count} {several}") + cheats)
     told = {"queries": parsed.queries, "labels": parsed.labels, "attributes": parsed.attributes}
     besides = [f"{n} {what}" for what, n in told.items() if n]
     text = " and ".join(parts) + (f" (with {', '.join(besides)})" if besides else "")
@@ -31,7 +33,7 @@ def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[
 def seen_by(threat: str, setting: Setting, seen: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the kinds of messages that a threat reads in the undefended run, in words."""
     try:
-        roles = {p.name for p in Threat.parse(threat).parts}
+        roles = {*Threat.parse(threat).roles}
     except UsageError:
         return ()
     found = []

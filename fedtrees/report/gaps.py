@@ -131,9 +131,7 @@ def _each(here: pd.DataFrame, setting: Setting) -> Iterator[tuple[str, Gap]]:
     if protocol is not None:
         yield from _defenses(here, setting, protocol)
         roles = {*protocol.roles(2).values(), *([PUBLIC] if protocol.released else [])}
-        adversaries = {
-            part.name for t in {*here["threat"]} - {""} for part in Threat.parse(t).parts
-        }
+        adversaries = {role for t in {*here["threat"]} - {""} for role in Threat.parse(t).roles}
         for name in sorted(roles - adversaries):
             yield name, Gap(NOT_ASKED, "threat", Reason("role-not-curious"), setting)
 

@@ -150,7 +150,7 @@ def _tile(found: Found, adversary: Adversary) -> dict[str, Any]:
 
 
 def _three(adversary: Adversary) -> list[Cell]:
-    """Return the worst cell of each slot, what is read most first."""
+    """Return what leads, and the worst cell of each slot, what is read most first."""
     assert adversary.reader is not None
     cells = [c for c in adversary.reader.of(adversary.base) if c.scores]
     best = []
@@ -159,7 +159,9 @@ def _three(adversary: Adversary) -> list[Cell]:
         if mine:
             best.append(min(mine, key=lambda c: (c.state != "open", gravity(c.metric))))
     lead = adversary.leading()
-    return sorted(best, key=lambda c: (c is not lead, c.state != "open"))
+    if lead is not None and lead not in best:  # of a measure that has no slot
+        best.append(lead)
+    return sorted(best, key=lambda c: (c is not lead, c.state != "open"))[: len(_SLOTS)]
 
 
 def _fact(found: Found, adversary: Adversary, cell: Cell) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Cut points from quantile summaries that owners of rows compute alone and anyone can merge."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from fedtrees.trees.binning import Cuts, check_max_bin, check_rows, lower_sentin
 
 # Points a summary keeps per final bin: XGBoost's own factor between sketch and cuts.
 POINTS_PER_BIN = 8
+Choose = Callable[[NDArray[Any], NDArray[np.int64], int], NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,9 @@ def choose_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) 
     return points[reached[reached < len(points) - 1] + 1]
 
 
-def merge_sketches(sketches: Sequence[Sketch], max_bin: int = 256) -> Cuts:
+def merge_sketches(
+    sketches: Sequence[Sketch], max_bin: int = 256, choose: Choose = choose_cuts
+) -> Cuts:
     """Return common cuts from the summaries of all owners.
 
     With at most ``max_bin`` distinct points every point gets its own bin. Otherwise cut ``j`` aims
@@ -102,6 +105,8 @@ def merge_sketches(sketches: Sequence[Sketch], max_bin: int = 256) -> Cuts:
 
     Raises `DataError` if there is no sketch, or they differ in width. Raises `UsageError` if
     ``max_bin`` is below 2 or above 65534.
+
+    `choose`: By what cuts are chosen instead.
     """
     check_max_bin(max_bin)
     widths = {s.n_features for s in sketches}
@@ -119,7 +124,7 @@ def merge_sketches(sketches: Sequence[Sketch], max_bin: int = 256) -> Cuts:
         points, group = np.unique(every, return_inverse=True)
         weights = np.zeros(len(points), dtype=np.int64)
         np.add.at(weights, group, counts)
-        cuts.append(np.append(choose_cuts(points, weights, max_bin), upper_sentinel(points[-1])))
+        cuts.append(np.append(choose(points, weights, max_bin), upper_sentinel(points[-1])))
         minimum.append(lower_sentinel(np.nanmin([s.low[f] for s in sketches])))
     return Cuts.join(cuts, np.array(minimum))
 

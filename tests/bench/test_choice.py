@@ -158,7 +158,7 @@ def test_the_suite_s_own_come_first_and_others_where_they_alone_fit():
         chosen(QUICK, {"defenses": ["id-lmid[xi=0.3]"]})
     )
     assert protocols == ["vertical-forest", "secureboost"]
-    assert (defenses, threats) == (["none", "id-lmid"], ["passive"])
+    assert (defenses, threats) == (["none", "id-lmid"], ["passive", "active"])
     assert (data, clients) == (["breast-cancer"], [2])
     both = {"defenses": ["id-lmid[xi=0.3]", "secure-sum"]}
     assert [d for _, d, *_ in axes(chosen(QUICK, both))] == [

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 import fedtrees.bench.federation  # loaded, as it is during a bench
-from fedtrees.bench.conformance import _views_without_truth, check, sample_training, trainable
+from fedtrees.bench.conformance import (
+    _views_without_truth,
+    cheated_runs,
+    check,
+    sample_training,
+    trainable,
+)
 from fedtrees.bench.disclosure import briefly
 from fedtrees.core.attack import contenders
 from fedtrees.core.registry import load_plugin, register
@@ -236,6 +242,9 @@ def read_beside(protocol):
     for _, view in _views_without_truth([protocol]):
         reasons = fits([asked(name) for name in contenders()], Data(view=view))
         found |= {name for name, reason in zip(contenders(), reasons, strict=True) if reason.ok}
+    for name in contenders():  # whoever reads a party that cheats
+        for behaviour in getattr(register.get("attack", name), "behaviours", ()):
+            found |= {name for _ in cheated_runs(behaviour, [protocol])}
     return found
 
 

@@ -28,14 +28,14 @@ def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
         return threats(chosen(quick, named))
 
     rows = {"client", "server", "public"}
-    assert of(protocols=["secureboost"]) == {"columns": {"passive"}}
+    assert of(protocols=["secureboost"]) == {"columns": {"passive", "active"}}
     assert of(protocols=["fedtree-hist"]) == {"rows": rows}
     both = of(protocols=["secureboost", "fedtree-hist"])
-    assert both == {"columns": {"passive"}, "rows": rows}
+    assert both == {"columns": {"passive", "active"}, "rows": rows}
     named = ["active", "passive[count=1]"]
     assert of(protocols=["secureboost"], threats=named) == {"columns": {*named}}
     plain = Suite.parse('[[grid]]\nprotocols = ["vertical-forest"]', "mine")
-    assert threats(plain) == {"columns": {"passive"}}
+    assert threats(plain) == {"columns": {"passive", "active"}}
 
 
 def test_a_threat_that_no_role_has_is_still_an_error():

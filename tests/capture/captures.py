@@ -33,5 +33,5 @@ def told_of(found):
 
 
 def rows(name):
-    """Return the rows of every party."""
+    """Return the rows of every party of a recorded capture, or of a folder."""
     return read_truth([str(p) for p in sorted((HERE / name).glob("*.csv"))], "label")

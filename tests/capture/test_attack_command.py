@@ -5,11 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import campaign
+import numpy as np
 import pytest
 import xgboost
 from captures import HERE, capture
 
+from fedtrees.capture.differences import BESIDES, from_protocol
 from fedtrees.cli.main import main
+from fedtrees.core.schema import Table
 
 CAMPAIGN = Path(__file__).parent / "campaign.py"
 
@@ -83,6 +87,23 @@ def test_a_run_of_today_is_captured_and_read_without_error(over):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{over}: 1 runs, 1 decoded whole" in done.stdout
+
+
+@pytest.mark.skipif(
+    not xgboost.build_info().get("USE_FEDERATED"), reason="built without the federated plugin"
+)
+def test_a_run_of_today_is_the_simulation_where_columns_have_fewer_bins_than_values(tmp_path):
+    parts = [np.array(p) for p in np.array_split(campaign.loopback.table(150, 2, 7, 3), 3)]
+    params = {"objective": "binary:logistic", "max_depth": 3, "max_bin": 16}
+    path = tmp_path / "run.capture"
+    campaign.captured(parts, "xgboost", params, 2, path)
+    truth = {f"worker-{k}": Table(p[:, :-1], p[:, -1].astype(int)) for k, p in enumerate(parts)}
+    named = "nvflare-hist[trees=2,max_depth=3,max_bin=16]"
+    told = from_protocol(str(path), None, named, truth)
+    assert told["same"], told["kinds"]
+    assert {row["message"] for row in told["kinds"] if row["apart"]} == {*BESIDES} - {
+        "EvaluationSums"  # nothing was evaluated
+    }
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
-from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
+from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch, WireBytes
 from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
@@ -109,8 +109,9 @@ def test_nothing_that_is_certain_is_wrong(records, who):
 
 
 def test_what_is_no_call_is_refused():
+    hello = np.frombuffer(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", np.uint8)
     with pytest.raises(DataError, match="with TLS, nothing can be recorded"):
-        Calls().feed(0, True, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        Calls().feed(WireBytes(0, "federated", True, hello))
     with pytest.raises(DataError, match="cut off"):
         fields_of(b"\x1a\x08\x02")
     with pytest.raises(DataError, match="field of type 5"):

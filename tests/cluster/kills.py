@@ -20,6 +20,16 @@ from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.cluster.ray_engine import RayEngine
 
+TINY = """
+seeds = [0, 1, 2]
+[[grid]]
+data = ["breast-cancer"]
+protocols = ["fedtree-hist[trees=1,max_depth=2]"]
+defenses = ["split-only", "laplace-hist[epsilon=8]"]
+threats = ["client", "server"]
+attacks = ["random-leaf", "sketch-reading"]
+"""
+
 
 def rows_of(bench):
     """Return the rows of a run, less what is its own."""
@@ -75,12 +85,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--suite", default="smoke")
+    parser.add_argument("--suite", help="smoke is the spec's; by default a tiny grid")
     given = parser.parse_args()
     rng, bad = random.Random(given.seed), 0
     head = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "include_dashboard": False}
     with tempfile.TemporaryDirectory() as made:
-        folder, suite = Path(made), Suite.load(given.suite)
+        folder = Path(made)
+        suite = Suite.load(given.suite) if given.suite else Suite.parse(TINY, "tiny.toml")
         here = Bench(suite, folder / "here")
         here.open(resume=False)
         begun = time.monotonic()

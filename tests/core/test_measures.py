@@ -30,7 +30,14 @@ SHOWN = [Path(__file__).parents[2] / "fedtrees" / room for room in ("report", "c
 #: Words that are keys, and mean something else where they stand: axes, marks of a page, fields of
 #: JSON, columns of every row, what a threat tells.
 OTHER = {
-    "bytes": {"capture.py", "findings_json.py", "page.py", "page_tables.py", "train.py"},
+    "bytes": {
+        "capture.py",
+        "explain.py",
+        "findings_json.py",
+        "page.py",
+        "page_tables.py",
+        "train.py",
+    },
     "bytes_up": {"tables.py", "train.py"},
     "bytes_down": {"tables.py", "train.py"},
     "note": {"page.py", "page_tables.py", "table.py"},

@@ -87,13 +87,14 @@ class Federation:
             self.parties[name].collect(boxes)
         return self
 
-    def mask(self, index=0):
+    def mask(self, index=0, told=None):
         for name in self.there(2):
-            self.server.take_array(self.parties[name].mask(index, self.arrays[name]))
+            heard = (told or {}).get(name, b"")
+            self.server.take_array(self.parties[name].mask(index, self.arrays[name], heard))
         return self.server.survivors(index)
 
-    def open(self, index=0):
-        survivors = self.mask(index)
+    def open(self, index=0, told=None):
+        survivors = self.mask(index, told)
         for name in survivors:
             if self.leaves[name] > 3:
                 self.server.take_shares(self.parties[name].unmask(index, survivors))
@@ -132,6 +133,21 @@ def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, thresho
     assert opened == sum(
         math.comb(count, stay) * 4 ** (count - stay) for stay in range(threshold, count + 1)
     )
+
+
+@pytest.mark.parametrize("gone", [{}, {"d": 2}])
+def test_nothing_opens_among_parties_that_were_told_different_things(gone, monkeypatch):
+    """However the server opens: one that cheats does not look at tags."""
+    with pytest.raises(WrongKeyError, match="told something else"):
+        Federation(4, 3, leaves=gone).collect().open(told={"b": b"something else"})
+    monkeypatch.setattr("fedtrees.crypto.masked_sum.hmac.compare_digest", lambda *_: True)
+    one = Federation(4, 3, leaves=gone, seed=1)
+    one.arrays = arrays_of(one.plan.parties, (40, 6))
+    opened = one.collect().open(told={"b": b"something else"})
+    assert not (opened == sum(one.arrays[name] for name in one.there(2))).any()
+    assert not (opened == one.arrays["b"]).any()
+    same = Federation(4, 3, leaves=gone, seed=1).collect()
+    assert np.array_equal(same.open(), sum(same.arrays[name] for name in same.there(2)))
 
 
 @settings(max_examples=15)

@@ -281,8 +281,8 @@ def test_the_sum_is_made_of_what_arrives(monkeypatch):
     name = "nvflare-hist[trees=1,max_depth=1,max_bin=6,base_score=0.5]"
     mask = MaskingParty.mask
 
-    def changed(self, index, array):
-        made = mask(self, index, array)
+    def changed(self, index, array, *told):
+        made = mask(self, index, array, *told)
         values = np.frombuffer(made.values, "<u8") + np.uint64(self.name == "client-1")
         return replace(made, values=values.tobytes())
 

@@ -204,7 +204,8 @@ def test_a_verdict_is_short_and_every_number_is_of_the_records(said):
             other = Records(folder, text.split(":")[0])
             check_reading(other, text)
         elif key in ("LEAK", "REMAINS"):
-            seen = check_reading(records, text, "none" if key == "LEAK" else use)
+            recipe = "PRICE" in told and key == "REMAINS"
+            seen = check_reading(records, text, use if recipe else "none")
             assert seen or not NUMBER.search(text) or "None found" in text
         elif hit := re.search(rf"(\S+) leaves ({PLAIN})%? of ({PLAIN})%? \(", text):
             every = [records.worst(t, m) for t in threats(records) for m in measures()]

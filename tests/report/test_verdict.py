@@ -7,6 +7,7 @@ import re
 import pytest
 from synthetic_run import SETTINGS, Table, rows, write_run
 
+from fedtrees.report import page
 from fedtrees.report.findings import findings
 from fedtrees.report.rows import load_rows
 from fedtrees.report.verdict_table import table as text_table
@@ -69,6 +70,14 @@ def test_what_stays_is_said(table):
     assert text["EASES"] == "split-only"
     assert text["EFFECT"].endswith("(the leak stays).")
     assert "can guess 50% of the values right" in text["REMAINS"]
+
+
+def test_a_tile_shows_what_leads_whatever_it_is(table):
+    """Members have no place of their own among rows, values and counts."""
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
+    (found,) = findings(table.rows(), table.folder, 0.05).settings
+    (adversary,) = found.tested
+    assert [c.metric for c in page._three(adversary)] == ["members_1pct"]
 
 
 def test_where_nothing_helps_the_least_is_named(table):

@@ -34,6 +34,10 @@ class GrowingClient(BinningClient):
         chosen = Decisions(
             m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left, m.categories
         )
+        self.follow_splits(chosen)
+
+    def follow_splits(self, chosen: Decisions) -> None:
+        """Move rows by splits, however they were found."""
         self.partition.split(self.bins, chosen)
 
     @handles(LeafValues)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import add_messages
 from fedtrees.core.defense import Stage
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.schema import Schema, Table
@@ -27,8 +27,10 @@ from fedtrees.messages.boosting import (
     ValidationLoss,
     ValidationRequest,
 )
+from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import settle_cuts
+from fedtrees.protocols.horizontal.followed import FollowedTree, check_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.boosted.boosting import checked_weights
@@ -38,7 +40,7 @@ from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.histogram import build_histogram, node_sums
 from fedtrees.trees.boosted.losses import LOSS_BOUND, clipped_bounds
 from fedtrees.trees.boosted.sampling import ColumnSampler, drop_rows
-from fedtrees.trees.partition import ROOT, RowPartition
+from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 
 class HistogramClient(GrowingClient):
@@ -57,7 +59,7 @@ class HistogramClient(GrowingClient):
     ) -> None:
         super().__init__(name, data)
         self.objective, self.params, self.clip = params.objective_for(schema), params, clip
-        self.complete = schema.complete
+        self.complete, self.schema = schema.complete, schema
         self.objective.check(data.y)
         if data.weight is not None:
             checked_weights(data.weight, len(data))
@@ -73,6 +75,12 @@ class HistogramClient(GrowingClient):
         """The rows trees are grown on."""
         return self.data.X[~self.held_out] if self.held_out.any() else self.data.X
 
+    @handles(CutPoints)
+    def bin(self, message: CutPoints) -> None:
+        """Bin the rows; raises `BeyondParametersError` also of too many bins."""
+        check_cuts(message, self.params, self.schema)
+        super().bin(message)
+
     @handles(LabelSumsRequest)
     def count_labels(self, message: LabelSumsRequest) -> LabelSums:
         """Answer with the number of rows, and the labels in sum."""
@@ -81,9 +89,13 @@ class HistogramClient(GrowingClient):
 
     @handles(HistogramRequest)
     def histogram(self, message: HistogramRequest) -> Histogram:
-        """Answer with the sums of the asked nodes; a new tree starts with its root."""
+        """Answer with the sums of the asked nodes; a new tree starts with its root.
+
+        Raises `BeyondParametersError` where the public parameters rule them out (`FollowedTree`).
+        """
         if message.tree != self.tree:
             self.start_tree(message.tree)
+        self.followed.ask(message.nodes)
         ranges = self.partition.ranges(message.nodes)
         rows = self.partition.rows
         sums = build_histogram(self.bins, self.gh, rows, ranges)
@@ -93,7 +105,11 @@ class HistogramClient(GrowingClient):
 
     def start_tree(self, tree: int) -> None:
         """Put all rows into the root; every round, compute the gradients of all its trees."""
-        self.tree = tree
+        most = self.params.trees * self.objective.n_outputs
+        if tree != self.tree + 1 or tree >= most:
+            raise BeyondParametersError(f"tree {tree} after {self.tree}; they are {most}, in turn")
+        self.tree, n_bins = tree, np.diff(self.cuts.offsets)
+        self.followed = FollowedTree(self.params, n_bins, self.complete)
         round, k = divmod(tree, self.objective.n_outputs)
         if k == 0:
             self.gradients = self.compute_gradients(round)
@@ -112,6 +128,11 @@ class HistogramClient(GrowingClient):
         units[:, self.held_out] = 0
         drop_rows(units, self.params.subsample, self.streams, round)
         return units
+
+    def follow_splits(self, chosen: Decisions) -> None:
+        """Move rows by splits that the public parameters do not rule out."""
+        self.followed.split(chosen)
+        super().follow_splits(chosen)
 
     @handles(ValidationRequest)
     def validate(self, message: ValidationRequest) -> ValidationLoss:

@@ -38,7 +38,7 @@ class AllReduceClient(HistogramClient):
                 bits=message.bits, complete=self.complete,
                 unbounded=math.isinf(self.objective.bounds[0]),
             )  # fmt: skip
-        self.partition.split(self.bins, self.grower.decide(message.sums, message.allowed))
+        self.follow_splits(self.grower.decide(message.sums, message.allowed))
         if not len(self.grower.nodes):
             tree = self.grower.finish()
             leaves = tree.leaves.astype(np.int32)

@@ -41,9 +41,10 @@ class HistogramProtocol(BoostingProtocol):
 
     Parameters
     ----------
-    cuts : {"sketch", "equal-width", "public"}
-        Cut points from merged client sketches, equal-width from the pooled ranges (FedTree), or
-        equal-width from the schema's declared public ranges, which reveals nothing.
+    cuts : {"sketch", "xgboost", "equal-width", "public"}
+        Cut points from merged client sketches, evenly or as XGBoost prunes them, equal-width from
+        the pooled ranges (FedTree), or equal-width from the schema's declared public ranges, which
+        reveals nothing.
     enable_categorical : bool
         Split features whose schema kind is categorical by sets of categories, as XGBoost does; each
         needs declared category names. False: their codes are numbers, split by thresholds.

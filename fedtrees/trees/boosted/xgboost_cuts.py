@@ -32,14 +32,16 @@ def xgboost_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
         points, held = np.unique(present, return_counts=True)
         if not len(points):  # one bin, as XGBoost gives a column without values
             points = np.zeros(1, dtype=np.float32)
-        inner = _cuts(points, held.astype(np.float64), max_bin)
+        inner = pruned_cuts(points, held, max_bin)
         high = float(points[-1])
         cuts.append(np.append(inner, np.float32(high + (abs(high) + _BEYOND))))
         minimum.append(lower_sentinel(points[0]))
     return Cuts.join(cuts, np.array(minimum))
 
 
-def _cuts(points: NDArray[Any], held: NDArray[np.float64], max_bin: int) -> NDArray[Any]:
+def pruned_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) -> NDArray[Any]:
+    """Return the points that XGBoost makes cuts of; as `fedtrees.trees.sketch.choose_cuts`."""
+    held = weights.astype(np.float64)
     below = np.cumsum(held)
     for size in (POINTS_PER_BIN * max_bin + 1, POINTS_PER_BIN * max_bin, max_bin + 1):
         kept = _pruned(below, held, size)

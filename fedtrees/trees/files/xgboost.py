@@ -287,7 +287,7 @@ def _check_booster(learner: dict[str, Any]) -> None:
 def _read_objective(learner: dict[str, Any]) -> tuple[Objective, NDArray[np.float32]]:
     """Return the objective and the margins every row starts from."""
     name, shape = learner["objective"]["name"], learner["learner_model_param"]
-    score = _base_score(shape["base_score"])
+    score = base_score_of(shape["base_score"])
     if name == "reg:squarederror":
         return SQUARED_ERROR, SQUARED_ERROR.base_margin(score)
     if name == "binary:logitraw":
@@ -318,7 +318,7 @@ def _log_odds_of(score: NDArray[np.float64]) -> NDArray[np.float32]:
     return start_margin(LOGISTIC, score.astype(np.float32)) if edge else LOGISTIC.base_margin(score)
 
 
-def _base_score(text: Any) -> NDArray[np.float64]:
+def base_score_of(text: Any) -> NDArray[np.float64]:
     """Read "6.27E-1" or, since 3.1, "[6.27E-1]" with an entry for each output."""
     score = np.asarray(json.loads(str(text)), dtype=np.float64)
     # float32 before anything is done with it, as in XGBoost; beyond its range is infinite

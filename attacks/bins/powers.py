@@ -1,0 +1,62 @@
+"""`powers-of-two`: the active party reads others' bins off the bits of sums that it planned."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.bins.sums import columns_of
+from fedtrees.attacks.evidence.subsets import Column
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import ColumnBins, Guess
+from fedtrees.core.reasons import Reason
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+from fedtrees.messages.vertical import OpenedBinSums
+
+
+@register.attack("powers-of-two")
+@dataclass(frozen=True)
+class PowersOfTwo(Attack):
+    """Name the bin of every row of a node whose rows bring different powers of two.
+
+    A bit of a bin's sum is set iff the row that brings it is in the bin. Rows that no such node had
+    are put into the fullest bin of those that one had.
+    """
+
+    behaviours: ClassVar[tuple[str, ...]] = ("cheating",)
+    threats: ClassVar[tuple[str, ...]] = ("active:cheating",)
+    numbers: ClassVar[bool] = True
+
+    def inapplicable(self, view: View) -> Reason | None:
+        """Return why no sums were opened, None if some were."""
+        opened = any(True for _ in view.messages(OpenedBinSums))
+        return None if opened else Reason("no-opened-sums")
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return the bins of all rows in every column that sums were opened of."""
+        claims, known = list[ColumnBins](), 0
+        for column in columns_of(view):
+            bin, read = _read(column, view.n_rows)
+            claims.append(ColumnBins(column.owner, column.position, view.own[0].ids, bin))
+            known += int(read.sum())
+        return Guess(tuple(claims), {"bins_named": known})
+
+
+def _read(column: Column, n: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the bin of every row, -1 for none, and whether sums name it, both of shape (n,)."""
+    bin, read = np.full(n, -1), np.zeros(n, dtype=bool)
+    for node in column.nodes:
+        which = node.brings.argmax(axis=1)
+        power = node.brings[np.arange(len(which)), which]
+        alone = (node.brings != 0).sum(axis=1) == 1
+        different = len({*zip(which.tolist(), power.tolist(), strict=True)}) == len(power)
+        if not (different and (alone & (power > 0) & (power & (power - 1) == 0)).all()):
+            continue
+        inside = (node.sums[:, which] & power) > 0
+        bin[node.rows], read[node.rows] = inside.argmax(axis=0), True
+    bin[bin == column.allowed.shape[1] - 1] = -1
+    if read.any():
+        bin[~read] = np.bincount(bin[read] + 1).argmax() - 1
+    return bin, read

@@ -1,0 +1,51 @@
+"""What Flower's server wraps its strategy in, to write down the models that cross."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from fedtrees.capture.records import Run, Writer
+from fedtrees.capture.training import SERVER
+from fedtrees.messages.captured import ModelBytes
+
+
+def recorded(strategy: Any, capture: str | PathLike[str]) -> Any:
+    """Let a strategy of `flwr.serverapp` write a capture; return it.
+
+    Sites are called by the numbers that Flower gives them, ``node-1``.
+    """
+    writer = Writer(str(capture), Run.of("flwr", "flower"))
+    aggregate = strategy.aggregate_train
+
+    def written(configure: Callable[..., Iterable[Any]], asks: bool) -> Callable[..., list[Any]]:
+        def configured(*given: Any, **named: Any) -> list[Any]:
+            sent = list(configure(*given, **named))
+            for message in sent:
+                to = (f"node-{message.metadata.dst_node_id}",)
+                writer.write(_model(message, asks), SERVER, to, "train" if asks else "evaluate")
+            return sent
+
+        return configured
+
+    def aggregated(server_round: int, replies: Iterable[Any]) -> Any:
+        come = list(replies)
+        for message in come:
+            if message.has_content():
+                sender = f"node-{message.metadata.src_node_id}"
+                writer.write(_model(message), sender, (SERVER,), "what it boosted")
+        return aggregate(server_round, come)
+
+    strategy.configure_train = written(strategy.configure_train, True)
+    strategy.configure_evaluate = written(strategy.configure_evaluate, False)
+    strategy.aggregate_train = aggregated
+    return strategy
+
+
+def _model(message: Any, asks: bool = True) -> ModelBytes:
+    """Return the model of a message: the only array in it."""
+    record = next(iter(message.content.array_records.values()))
+    return ModelBytes(np.frombuffer(record["0"].numpy().tobytes(), np.uint8), asks=asks)

@@ -1,0 +1,27 @@
+"""A new behaviour: a server that asks for both children of a node, where one would do.
+
+fedtrees check repeating.py
+fedtrees explain fedtree-hist --plugin repeating.py --threat server:repeating
+"""
+
+import numpy as np
+
+from fedtrees.core.behaviour import Behaviour
+from fedtrees.core.registry import register
+from fedtrees.protocols.horizontal.histograms import HistogramServer
+
+
+@register.behaviour("repeating")
+class Repeating(Behaviour, HistogramServer):
+    """Ask for both children of a node, to compare their sums with their parent's.
+
+    Under noise, a parent less one child is a second look at the other.
+    """
+
+    beyond = "asks for both children of every node, not for the lighter one"
+    noticed = "yes: clients are asked of one child of a pair, and refuse the other"
+
+    def ask_histograms(self, net, tree, nodes):
+        if nodes[0] > 0:
+            super().ask_histograms(net, tree, np.where(nodes % 2, nodes + 1, nodes - 1))
+        return super().ask_histograms(net, tree, nodes)

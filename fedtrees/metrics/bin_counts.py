@@ -1,0 +1,70 @@
+"""Guessed class counts of bins against those of each victim's rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.columns import Measure
+from fedtrees.core.guess import BinClassCounts, Claim
+from fedtrees.core.registry import register
+from fedtrees.messages.cuts import CutPoints
+from fedtrees.metrics.metric import Case, Metric, Score
+from fedtrees.trees.binning import Cuts, bin_rows
+
+#: Class counts, int64 (total_bins, K), of each victim.
+Counts = Mapping[str, NDArray[np.int64]]
+
+
+@register.metric("bin-counts")
+class BinCountsMetric(Metric[Counts]):
+    """Share of the bins of a claimed victim's columns whose class counts are all exact.
+
+    Bins are those of the cut points that clients were told. The blind adversary claims its classes
+    in equal parts in every bin, being told how many rows of each it has; or empty bins.
+    """
+
+    of: ClassVar[type[Claim]] = BinClassCounts
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("bin_counts", "class counts of one client's bins", "share of bins", klass="group",
+                short="bin counts", severity=155,
+                phrase="tell how many rows of each class one client has, in {} of its bins"),
+    )  # fmt: skip
+
+    def truth(self, case: Case) -> Counts | None:
+        """Count rows of who holds whole ones; None if bins were not told, or rows have weights."""
+        told = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
+        whole = {n: h.table for n, h in case.victims.items() if h.covers(case.schema)}
+        classes = len(case.schema.classes)
+        weighted = any(table.weight is not None for table in whole.values())
+        if not told or not whole or not classes or weighted:
+            return None
+        m = told[-1]
+        cuts, found = Cuts(m.values, m.offsets, m.minimum, m.categorical), {}
+        for name, table in whole.items():
+            bins = bin_rows(table.X, cuts)
+            rows, columns = np.nonzero(bins.codes != bins.missing)
+            at = (bins.offsets[columns] + bins.codes[rows, columns]) * classes + table.y[rows]
+            counts = np.bincount(at, minlength=cuts.total_bins * classes)
+            found[name] = counts.reshape(-1, classes)
+        return found
+
+    def blind(self, case: Case, truth: Counts) -> dict[str, Sequence[Claim]]:
+        """Return none: the baseline is of whom a claim is about, and stands beside its score."""
+        return {}
+
+    def score(self, claims: Sequence[BinClassCounts], truth: Counts) -> list[Score]:
+        """Score the bins of those who are claimed, beside even and empty bins of the same."""
+        claimed = {c.owner: c.counts for c in claims if c.owner in truth}
+        bins = sum(len(truth[name]) for name in claimed)
+        if not bins:
+            return []
+
+        def share(guess: Callable[[str], NDArray[Any]]) -> float:
+            right = ((guess(n) == truth[n]).all(axis=1).sum() for n in claimed)
+            return float(sum(right)) / bins
+
+        even = share(lambda n: np.rint(truth[n].mean(axis=0, keepdims=True)))
+        empty = share(lambda n: np.zeros((1, truth[n].shape[1])))
+        return [Score("bin_counts", share(claimed.__getitem__), blind=max(even, empty))]

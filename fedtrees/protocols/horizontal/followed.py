@@ -1,0 +1,78 @@
+"""What public parameters rule out of the trees that a client is told and asked about."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import BeyondParametersError
+from fedtrees.core.schema import Schema
+from fedtrees.messages.cuts import CutPoints
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.partition import Decisions
+
+
+def check_cuts(told: CutPoints, params: TreeParams, schema: Schema) -> None:
+    """Raise `BeyondParametersError` if a column has more bins than `max_bin`, or are declared."""
+    for feature, bins in zip(schema.features, np.diff(told.offsets).tolist(), strict=True):
+        most = max(params.max_bin, len(feature.cuts), len(feature.categories))
+        if bins > most:
+            raise BeyondParametersError(f"{bins} bins of {feature.name!r}; at most {most}")
+
+
+class FollowedTree:
+    """One tree as a client is told it: asked of one child of a pair, once, and above the leaves.
+
+    Parameters
+    ----------
+    n_bins : int array, shape (d,)
+        Bins of every column.
+    complete : bool array, shape (d,)
+        Columns in which no row lacks a value: a split there leaves something on both sides.
+
+    Raises `BeyondParametersError` in every method.
+    """
+
+    def __init__(
+        self, params: TreeParams, n_bins: NDArray[np.int32], complete: NDArray[np.bool_]
+    ) -> None:
+        self.params, self.n_bins, self.complete = params, n_bins, complete
+        self._depths = [0]  # by node
+        self._split: set[int] = set()
+        self._asked: set[int] = set()  # pairs, by the left child
+
+    def ask(self, nodes: NDArray[np.int32]) -> None:
+        """Take a question for the sums of nodes."""
+        for node in nodes.tolist():
+            self._waits(node, "asked for")
+            pair = node - (node + 1) % 2 if node else 0
+            if pair in self._asked:
+                raise BeyondParametersError(f"node {node} or its sibling was asked for before")
+            self._asked.add(pair)
+
+    def split(self, told: Decisions) -> None:
+        """Take the splits of a level."""
+        columns = (told.nodes, told.feature, told.bin, told.left, np.isnan(told.threshold))
+        for node, feature, bin, left, by_category in zip(
+            *(c.tolist() for c in columns), strict=True
+        ):
+            self._waits(node, "split")
+            bins = int(self.n_bins[feature]) - bool(self.complete[feature])
+            if not 0 <= bin < bins and not by_category:
+                raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")
+            if left != len(self._depths):
+                raise BeyondParametersError(
+                    f"node {node}: its children begin at {left}; next is {len(self._depths)}"
+                )
+            self._split.add(node)
+            self._depths += [self._depths[node] + 1] * 2
+        if 0 < self.params.max_leaves <= len(self._split):
+            most = self.params.max_leaves - 1
+            raise BeyondParametersError(f"{len(self._split)} splits of a tree; at most {most}")
+
+    def _waits(self, node: int, what: str) -> None:
+        if not 0 <= node < len(self._depths) or node in self._split:
+            raise BeyondParametersError(f"node {node} is {what}; it is none that waits")
+        if self._depths[node] >= self.params.max_depth:
+            raise BeyondParametersError(
+                f"node {node} is {what} at depth {self._depths[node]}, and max_depth is "
+                f"{self.params.max_depth}"
+            )

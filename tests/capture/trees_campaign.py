@@ -1,0 +1,140 @@
+"""`python tests/capture/trees_campaign.py --over flower`: random runs; nothing certain is wrong.
+
+Flower's own strategies, or NVFlare's own executor and aggregator, in one process.
+"""
+
+import argparse
+import logging
+import sys
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from fedtrees.capture.model_readings import SOMEBODY, LeafRows, audited, model_readings
+from fedtrees.capture.records import Capture
+from fedtrees.capture.wires import Decoded
+from fedtrees.core.schema import Table
+
+sys.path.append(str(Path(__file__).parents[2] / "docs" / "examples" / "capture"))
+
+
+def drawn(rng):
+    """Return random parts of a table, a kind of training, trees and parameters."""
+    from loopback import table
+
+    workers, columns = int(rng.integers(2, 6)), int(rng.integers(1, 9))
+    sizes = rng.integers(20, 150, workers)
+    rows = table(int(sizes.sum()), columns, int(rng.integers(1 << 30)), int(rng.integers(4)))
+    if rng.random() < 0.3:
+        rows[:, :-1][rng.random(rows[:, :-1].shape) < 0.1] = np.nan
+    params = {"max_depth": int(rng.integers(1, 6)), "eta": float(rng.choice([0.1, 0.3, 0.37, 1]))}
+    kind = str(rng.choice(["bagging", "bagging", "cyclic"]))
+    return np.split(rows, np.cumsum(sizes)[:-1]), kind, int(rng.integers(1, 7)), params
+
+
+def flower(parts, kind, trees, params, path, rng):
+    """Train with Flower's strategies."""
+    from flower_here import train
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    more = {"lambda": float(rng.choice([0.5, 1, 5])), "min_child_weight": int(rng.integers(0, 3))}
+    train(parts, kind, trees, {**params, **more}, path)
+
+
+def nvflare(parts, kind, trees, params, path, rng):
+    """Train with NVFlare's executor of trees, and aggregate with its aggregator."""
+    import xgboost as xgb
+    from nvflare.apis.dxo import DXO, DataKind, from_shareable
+    from nvflare.apis.event_type import EventType
+    from nvflare.apis.fl_constant import FLContextKey, ReservedKey
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.signal import Signal
+    from nvflare.app_common.app_constant import AppConstants
+    from nvflare.app_opt.xgboost.tree_based.bagging_aggregator import XGBBaggingAggregator
+    from nvflare.app_opt.xgboost.tree_based.executor import FedXGBTreeExecutor
+
+    from fedtrees.capture.flare import Recorder
+
+    logging.disable(logging.CRITICAL)
+    recorder, aggregator, sites = Recorder(str(path)), XGBBaggingAggregator(), []
+    for k, rows in enumerate(parts):
+        site = FedXGBTreeExecutor(
+            kind, 1 / len(parts), "rows", len(parts), str(rng.choice(["uniform", "scaled"])),
+            learning_rate=params["eta"], max_depth=params["max_depth"], nthread=1,
+        )  # fmt: skip
+        site.client_id, site.rank, site.lr = f"site-{k + 1}", k, site._get_effective_learning_rate()
+        site.train_data = site.val_data = xgb.DMatrix(rows[:, :-1], rows[:, -1], nthread=1)
+        sites.append(site)
+    data = {}
+    for round in range(trees):
+        turn = sites if kind == "bagging" else [sites[round % len(sites)]]
+        for site in turn:
+            ctx, peer = FLContext(), FLContext()
+            peer.put(ReservedKey.IDENTITY_NAME, site.client_id, private=False, sticky=False)
+            ctx.set_peer_context(peer)
+            sent = DXO(DataKind.WEIGHTS, data=dict(data)).to_shareable()
+            ctx.set_prop(FLContextKey.TASK_NAME, "train")
+            ctx.set_prop(FLContextKey.TASK_DATA, sent)
+            recorder.handle_event(EventType.AFTER_TASK_DATA_FILTER, ctx)
+            answer = site.train(sent, ctx, Signal())
+            ctx.set_prop(FLContextKey.TASK_RESULT, answer)
+            recorder.handle_event(EventType.BEFORE_TASK_RESULT_FILTER, ctx)
+            answer.set_peer_props({ReservedKey.IDENTITY_NAME: site.client_id})
+            answer.add_cookie(AppConstants.CONTRIBUTION_ROUND, round)
+            ctx.set_prop(AppConstants.CURRENT_ROUND, round)
+            assert aggregator.accept(answer, ctx)
+        made = from_shareable(aggregator.aggregate(FLContext())).data["model_data"]
+        data = {"model_data": made if kind == "bagging" else made[0]}
+
+
+def read(path, parts, over, rng):
+    """Count what the server and one of the sites read of a run, and what of that is wrong."""
+    name = {"flower": "node-{}", "nvflare": "site-{}"}[over]
+    truth = {
+        name.format(k): Table(rows[:, :-1], rows[:, -1].astype(np.int64))
+        for k, rows in enumerate(parts, start=1)
+    }
+    found = Decoded(Capture(path))
+    list(found)
+    told = Counter(bytes_left=found.ended.left)
+    for who in ("server", str(rng.choice([*truth]))):
+        trees = audited(Capture(path), who)
+        for reading in () if trees is None else model_readings(*trees, who):
+            sure = "certain" if reading.certain else "likely"
+            told[sure, reading.what] += len(reading.facts)
+            if reading.owner in truth:
+                told[sure, "wrong"] += reading.wrong(truth[reading.owner])
+            elif reading.owner == SOMEBODY and isinstance(reading, LeafRows):
+                others = [t for other, t in truth.items() if other != who]
+                told[sure, "wrong"] += reading.wrong_of_all(others)
+    return told
+
+
+def main():
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--over", choices=("flower", "nvflare"), default="nvflare")
+    asked, total = parser.parse_args(), Counter()
+    with TemporaryDirectory() as folder:
+        for seed in range(asked.seed, asked.seed + asked.runs):
+            rng, path = np.random.default_rng(seed), Path(folder) / f"{seed}.capture"
+            parts, kind, trees, params = drawn(rng)
+            globals()[asked.over](parts, kind, trees, params, path, rng)
+            told = read(path, parts, asked.over, rng)
+            if told["bytes_left"] or told["certain", "wrong"]:
+                run = asked.over, seed, kind, [len(p) for p in parts], trees, params, dict(told)
+                print(*run, flush=True)
+            total += told
+    print(f"{asked.over}: {asked.runs} runs, {total['bytes_left']} bytes not decoded")
+    for (sure, what), count in sorted((k, n) for k, n in total.items() if len(k) == 2):
+        print(f"  {sure}, {what}: {count:,}")
+    if total["certain", "wrong"] or total["bytes_left"]:
+        raise SystemExit(4)
+
+
+if __name__ == "__main__":
+    main()

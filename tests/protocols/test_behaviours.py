@@ -1,0 +1,179 @@
+"""Parties that cheat: what they read, who stops them, and that the honest are as before."""
+
+import numpy as np
+import pytest
+from present import here
+
+from fedtrees.bench.conformance import check, sample_local_data, sample_table
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.cli.new import written
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import BeyondParametersError, ProtocolError, UsageError
+from fedtrees.core.party import acting
+from fedtrees.core.reasons import Unfit
+from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.core.streams import Streams
+from fedtrees.core.threat import Threat
+from fedtrees.defenses.secure_sum import SecureSum
+from fedtrees.messages.boosting import LabelSumsRequest
+from fedtrees.messages.cuts import CutPoints
+from fedtrees.metrics.bin_counts import BinCountsMetric
+from fedtrees.metrics.metric import Case
+from fedtrees.metrics.victims_rows import ReturnedRowsMetric
+from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import Data, before, fits
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.followed import FollowedTree
+from fedtrees.protocols.views import view_of
+from fedtrees.trees.partition import Decisions
+
+HIST = FedTreeHist(trees=8, max_depth=2, max_bin=16)
+
+
+def cheated(behaviour, defense=None, protocol=HIST, who="server"):
+    """Return what an attack would see of a run in which somebody cheats, and the run."""
+    held, (_, schema) = sample_local_data(protocol), sample_table()
+    composed = Composition((defense,) if defense else ())
+    options = {"seed": 3, "noise_from": "seed", "behaviours": {who: behaviour}}
+    run = train(protocol, held, schema, defense=composed, **options)
+    case = Case(held, run.transcript.roles, (who,), schema, Streams(0), transcript=run.transcript)
+    return view_of(run, (who,), held), run, case
+
+
+def read(name, view):
+    return register.make("attack", Spec(name)).run(view, np.random.default_rng(0))
+
+
+def scored(view, case):
+    guess = read("isolated-histogram", view)
+    metric = BinCountsMetric()
+    (score,) = metric.score(guess.claims, metric.truth(case))
+    return score, guess.notes["opened"]
+
+
+def test_a_threat_names_a_behaviour_of_a_role():
+    threat = Threat.parse("server:isolating+client[count=2]")
+    roles = {"server": "server", "client-0": "client", "client-1": "client", "client-2": "client"}
+    assert threat.principals(roles) == ("server", "client-1", "client-2")
+    assert threat.behaviours(roles) == {"server": "isolating"}
+    assert threat.roles == ("server", "client")
+    assert str(threat) == "server:isolating+client[count=2]"
+
+
+def test_splits_told_to_one_client_open_its_bins_in_an_ideal_sum_and_under_masks_nothing():
+    view, run, case = cheated("isolating", SecureSum())
+    score, opened = scored(view, case)
+    assert (opened, run.refused) == (5, "")
+    assert score.value > 0.75
+    assert score.blind < 0.3
+    for text in here("defense", ["masking[mode=real]", "masking[mode=ideal]"]):
+        (masks,) = make_defense(parse_composed([text])[0]).parts
+        view, run, case = cheated("isolating", masks)
+        bare, opened = scored(view, case)
+        assert opened == 0
+        assert bare.value < 0.35
+        assert run.model.trees[-1].feature[0] < 0  # and there is nothing to grow from
+
+
+def test_attacks_read_only_who_did_what_they_read():
+    view, _, _ = cheated("isolating")
+
+    asked = [Spec("timberstrike"), Spec("joint", {"steps": 9}), Spec("isolated-histogram")]
+    codes = [r.code for r in fits(asked, Data(view=view))]
+    assert codes == ["other-behaviour", "other-behaviour", "fits"]
+    assert before(asked[1], Data(view=view)).code == "other-behaviour"  # where a bench asks no more
+
+
+def test_a_behaviour_takes_the_place_of_its_party_alone():
+    with pytest.raises(Unfit, match="takes the place of a DecidingServer"):
+        cheated("isolating", who="client-0")
+    with pytest.raises(UsageError, match="unknown behaviour"):
+        cheated("isolatign")
+
+
+def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
+    held, (_, schema) = sample_local_data(HIST), sample_table()
+    run = train(HIST, held, schema, defense=Composition((SecureSum(),)), seed=3)
+    net = run.net
+    with acting(net.party("server")), pytest.raises(ProtocolError, match="alone is no sum"):
+        net.ask("client-1", LabelSumsRequest(), why="one alone")
+
+
+def test_splits_that_halve_read_every_row_where_the_parameters_leave_the_depth():
+    for depth, most in ((14, 1.0), (3, 0.2)):
+        protocol = FedTreeHist(trees=2, max_depth=depth, max_bin=16)
+        view, run, case = cheated("halving", SecureSum(), protocol)
+        metric = ReturnedRowsMetric()
+        scores = metric.score(read("halved-rows", view).claims, metric.truth(case))
+        found = {score.key: score.value for score in scores}
+        assert not run.refused
+        assert not found["returned_wrong"]
+        assert found["returned_right"] == 1 if most == 1 else found["returned_right"] < most
+
+
+@pytest.mark.parametrize(
+    ("told", "refused"),
+    [
+        ({"bin": 3}, "bin 3 of column 0 is no cut"),
+        ({"bin": -1}, "bin -1 of column 0 is no cut"),
+        ({"left": 3}, "its children begin at 3; next is 1"),
+        ({"nodes": 1}, "node 1 is split; it is none that waits"),
+        ({"feature": 1, "bin": 3}, ""),  # where values are missing, they may go alone
+    ],
+)
+def test_a_client_refuses_splits_that_parameters_rule_out(told, refused):
+    tree = FollowedTree(HIST, np.array([4, 4]), np.array([True, False]))
+    said = {"nodes": 0, "feature": 0, "bin": 1, "left": 1, **told}
+    arrays = {key: np.array([value], dtype=np.int32) for key, value in said.items()}
+    split = Decisions(threshold=np.zeros(1, np.float32), default_left=np.ones(1, bool), **arrays)
+    if not refused:
+        tree.split(split)
+        return
+    with pytest.raises(BeyondParametersError, match=refused):
+        tree.split(split)
+
+
+def test_a_client_is_asked_of_one_child_once_and_no_deeper_than_the_parameters():
+    tree = FollowedTree(HIST, np.array([4]), np.array([True]))
+    zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+    tree.ask(zero)
+    for node, left in ((0, 1), (1, 3)):
+        tree.split(Decisions(zero + node, zero, one, one / 2, one > 0, zero + left))
+    tree.ask(one + 1)
+    for asked, refused in ((2, "or its sibling was asked for before"), (3, "max_depth is 2")):
+        with pytest.raises(BeyondParametersError, match=refused):
+            tree.ask(zero + asked)
+    with pytest.raises(BeyondParametersError, match="node 0 is split; it is none that waits"):
+        tree.split(Decisions(zero, zero, one, one / 2, one > 0, zero + 5))
+
+
+def test_a_client_bins_its_rows_once_into_as_many_bins_as_agreed():
+    held, (_, schema) = sample_local_data(HIST), sample_table()
+    client = HIST.party("client-0", "client", held["client-0"], schema, Composition())
+    few, many = (
+        CutPoints(np.arange(n * 5, dtype=np.float32), np.arange(0, n * 5 + 1, n, dtype=np.int32),
+                  np.full(5, -99, np.float32)) for n in (9, 17)
+    )  # fmt: skip
+    with pytest.raises(BeyondParametersError, match="17 bins of 'a'; at most 16"):
+        client.answer(many)
+    client.answer(few)
+    with pytest.raises(BeyondParametersError, match="was told cut points before"):
+        client.answer(few)
+
+
+def test_a_new_behaviour_is_short_and_keeps_the_rules(tmp_path):
+    path = tmp_path / "greedy.py"
+    path.write_text(written("behaviour", "greedy", path))
+    assert len(path.read_text().splitlines()) < 40
+    load_plugin(path)
+    findings = check("behaviour", Spec("greedy"), ["fedtree-hist", "secureboost"])
+    assert len(findings) > 3
+    assert all(f.kept for f in findings), findings
+    assert not [f for f in check("behaviour", Spec("greedy"), ["secureboost"])[-1:] if f.kept]
+
+
+def test_the_behaviours_here_keep_the_rules():
+    for name in register.names("behaviour"):
+        findings = check("behaviour", Spec(name), ["fedtree-hist", "secureboost"])
+        assert all(f.kept for f in findings), findings
