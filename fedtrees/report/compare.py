@@ -259,7 +259,8 @@ def _inputs(before: Path, after: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def _told(folder: Path) -> dict[str, Any]:
-    environment = dict(read_json(folder, "environment.json") or {})
+    found = read_json(folder, "environment.json")
+    environment = dict(found) if isinstance(found, dict) else {}
     try:
         suite = tomllib.loads(read_text(folder, "suite.toml") or "")
     except tomllib.TOMLDecodeError as error:
