@@ -265,6 +265,8 @@ def _told(folder: Path) -> dict[str, Any]:
         suite = tomllib.loads(read_text(folder, "suite.toml") or "")
     except tomllib.TOMLDecodeError as error:
         raise StoreError(f"{folder / 'suite.toml'} is no TOML ({error}); run again") from error
+    for said in ("name", "description"):  # of what the rest tells
+        suite.pop(said, None)
     tables = {t["file"]: t["sha256"][:12] for t in environment.pop("tables", [])}
     return {**environment, "tables": tables, "suite": suite}
 
