@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
+from fedtrees.report.coverage import coverage
 from fedtrees.report.findings import trials_of
 from fedtrees.report.intervals import Estimate, t_estimate
 from fedtrees.report.recipe import Candidate, Trial, recommend
@@ -161,6 +162,7 @@ class Advice:
 
     `tried`: Those on which all seeds were spent first, the best first. `undefended`: What is read
     without a defense, by place. `of`: Table, partition and seeds, in words. `version`: Of fedtrees.
+    `cut`: Attacks whose search was cut short, with its limits.
     """
 
     wish: Wish
@@ -168,6 +170,7 @@ class Advice:
     undefended: tuple[Trial, ...]
     of: str
     version: str
+    cut: tuple[str, ...] = ()
 
     @classmethod
     def of_rows(cls, rows: pd.DataFrame, wish: Wish, tried: tuple[Tried, ...]) -> Advice:
@@ -176,7 +179,9 @@ class Advice:
         seeds = many(int(rows["seed"].dropna().nunique()), "seed")
         told = f"{first['dataset']}, {first['partition']}, {seeds}"
         plain = trials_of(rows).get(UNDEFENDED, [])
-        return cls(wish, tried, tuple(plain), told, first["version"])
+        attacks = rows[rows["stage"] == "attack"]
+        cut = coverage(rows[rows["stage"] == "adversary"], attacks).early
+        return cls(wish, tried, tuple(plain), told, first["version"], cut)
 
     @cached_property
     def met(self) -> tuple[Tried, ...]:
@@ -238,6 +243,8 @@ class Advice:
         for t in self.tried:
             if t.candidate.untested:
                 yield f"{t.name}: {some(t.candidate.untested)}."
+        if self.cut:
+            yield f"Beyond the search limit of {listed(self.cut)}."
         yield (
             "Adversaries that are not named above; attacks that are not in fedtrees; parties that "
             "lie or poison; other tables."

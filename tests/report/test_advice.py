@@ -31,6 +31,8 @@ def advice(folder, exact=(0.0, 0.0, 0.0), members=(0.01, 0.02, 0.01), auc=0.9, n
             for metric, (attack, value, blind) in scored.items():
                 more = {"blind": blind, "advantage": (value - blind) / (1 - blind), "n": n}
                 table.add("attack", defense, seed, metric, value, attack=attack, threat="t", **more)
+            table.add("attack", defense, seed, "note", 1.0, part="stopped_early", threat="t",
+                      attack="timberstrike")  # fmt: skip
     rows = table.rows()
     return Advice.of_rows(rows, WISH, tried(rows, WISH))
 
@@ -49,6 +51,7 @@ def test_what_meets_the_wish_is_named_with_its_figures_and_price(tmp_path):
     assert f"Take `{NAME}`, AUC 0.901" in page
     risks, rest = page.partition("## Risks without a measure")[2].split("## Measures")
     assert "rebuild 800 of 2,000 rows in every column" in risks
+    assert "Beyond the search limit of timberstrike" in rest.partition("## Not tested")[2]
     assert "rebuild" not in rest.partition("## Residual risk")[2]
 
 
