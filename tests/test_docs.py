@@ -66,8 +66,8 @@ def test_the_readme_shows_commands_that_exist(capsys):
     text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "reference/commands.md").read_text()
     named = set(
         re.findall(
-            r"fedtrees (bench|train|inspect|list|explain|show|plot|report|check|audit|fetch"
-            r"|doctor|table|new|measure|bound|capture|attack|diff|federate|site)",
+            r"fedtrees (bench|advise|train|inspect|list|explain|show|plot|report|check|audit|fetch"
+            r"|doctor|table|compare|new|measure|bound|capture|attack|diff|federate|site)",
             text,
         )
     )
@@ -231,17 +231,56 @@ def test_every_package_is_listed_and_inside_fedtrees():
     assert listed == found
 
 
-def test_a_wheel_installs_nothing_outside_fedtrees(tmp_path):
+def wheel_of(source, target):
+    """Make the wheel of a source tree, or of an archive of one, without a network."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
-    copied = tmp_path / "source"
-    subprocess.run(["git", "clone", "-q", str(ROOT), str(copied)], check=True)
-    subprocess.run([*command, "-w", str(tmp_path), str(copied)], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*command, "-w", str(target), str(source)], check=True, capture_output=True)
+    (wheel,) = target.glob("*.whl")
+    return wheel
+
+
+def copy_of_what_is_committed(target):
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(target)], check=True)
+    return target
+
+
+def test_a_wheel_installs_nothing_outside_fedtrees(tmp_path):
+    wheel = wheel_of(copy_of_what_is_committed(tmp_path / "source"), tmp_path)
     names = zipfile.ZipFile(wheel).namelist()
     tops = {n.split("/")[0] for n in names}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"fedtrees"}
     assert "fedtrees/benchmarks/suites/quick.toml" in names
     assert "fedtrees/attacks/timberstrike/attack.py" in names
+
+
+@pytest.mark.slow
+def test_a_wheel_of_the_source_archive_runs_outside_the_repository(tmp_path):
+    source = copy_of_what_is_committed(tmp_path / "source")
+    archive = f"from setuptools.build_meta import build_sdist; build_sdist({str(tmp_path)!r})"
+    made = {"cwd": source, "check": True, "capture_output": True}
+    subprocess.run([sys.executable, "-c", archive], **made)
+    (packed,) = tmp_path.glob("*.tar.gz")
+    wheel = wheel_of(packed, tmp_path)
+
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    install = [python, "-m", "pip", "install", "-q", "--no-deps", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    borrowed = [p for p in sys.path if p.endswith("site-packages")]  # what it depends on
+    (site / "dependencies.pth").write_text("\n".join(borrowed) + "\n")
+
+    def said(*command):
+        here = {"cwd": tmp_path, "capture_output": True, "text": True, "check": True}
+        return subprocess.run([str(c) for c in command], **here).stdout
+
+    assert said(python, "-c", "import fedtrees; print(fedtrees.__file__)").startswith(str(site))
+    fedtrees = python.with_name("fedtrees")
+    assert "compare" in said(fedtrees, "--help")
+    planned = said(fedtrees, "bench", "--dry-run")
+    assert re.search(r"^data +breast-cancer", planned, re.M)
+    assert "into runs/quick" in planned
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("name", ["defenses", "attacks", "benchmarks"])
@@ -287,3 +326,31 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     exec(block, names)
     assert (tmp_path / "model.json").is_file()
     assert list(names["seen"].seen)
+
+
+def test_what_is_cited_is_what_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    cited = dict(
+        line.split(": ", 1)
+        for line in (ROOT / "CITATION.cff").read_text().splitlines()
+        if re.match(r"(title|version|license): ", line)
+    )
+    deposited = json.loads((ROOT / ".zenodo.json").read_text())
+    assert cited["version"] == deposited["version"] == project["version"]
+    assert cited["license"] == deposited["license"] == project["license"]
+    assert cited["title"].strip('"') == deposited["title"]
+    authors = [author["name"] for author in project["authors"]]
+    assert [who["name"] for who in deposited["creators"]] == authors
+    assert f"  - name: {authors[0]}\n" in (ROOT / "CITATION.cff").read_text()
+    assert deposited["keywords"] == project["keywords"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_the_pages_beside_the_package_link_to_what_is_there(page):
+    links = re.findall(r"\]\(([^)#]+)(?:#([\w-]+))?\)", (ROOT / page).read_text())
+    assert links
+    for path, anchor in links:
+        assert (ROOT / path).exists(), path
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in heads}

@@ -152,7 +152,7 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
         if console.is_terminal:
             counts = _with_bar(bench, console, total, first, engine)
         else:
-            counts = bench.run(_Log(total), first, engine)
+            counts = bench.run(Log(total), first, engine)
         if counts["skipped"]:
             idle = f"{counts['skipped']:,} of {many(total, 'cell')} did not apply"
             print(f"{idle}; `fedtrees show {bench.folder}` says why", file=sys.stderr)
@@ -209,7 +209,7 @@ def _with_bar(
         return bench.run(done, first, engine)
 
 
-class _Log:
+class Log:
     """Prints a line on stderr now and then, and at once for what failed."""
 
     def __init__(self, total: int, every: float = 15.0) -> None:

@@ -21,9 +21,11 @@ import typer
 
 from fedtrees import __version__
 from fedtrees.cli import (
+    advise,
     bench,
     bound,
     capture,
+    compare,
     explain,
     federate,
     inspect,
@@ -50,6 +52,7 @@ _COMPLETE = "_FEDTREES_COMPLETE"
 
 # What a command needs is imported when it runs: the help takes no time.
 app.command()(bench.bench)
+app.command()(advise.advise)
 app.command()(train.train)
 app.command("list")(inspect.list_)
 app.command("inspect")(table.inspect)
@@ -78,6 +81,7 @@ def show(
         print_verdict(study)
 
 
+app.command()(compare.compare)
 app.command()(paper.plot)
 app.command()(paper.table)
 

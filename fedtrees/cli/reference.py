@@ -45,13 +45,16 @@ def options() -> str:
     commands = {"fedtrees": group} | {f"fedtrees {n}": c for n, c in group.commands.items()}
     told = {name: dict(_told(command)) for name, command in commands.items()}
     times = Counter(item for found in told.values() for item in found.items())
-    shared = {item for item, count in times.items() if count > 1}
-    parts = ["### Of several commands", "", *_list(dict(i for i in times if i in shared)), ""]
+    shared: dict[str, str] = {}
+    for (named, text), count in times.items():
+        if count > 1:  # of two meanings the first: the others stand with their commands
+            shared.setdefault(named, text)
+    parts = ["### Of several commands", "", *_list(shared), ""]
     for name, found in told.items():
         if set(found) <= {"`--format`"}:  # which every command has
             continue
         parts += [f"### `{name}`", ""]
-        own = {named: text for named, text in found.items() if (named, text) not in shared}
+        own = {named: text for named, text in found.items() if shared.get(named) != text}
         parts += [*_list(own), ""] if own else []
         also = [named for named in found if named not in own and named != "`--format`"]
         parts += [f"Also {', '.join(also)}.", ""] if also else []

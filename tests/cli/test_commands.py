@@ -97,12 +97,12 @@ def test_a_table_is_printed_or_written(run, capsys, tmp_path):
 
 
 def test_off_a_terminal_lines_name_the_cell_and_count_one_as_one(capsys):
-    from fedtrees.cli.bench import _Log
+    from fedtrees.cli.bench import Log
 
-    told = _Log(2, every=1000)
+    told = Log(2, every=1000)
     told("ok", "train a")
     told("failed", "train b")
-    once = _Log(1)
+    once = Log(1)
     once("ok", "train c")
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
@@ -128,7 +128,7 @@ def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_st
         if label.startswith("attack"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedtrees.cli.bench._Log.__call__", stop)
+    monkeypatch.setattr("fedtrees.cli.bench.Log.__call__", stop)
     folder = tmp_path / "part"
     code, out, err = call(capsys, "bench", *tiny, "--out", str(folder))
     assert code == 130
