@@ -53,7 +53,7 @@ def read_plain(
             while block := list(islice(filter(None, reader), _BLOCK)):
                 end = begin + len(block)
                 cells = list(zip(*block, strict=True))
-                if len(cells) != len(header):
+                if len(cells) != len(header) or end > rows:  # lines that end otherwise
                     return None
                 for k, name in enumerate(names):
                     values = _values(cells[header.index(name)], columns[name])

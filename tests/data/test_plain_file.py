@@ -74,6 +74,12 @@ def test_what_is_not_plain_is_left_to_the_whole_reader(rows, tmp_path):
     assert read_plain(tmp_path / "t.csv", "", COLUMNS, "y") is None
 
 
+def test_lines_that_end_as_on_old_machines(tmp_path, monkeypatch):
+    monkeypatch.setattr(plain_file, "_BLOCK", 1)
+    (tmp_path / "t.csv").write_bytes("\r".join(ROWS).encode())
+    assert read_plain(tmp_path / "t.csv", "", COLUMNS, "y") is None
+
+
 def test_files_that_are_no_text(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00\x01")
     assert read_plain(tmp_path / "t.csv", "", COLUMNS, "y") is None

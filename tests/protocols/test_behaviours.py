@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 from present import here
 
+from fedtrees.bench.cells import Setting, TrainCell
 from fedtrees.bench.conformance import check, sample_local_data, sample_table
-from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.evaluate import evaluate_training, make_defense, run_training
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.suite import DataRef
 from fedtrees.cli.new import written
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import BeyondParametersError, ProtocolError, UsageError
 from fedtrees.core.party import acting
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import load_plugin, register
-from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.core.specs import Composed, Spec, parse_composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.defenses.secure_sum import SecureSum
@@ -177,3 +180,20 @@ def test_the_behaviours_here_keep_the_rules():
     for name in register.names("behaviour"):
         findings = check("behaviour", Spec(name), ["fedtree-hist", "secureboost"])
         assert all(f.kept for f in findings), findings
+
+
+def test_a_run_that_an_honest_party_ended_has_a_detection_and_no_utility(tmp_path):
+    path = tmp_path / "prying.py"
+    path.write_text(written("behaviour", "prying", path))
+    load_plugin(path)
+    setting = Setting.of(DataRef("wine"), Spec("iid"), 3, 0, HIST)
+    spec = Spec("fedtree-hist", {"trees": 2, "max_depth": 3})
+    cell = TrainCell(setting, spec, Composed(), (("server", "prying"),))
+    federation = federation_of(setting, None)
+    run = run_training(cell, federation)
+    assert "or its sibling was asked for before" in run.refused
+    found = evaluate_training(cell, federation, run, 1.0, 1.0)
+    values = {row["metric"]: row["value"] for row in found.rows}
+    assert values["detection"] == 1
+    assert "auc" not in values
+    assert (found.common["stage"], found.common["threat"]) == ("cheated", "server:prying")
