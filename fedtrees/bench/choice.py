@@ -145,9 +145,14 @@ class _Choice:
         except FedtreesError:
             return False
         named = [d for a, d in self._named() if a == "defenses"]
-        fit_here = [d for d in named if fit(made, parts_of(d)).ok] or [Composed()]
-        tried = [*fit_here, *([Composed()] if bare else [])]
-        return all(fit(made, parts_of(d), data=Data(s)).ok for s in schemas for d in tried)
+        own = [d for g in self.given if protocol in g.protocols for d in g.defenses]
+        tried = [[d] for d in named if fit(made, parts_of(d)).ok] or [[Composed(), *own]]
+        tried += [[Composed()]] if bare else []
+        return all(
+            any(fit(made, parts_of(d), data=Data(schema)).ok for d in one_of)
+            for schema in schemas
+            for one_of in tried
+        )
 
     def _tables(self, protocol: Spec) -> tuple[DataRef, ...]:
         """Return the tables of the suite, or what a protocol and a defense that is named take."""

@@ -16,7 +16,7 @@ import typer
 from fedtrees.bench.options import BenchOptions, load_plugins, tell
 from fedtrees.cli.bench import Log
 from fedtrees.cli.options import Format, Output, takes
-from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.core.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,10 +106,7 @@ def candidates(options: BenchOptions) -> Suite:
     composed = dict.fromkeys([*first.defenses, *usual.grids[0].defenses])
     grids = (replace(first, defenses=tuple(composed)), *base.grids[1:])
     suite = base.of(grids)
-    if options.protocol or options.defense or options.partition or options.id:
-        found = chosen(suite, options.grid, "1", options.data_dir)
-    else:
-        found = fitting(suite.override(options.grid, "1"), options.data_dir)
+    found = chosen(suite, options.grid, "1", options.data_dir)
     places = {(d, p, n) for g in found.grids for d in g.data for p in g.partitions
               for n in g.clients}  # fmt: skip
     if len(places) > 1:
@@ -117,34 +114,6 @@ def candidates(options: BenchOptions) -> Suite:
     if options.time_limit is not None:
         found = replace(found, time_limit=options.time_limit)
     return found
-
-
-def fitting(suite: Suite, data_dir: str | None) -> Suite:
-    """Return a suite of what fits its table: of a protocol that needs a defense, with that one.
-
-    Raises `UsageError`: nothing fits.
-    """
-    from fedtrees.bench.evaluate import parts_of
-    from fedtrees.bench.federation import load_dataset
-    from fedtrees.core.registry import register
-    from fedtrees.protocols.fit import Data, fit
-
-    grids = []
-    for grid in suite.grids:
-        schema = load_dataset(grid.data[0], data_dir).schema
-        for spec in grid.protocols:
-            made: Any = register.make("protocol", spec)
-            try:
-                made.check(schema)
-            except FedtreesError:
-                continue
-            data = Data(schema)
-            fit_here = [d for d in grid.defenses if fit(made, parts_of(d), data=data).ok]
-            if any(d.parts for d in fit_here):
-                grids.append(replace(grid, protocols=(spec,), defenses=tuple(fit_here)))
-    if not grids:
-        raise UsageError("no recipe of the suites fits this table; name one with --protocol")
-    return suite.of([g.with_undefended() for g in grids])
 
 
 def narrowed(suite: Suite, kept: Iterable[str], seeds: int) -> Suite:

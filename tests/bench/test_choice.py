@@ -166,6 +166,12 @@ def test_the_suite_s_own_come_first_and_others_where_they_alone_fit():
     ]  # fmt: skip
 
 
+def test_a_protocol_that_needs_its_defense_is_kept_on_a_table_of_ones_own():
+    """Nothing is declared of the bundled table, so that dp-gbdt needs dp-grid-cuts."""
+    wine = chosen(Suite.load("recipes"), {"data": ["wine"]})
+    assert {p.name for g in wine.grids for p in g.protocols} == {"fedtree-hist", "dp-gbdt"}
+
+
 def test_a_named_protocol_meets_all_attacks_of_the_suite_and_the_defenses_that_act_on_it():
     grids = ("defenses = ['min-bin[k=5]']\nattacks = ['random-leaf']",
              "defenses = ['secure-sum']\nattacks = ['timberstrike']")  # fmt: skip
