@@ -56,7 +56,7 @@ FAMILIES = {
     "audit": ("audit", "cli.audit"),
 }  # fmt: skip
 #: What puts families together.
-ABOVE = ("cli", "api", "estimators", "benchmarks", "audit")
+ABOVE = ("cli", "api", "estimators", "benchmarks", "audit", "capture")
 #: The one family that stands on others.
 CROSSING = {("tree-networks", "networks"), ("tree-networks", "horizontal")}
 FOLDERS = {"fedtrees": "", "attacks": "attacks", "defenses": "defenses", "benchmarks": "benchmarks"}

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from fedtrees.core.columns import measure
+from fedtrees.core.columns import UTILITY, measure
 from fedtrees.core.counts import listed, many
 from fedtrees.report.coverage import coverage
 from fedtrees.report.findings import trials_of
@@ -21,7 +21,7 @@ from fedtrees.report.states import FEWEST_SEEDS, Cell, upper
 from fedtrees.report.style import interval, number
 from fedtrees.report.worst import by_seed
 
-_UTILITY = "auc"
+_UTILITY = UTILITY[0].key  # AUC
 
 
 @dataclass(frozen=True)

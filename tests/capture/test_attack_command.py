@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import campaign
+import capture_campaign
 import numpy as np
 import pytest
 import xgboost
@@ -15,7 +15,7 @@ from fedtrees.capture.differences import BESIDES, from_protocol
 from fedtrees.cli.main import main
 from fedtrees.core.schema import Table
 
-CAMPAIGN = Path(__file__).parent / "campaign.py"
+CAMPAIGN = Path(__file__).parent / "capture_campaign.py"
 
 
 def told(capsys, *words):
@@ -93,10 +93,10 @@ def test_a_run_of_today_is_captured_and_read_without_error(over):
     not xgboost.build_info().get("USE_FEDERATED"), reason="built without the federated plugin"
 )
 def test_a_run_of_today_is_the_simulation_where_columns_have_fewer_bins_than_values(tmp_path):
-    parts = [np.array(p) for p in np.array_split(campaign.loopback.table(150, 2, 7, 3), 3)]
+    parts = [np.array(p) for p in np.array_split(capture_campaign.loopback.table(150, 2, 7, 3), 3)]
     params = {"objective": "binary:logistic", "max_depth": 3, "max_bin": 16}
     path = tmp_path / "run.capture"
-    campaign.captured(parts, "xgboost", params, 2, path)
+    capture_campaign.captured(parts, "xgboost", params, 2, path)
     truth = {f"worker-{k}": Table(p[:, :-1], p[:, -1].astype(int)) for k, p in enumerate(parts)}
     named = "nvflare-hist[trees=2,max_depth=3,max_bin=16]"
     told = from_protocol(str(path), None, named, truth)

@@ -28,8 +28,10 @@ from fedtrees.metrics.metric import Metric, Score, headlines
 
 SHOWN = [Path(__file__).parents[2] / "fedtrees" / room for room in ("report", "cli", "audit")]
 #: Words that are keys, and mean something else where they stand: axes, marks of a page, fields of
-#: JSON, columns of every row, what a threat tells.
+#: JSON, columns of every row, what a threat tells. And what an option of `advise` is a wish of.
 OTHER = {
+    "exact_rows": {"advice.py"},
+    "members_1pct": {"advice.py"},
     "bytes": {
         "capture.py",
         "explain.py",
