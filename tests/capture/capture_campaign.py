@@ -1,4 +1,4 @@
-"""`python tests/capture/capture_campaign.py --runs 50`: capture random runs; nothing certain is wrong."""
+"""`python tests/capture/capture_campaign.py --runs 50`: random runs; nothing certain is wrong."""
 
 import argparse
 import importlib.util
