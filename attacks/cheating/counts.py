@@ -3,8 +3,16 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, Histogram
+
+
+def unreadable(view: View) -> Reason | None:
+    """Return why class counts do not follow from the sums, None if they do."""
+    if len(view.schema.classes) != 2:
+        return Reason("needs-classes", classes=2)
+    return None if sums_by_node(view) else Reason("no-histograms")
 
 
 def sums_by_node(view: View) -> dict[tuple[int, int], NDArray[np.int64]]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.cheating.counts import class_counts, sums_by_node
+from fedtrees.attacks.cheating.counts import class_counts, sums_by_node, unreadable
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import BinClassCounts, Guess
 from fedtrees.core.reasons import Reason
@@ -33,9 +33,7 @@ class IsolatedHistogram(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why counts do not follow from the sums, None if they do."""
-        if len(view.schema.classes) != 2:
-            return Reason("needs-classes", classes=2)
-        return None if sums_by_node(view) else Reason("no-histograms")
+        return unreadable(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the counts of the client that was told other splits."""

@@ -187,7 +187,7 @@ class _Choice:
         found, missing = [], {}
         for spec in self._every():
             if lacking := _missing(spec, item if axis == "defenses" else Composed()):
-                if axis == "attacks" or self._why(spec, axis, item).ok:
+                if axis == "attacks" or (axis == "defenses" and self._why(spec, axis, item).ok):
                     missing[spec.name] = lacking
             elif self._why(spec, axis, item).ok and self._goes(spec):
                 found.append(spec)

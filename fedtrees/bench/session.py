@@ -9,11 +9,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fedtrees.bench.cells import AttackCell, Group, Plan, Provenance, plan
+from fedtrees.bench.cells import AttackCell, Group, Plan, Provenance, TrainCell, plan
 from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
 from fedtrees.bench.evaluate import NOISE, parts_of, run_training
-from fedtrees.bench.federation import federation_of, load_dataset
+from fedtrees.bench.federation import Federation, federation_of, load_dataset
 from fedtrees.bench.runner import Engine, Job, Runner, run_jobs
 from fedtrees.bench.store import COPY, Store
 from fedtrees.bench.suite import Suite, fits
@@ -175,6 +175,8 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         protocol.check(schema)
         roles = dict(train.setting.roles)
         _check_threats(group, roles)
+        if train.behaviours and not train.defense.parts:
+            _check_behaviours(train, federation_of(train.setting, data_dir))
         parts = parts_of(train.defense)
         if fit(protocol, parts).ok:
             Composition(tuple(parts)).check(roles, protocol.parameters)
@@ -220,6 +222,17 @@ def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
                     f"of {protocol.name!r} nobody is {', '.join(sorted(absent))}; give --clients 2 "
                     "or more (it counts all parties that hold data)"
                 )
+
+
+def _check_behaviours(cell: TrainCell, federation: Federation) -> None:
+    """Refuse behaviours that take the place of nobody here, seen in a short run."""
+    try:
+        run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
+    except Unfit as err:
+        if err.reason.code == "behaviour-unfit":
+            raise
+    except Exception:  # its cells will say why
+        return
 
 
 def default_workers() -> int:

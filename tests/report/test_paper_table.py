@@ -121,6 +121,18 @@ def test_several_runs_are_one_table_and_a_cell_counts_once(run, tmp_path):
         table_of([run, tmp_path / "wrong"])
 
 
+def test_the_line_of_who_knows_other_rows_stands_below_blind(tmp_path):
+    table = Table(tmp_path / "run")
+    for seed in (0, 1):
+        table.train("none", seed, 0.9)
+        table.attack("none", seed, "a", 0.3, population=0.45)
+    table.rows()
+    text = write_table(table_of([tmp_path / "run"]), tmp_path / "t.md").read_text()
+    assert [row[0] for row in cells(text)][:4] == ["defense", "blind", "population", "undefended"]
+    assert cells(text)[2][2].startswith("0.45")
+    assert "knows other rows of the population" in text
+
+
 def test_protocols_become_rows_and_one_dataset_has_no_ranks(tmp_path):
     table = fill(Table(tmp_path / "run"), {"d": {"none": (0.9, 0.5)}})
     for seed in (0, 1):

@@ -3,13 +3,16 @@
 import io
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from synthetic_run import SETTINGS, Table, rows, write_run
 
+from fedtrees.core.reasons import Reason
 from fedtrees.report import page
 from fedtrees.report.findings import findings
-from fedtrees.report.rows import load_rows
+from fedtrees.report.gaps import Gap
+from fedtrees.report.rows import Setting, load_rows
 from fedtrees.report.verdict_table import table as text_table
 from fedtrees.report.verdict_text import MOST_WORDS, verdict
 
@@ -78,6 +81,45 @@ def test_a_tile_shows_what_leads_whatever_it_is(table):
     (found,) = findings(table.rows(), table.folder, 0.05).settings
     (adversary,) = found.tested
     assert [c.metric for c in page._three(adversary)] == ["members_1pct"]
+
+
+def test_a_price_on_few_rows_of_a_class_says_so(table):
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    for seed, few in enumerate((30, 9, 12)):
+        table.add("train", "none", seed, "rarest", few)
+    assert said(table)["NOTE"] == "Prices stand on 9 held-out rows of the rarest class."
+
+
+def test_enough_rows_of_every_class_need_no_word(table):
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    for seed in range(3):
+        table.add("train", "none", seed, "rarest", 10)
+    assert "NOTE" not in said(table)
+
+
+def test_what_others_read_is_said_where_nothing_helps(table):
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    for seed in range(3):
+        told = {"threat": "u", "advantage": 0.2, "blind": 0.4, "attack": "a"}
+        table.add("attack", "none", seed, "ra", 0.52, **told)
+    text = said(table)
+    assert "guess 59% of the values right" in text["LEAK"]
+    assert "guess 52% of the values right" in text["REMAINS"]
+
+
+def test_what_did_not_run_against_many_is_counted():
+    made = Gap(
+        "skipped",
+        "attack",
+        Reason("other", text="no room"),
+        Setting("d", "p", "q"),
+        "t",
+        names=("a",),
+    )
+    few = replace(made, against=("none", "b"), seeds=(0, 1))
+    many = replace(made, against=tuple("bcde"), seeds=(0, 1, 2, 3))
+    assert "(q; t; against none, b; seeds 0, 1)" in str(few)
+    assert "(q; t; against 4 defenses; 4 seeds)" in str(many)
 
 
 def test_where_nothing_helps_the_least_is_named(table):
