@@ -89,7 +89,7 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
     settings, each = _settings_of_trees(model, known)
     every = zip(model.forest.trees, model.statistics, each, strict=True)
     sums = [sums_of(tree, statistics, s) for tree, statistics, s in every]
-    trees = recover_boosted(model, sums, known.rows)
+    trees = recover_boosted(model, sums, known)
     if all(s is None for s in sums):
         told = told_by_values(model, trees, settings, known)
         found = _finished(model, told.settings, told.trees, known, sums)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
@@ -157,11 +157,14 @@ class Known:
     `rows`: Rows of the training table, of all clients together. Counts from leaf values alone
     assume that the first tree was grown on all of them.
     `learning_rate, reg_lambda`: eta and lambda of the training.
+    `starts`: Trees, by their number, that began a training, and the probability that each began
+    with; of two classes. The model's base score may be that of another training.
     """
 
     rows: int | None = None
     learning_rate: float | None = None
     reg_lambda: float | None = None
+    starts: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.rows is not None and self.rows < 1:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence import FLOAT32
-from fedtrees.audit.exposure import UNKNOWN, TreeExposure, least_rows, most_rows
+from fedtrees.audit.exposure import UNKNOWN, Known, TreeExposure, least_rows, most_rows
 from fedtrees.audit.first_trees import (
     LEAST_SHARE,
     FirstTree,
@@ -71,9 +71,9 @@ def start_of(forest: Forest, k: int) -> float:
 
 
 def recover_boosted(
-    model: ModelFile, sums: Sequence[LeafStatistics | None], total: int | None
+    model: ModelFile, sums: Sequence[LeafStatistics | None], known: Known
 ) -> list[TreeExposure]:
-    """Return the exposure of every tree of a boosted XGBoost model; `total` rows were declared."""
+    """Return the exposure of every tree of a boosted XGBoost model."""
     if model.forest.objective.name == SQUARED_ERROR.name:
         return _squared_errors(model, sums)
     forest, outputs = model.forest, model.forest.objective.n_outputs
@@ -83,13 +83,14 @@ def recover_boosted(
     out: list[TreeExposure] = []
     for t, (tree, s) in enumerate(zip(forest.trees, sums, strict=True)):
         values = tree.value[tree.leaves]
-        out.append(_classified(model, t, s, (low, high), total))
+        out.append(_classified(model, t, s, (low, high), known))
         if t == 0 and outputs == 1 and len(forest.trees) > 1:
             start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
             followed = start is not None
             alone = bool((out[0].n_pos == UNKNOWN).all()) or _share_a_factor(out[0].n)
             moved = followed and np.abs(values).max() > NEAR  # else any start leads on
-            if alone and not moved and len(forest.trees) > first_round(model):
+            told = 0 in known.starts or len(forest.trees) <= first_round(model)
+            if alone and not moved and not told:
                 # the base score is that of the last training: another one may be as good
                 out[0] = _without_counts(out[0], NOT_ITS_START)
             # the model's base score may be that of a training that went on later
@@ -201,16 +202,16 @@ def _classified(
     t: int,
     sums: LeafStatistics | None,
     margins: tuple[float, float],
-    total: int | None,
+    known: Known,
 ) -> TreeExposure:
     """Return the exposure of tree t of a model on log loss or softmax."""
     outputs, leaves = model.forest.objective.n_outputs, model.forest.trees[t].leaves
-    place, starts = (t, t % outputs), t < first_round(model)
+    place, starts = (t, t % outputs), t in known.starts or t < first_round(model)
     if sums is None:
         return TreeExposure.of(place, leaves, NO_SUMS)
     # XGBoost's softmax doubles hessians
     scale = 2.0 if isinstance(model.forest.objective, Softmax) else 1.0
-    p = start_of(model.forest, t % outputs)
+    p = known.starts.get(t, start_of(model.forest, t % outputs))
     first = _first_tree(sums, scale, p, model.positive_weight, starts)
     shrunk = first is not None and not sums.unshrunk and not _pure(first, sums)
     if (sums.g is None or shrunk) and starts and model.positive_weight == 1:
@@ -224,7 +225,7 @@ def _classified(
     if model.positive_weight != 1:
         return TreeExposure.of(place, leaves, LATER)
     bounded = outputs == 1 and not _may_start(sums, scale)
-    most = most_rows(sums.h + sums.h_error, margins, total) if bounded else None
+    most = most_rows(sums.h + sums.h_error, margins, known.rows) if bounded else None
     # no equation of a lone leaf shows that eta and lambda are its own
     lone = len(leaves) == 1 or (sums.cut is not None and sums.cut.any())
     g = None if lone or sums.g is None else np.maximum(np.abs(sums.g) - sums.g_error, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,11 +55,16 @@ class LeafRows(Reading):
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """All trees that somebody was shown, as one model, and who grew each of them."""
+    """All trees that somebody was shown, as one model, and who grew each of them.
+
+    `scores`: Base score of each site that began a model, where it came with it.
+    `starts`: What each tree that began a training started from, by its number.
+    """
 
     model: ModelFile
     owners: tuple[str, ...]
-    scores: dict[str, NDArray[np.float32]]  # first base score of each site, where it came with it
+    scores: dict[str, NDArray[np.float32]]
+    starts: dict[int, float]
 
     @staticmethod
     def of(seen: Iterable[Record], who: str) -> Shared | None:
@@ -72,6 +77,10 @@ class Shared:
             if sent.model is not None:
                 (told if sent.record.sender == SERVER else replies).append(sent)
         parts, known = list[ModelFile](), 0
+        starts: dict[bytes, set[float]] = defaultdict(set)
+        for sent in told + replies:
+            for tree, start in _starts(sent):
+                starts[_key(tree)].add(start)
         for sent in told:
             assert sent.model is not None
             if sent.first == known:  # else another site's copy
@@ -82,7 +91,8 @@ class Shared:
         there = {_key(t) for part in parts for t in trees_of(part)}
         for sent in replies:
             assert sent.model is not None
-            scores.setdefault(sent.record.sender, sent.scores[0])
+            if not sent.first:  # else it is the score of who began the model
+                scores.setdefault(sent.record.sender, sent.scores[0])
             trees = trees_of(sent.model)
             owner |= {_key(t): sent.record.sender for t in trees}
             if not {_key(t) for t in trees} & there and who != sent.record.sender:
@@ -91,7 +101,23 @@ class Shared:
             return None
         model = joined(parts)
         names = tuple(owner.get(_key(t), SOMEBODY) for t in trees_of(model))
-        return Shared(model, names, scores)
+        begun = {t: starts[_key(tree)] for t, tree in enumerate(trees_of(model))}
+        return Shared(model, names, scores, {t: s.pop() for t, s in begun.items() if len(s) == 1})
+
+
+def _starts(sent: Sent) -> Iterator[tuple[Tree, float]]:
+    """Yield trees that began a training, and the probability that each began with.
+
+    So does the first tree of a site that had no model; the server's first model tells the base
+    score of each if every part of it is one tree.
+    """
+    trees = () if sent.model is None else trees_of(sent.model)
+    if sent.first or not trees or any(score.size > 1 for score in sent.scores):
+        return
+    if sent.record.sender != SERVER:
+        yield trees[0], float(sent.scores[0][0])
+    elif len(trees) == len(sent.scores):
+        yield from zip(trees, (float(score[0]) for score in sent.scores), strict=True)
 
 
 def _key(tree: Tree) -> bytes:
@@ -108,11 +134,14 @@ def audited(capture: Iterable[Record], who: str) -> tuple[Shared, Audit] | None:
     shared = everybody if who == SERVER else Shared.of(seen, who)
     if everybody is None or shared is None:
         return None
-    found = audit(everybody.model)
-    if shared is everybody or found.settings is None:
-        return shared, found if shared is everybody else audit(shared.model)
-    eta, reg_lambda = found.settings.learning_rate, found.settings.reg_lambda
-    return shared, audit(shared.model, Known(learning_rate=eta, reg_lambda=reg_lambda))
+    found = audit(everybody.model, Known(starts=everybody.starts))
+    if shared is everybody:
+        return shared, found
+    known = Known(starts=shared.starts)
+    if found.settings is not None:
+        eta, reg_lambda = found.settings.learning_rate, found.settings.reg_lambda
+        known = replace(known, learning_rate=eta, reg_lambda=reg_lambda)
+    return shared, audit(shared.model, known)
 
 
 def model_readings(shared: Shared, found: Audit, who: str) -> Iterator[Reading]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xgboost as xgb
 from captures import capture, rows
 
 from fedtrees.capture.attack import report
@@ -17,6 +18,7 @@ from fedtrees.capture.models import Models
 from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.capture.replay import Replay
 from fedtrees.capture.wires import Decoded
+from fedtrees.core.schema import Table
 from fedtrees.messages.captured import Intercept, ModelBytes
 from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees, GrowRequest
 
@@ -118,20 +120,52 @@ def test_damaged_models_and_lost_parts_end_the_decoding_and_say_why(tmp_path):
     assert "what 'site-1' sent: not an XGBoost model" in decoder.ended.why
 
 
+def test_a_first_tree_is_counted_by_the_base_score_that_came_with_it(tmp_path):
+    """Two leaves of 14 and 16 rows: their sums alone also fit 7 and 8 of another base score."""
+    rng = np.random.default_rng(0)
+    parts = [np.repeat([[0.0, 0.0], [1.0, 0.0]], [14, 16], axis=0), 2 * rng.random((30, 2))]
+    labels = [(rng.random(30) < 0.2 + 0.6 * part[:, 0]).astype(int) for part in parts]
+    params = {"objective": "binary:logistic", "max_depth": 3, "nthread": 1}
+    path, model = tmp_path / "run.capture", b""
+    with Writer(path, Run("flwr", wire="flower")) as writer:
+        for site, part, y in zip(("site-1", "site-2"), parts, labels, strict=True):
+            writer.write(ModelBytes(np.frombuffer(model, np.uint8)), "server", (site,))
+            rows, before = xgb.DMatrix(part, y), xgb.Booster() if model else None
+            if before is not None:
+                before.load_model(bytearray(model))
+            model = bytes(xgb.train(params, rows, 1, xgb_model=before).save_raw("json"))
+            writer.write(ModelBytes(np.frombuffer(model, np.uint8)), site, ("server",))
+    for who in ("server", "third"):
+        _, told = found(path, who)
+        counted = {r.what: r for r in told if r.owner == "site-1"}
+        assert counted["number of rows"].facts == ((None, None, 30, None),)
+        assert counted["mean label"].certain
+        truth = Table(parts[0].astype(np.float32), labels[0])
+        assert [r.wrong(truth) for r in counted.values()] == [0] * 5
+        assert not {r.what for r in told if r.owner == "site-2"} & {"number of rows", "mean label"}
+
+
 @pytest.mark.skipif(
     find_spec("flwr") is None,
     reason="needs flwr, which installs beside older versions of typer alone: no extra",
 )
-@pytest.mark.parametrize("kind", ["bagging", "cyclic"])
-def test_what_flower_s_strategies_send_today_is_read(kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "seed"), [("bagging", 0), ("cyclic", 0), ("cyclic", 1), ("cyclic", 2)]
+)
+def test_what_flower_s_strategies_send_today_is_read(kind, seed, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.setattr(
-        sys, "argv", ["flower_here.py", kind, "--out", str(tmp_path), "--rows", "90"]
-    )
+    command = ["flower_here.py", kind, "--rows", "90", "--seed", str(seed)]
+    monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path)])
     __import__("flower_here").main()
+    path = tmp_path / "run.capture"
     truth = {f"node-{k}": t for k, t in enumerate(rows(tmp_path).values(), start=1)}
-    told = report(str(tmp_path / "run.capture"), "server", truth, named=("sketch-reading",))
-    assert not any(row["wrong"] for row in told["readings"] if row["certain"] == "yes")
-    rows_told = [r["of"] for r in told["readings"] if r["reading"] == "number of rows"]
-    assert len(rows_told) == (3 if kind == "bagging" else 1)
+    told = report(str(path), "server", truth, named=("sketch-reading",))
+    answers = [r.sender for r in Capture(path) if r.sender != "server"]
+    # Flower draws the order; who continues a model shows neither its rows nor its label mean
+    began = sorted(truth) if kind == "bagging" else answers[:1]
+    for reading in ("number of rows", "number of positives", "mean label"):
+        found = [row for row in told["readings"] if row["reading"] == reading]
+        assert sorted(row["of"] for row in found) == began
+        assert {(row["certain"], row["wrong"]) for row in found} == {("yes", 0)}
+    assert not any(row["wrong"] for row in told["readings"])
     assert json.dumps(told)

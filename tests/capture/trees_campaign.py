@@ -5,6 +5,7 @@ Flower's own strategies, or NVFlare's own executor and aggregator, in one proces
 
 import argparse
 import logging
+import random
 import sys
 from collections import Counter
 from pathlib import Path
@@ -39,6 +40,7 @@ def flower(parts, kind, trees, params, path, rng):
     from flower_here import train
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    random.seed(int(rng.integers(1 << 30)))  # of which Flower draws the order of its sites
     more = {"lambda": float(rng.choice([0.5, 1, 5])), "min_child_weight": int(rng.integers(0, 3))}
     train(parts, kind, trees, {**params, **more}, path)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,7 @@ def main() -> None:
     else:
         rows = table(asked.rows, 3, asked.seed, 1)
     parts = parts_of(rows, asked.workers, asked.out)
+    random.seed(asked.seed)  # of which Flower draws the order of its sites
     train(parts, asked.kind, asked.trees, asked.params, asked.out / "run.capture")
 
 
