@@ -25,13 +25,19 @@ def pytest_addoption(parser, pluginmanager):
             parser.addoption(option, help="of pytest-xdist, which is off: nothing")
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(config, items):
     """Begin with the longest test, and skip what needs a module of an extra that is missing.
 
     At the end one process would wait for the longest. Where the tests of extras are asked for,
-    by ``-m extra``, none is skipped: what is missing fails them.
+    by ``-m extra``, none is skipped: what is missing fails them. Of a long test some cases may be
+    run always.
     """
     items.sort(key=lambda item: "test_every_attack" not in item.nodeid)
+    for item in items:
+        kept = [part for mark in item.iter_markers("long") for part in mark.kwargs.get("but", ())]
+        if any(part in item.name for part in kept):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "long"]
     if config.option.markexpr.split()[:1] == ["extra"]:
         return
     for item in items:

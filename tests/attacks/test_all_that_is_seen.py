@@ -163,6 +163,7 @@ def readers(which: int, who: str) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.long(but=("fedtree-hist[trees=5,max_depth=4] server", "flower-cyclic"))
 @pytest.mark.parametrize(("which", "who"), list(views()))
 def test_what_reveals_rows_is_read_or_there_is_a_reason(which, who):
     reasons = UNREAD | UNREAD_IN.get(RUNS[which].name, {})
@@ -186,6 +187,7 @@ def table() -> list[list[str]]:
     return [[name, role, ", ".join(kinds), text] for (name, role, text), kinds in lines.items()]
 
 
+@pytest.mark.long
 def test_the_docs_say_who_reads_what():
     text = (Path(__file__).parents[2] / "docs" / "reference/exposure.md").read_text()
     shown = text.partition("|---|---|---|---|\n")[2].partition("\n\n")[0].splitlines()

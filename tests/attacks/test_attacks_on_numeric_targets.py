@@ -118,6 +118,7 @@ def test_timberstrike_reads_trees_of_squared_error(protocol, who, defense, gain)
     assert score_records(guess, victims, SCHEMA).ra > line + gain
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("protocol", "who", "defense", "near"),
     [

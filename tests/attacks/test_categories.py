@@ -46,6 +46,7 @@ def seen(epsilon):
     return view_of(run, ("server",), held)
 
 
+@pytest.mark.long
 def test_columns_are_of_codes_and_as_reliable_as_what_was_drawn():
     told = {}
     for epsilon in (0.01, 100):
@@ -55,6 +56,7 @@ def test_columns_are_of_codes_and_as_reliable_as_what_was_drawn():
     assert told[0.01] < told[100] - 0.1
 
 
+@pytest.mark.long
 def test_shares_are_nearer_the_more_was_spent():
     rng = np.random.default_rng(0)
     off = {epsilon: [] for epsilon in (0.01, 100.0)}
@@ -82,6 +84,7 @@ def test_a_law_that_says_nothing_leaves_what_was_known():
     assert one == ([1.0], 1.0)
 
 
+@pytest.mark.long
 def test_rows_with_drawn_columns_are_nearer_than_rows_without():
     view = seen(100)
     likely = likely_rows(view, np.random.default_rng(0))
@@ -95,6 +98,7 @@ def test_rows_with_drawn_columns_are_nearer_than_rows_without():
     assert ra[True] > ra[False] + 0.02
 
 
+@pytest.mark.long
 def test_drawn_values_tell_no_range_and_with_much_noise_declared_ranges_are_read():
     view = seen(0.01)
     evidence = evidence_of(view)

@@ -50,6 +50,7 @@ def test_drawn_rows_are_read_and_those_that_coins_leave_in_doubt_are_only_likely
         assert set(run.keys(mine)) <= set(run.keys(table))
 
 
+@pytest.mark.long
 def test_no_sure_row_is_wrong_whatever_the_forest():
     returned = 0
     for seed in range(25):
@@ -63,6 +64,7 @@ def test_no_sure_row_is_wrong_whatever_the_forest():
     assert returned > 100
 
 
+@pytest.mark.long
 def test_rows_are_likely_where_all_counts_are_explained():
     returned = wrong = 0
     for seed in range(3):
@@ -81,6 +83,7 @@ def test_a_row_has_the_least_support_but_for_the_chance_that_is_said():
     assert least_support(3, 0.6, 5) == 0
 
 
+@pytest.mark.long
 def test_a_chain_finds_tables_as_likely_as_the_truth():
     run = Run(LocalForests(trees=10, max_depth=6), TABLE, principals=SERVER)
     source = sources_of(run.view)[0]

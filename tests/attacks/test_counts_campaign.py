@@ -1,11 +1,13 @@
 """The campaign of counts read back: of random runs of every kind none is wrong."""
 
 import numpy as np
+import pytest
 
 from fedtrees.attacks.evidence.readback.forms import possible
 from fedtrees.benchmarks.papers.counts_campaign import campaign
 
 
+@pytest.mark.long
 def test_random_runs_of_every_kind_have_no_wrong_bound():
     """`python -m fedtrees.benchmarks.papers.counts_campaign` runs more of them."""
     found = campaign(0, 16)

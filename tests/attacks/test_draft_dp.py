@@ -97,6 +97,7 @@ def test_bookkeeping_is_what_recomputing_gives(kind):
         assert np.array_equal(getattr(state, name), getattr(again, name)), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "beta"), [("truncated-laplace", 0.0), ("truncated-laplace", 1.0), ("labels", 1.0)]
 )

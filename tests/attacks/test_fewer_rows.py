@@ -50,6 +50,7 @@ def test_counts_of_every_class_agree_over_its_trees():
     assert np.abs(one.n1 - counts[0].n1 / 3).max() < 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
 def test_fewer_rows_are_as_good_as_that_many_can_be(strong, level, monkeypatch):
     monkeypatch.setattr("fedtrees.guessing.wanted.MOST_ROWS", 200)

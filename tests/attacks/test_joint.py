@@ -51,6 +51,7 @@ def loose():
     return independent(200, 50, max_depth=5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["values", "statistics"])
 def test_it_beats_passing_through_the_trees_once(level):
     """One sample of one chain against one sequential reconstruction, over tables."""
@@ -103,6 +104,7 @@ def test_counts_that_are_certain_are_kept_where_noise_hides_them(odd):
     np.testing.assert_array_equal([told.n0, told.n1], n)
 
 
+@pytest.mark.long
 def test_chains_agree_with_the_sums_better_than_their_start(odd):
     options = [replace(QUICK, chains=1, moves=m) for m in (0, 100, 1000)]
     rms = np.mean(
@@ -123,6 +125,7 @@ def test_same_evidence_same_guess(odd):
     assert not np.array_equal(guessed.rows(first).X, guessed.rows(other).X)
 
 
+@pytest.mark.long
 def test_declared_noise_and_rounding_loosen_the_sums(odd):
     """Sums worth nothing leave the prior: the chains do not chase them."""
     noise = tuple(NodeNoise(np.full(len(t), 1e4), np.full(len(t), 1e4)) for t in odd.forest.trees)
@@ -138,6 +141,7 @@ def test_a_time_limit_ends_the_chains(odd):
     assert len(guessed.rows(guess)) == len(odd.victims)
 
 
+@pytest.mark.long
 def test_steps_end_the_search_early_and_the_guess_says_so(odd):
     """Steps, unlike seconds, give the same guess on every machine."""
     few = Joint(chains=4, moves=300, exact=False, steps=250 * len(odd.victims))
@@ -165,6 +169,7 @@ def test_exact_sums_are_read_first(loose):
     np.testing.assert_array_equal(np.sort(mine), np.sort(true))
 
 
+@pytest.mark.long
 def test_chains_keep_to_the_trees_that_are_solved(odd):
     """Rows cannot be followed where a tree's sums are off; up to there they can."""
     trees = list(odd.forest.trees)

@@ -153,6 +153,7 @@ def test_from_the_truth_a_cold_chain_stays_there():
     assert np.sqrt(state.mean_square(setting.world)) < 0.01
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("labels", [False, True])
 def test_states_are_visited_as_often_as_their_probability_says(labels):
     """Two victims of unlike labels, two own rows: every state enumerated, classes summed out."""
@@ -238,6 +239,7 @@ def _with(cell, wide, cells):
     return out
 
 
+@pytest.mark.long
 def test_hundreds_of_features_do_not_vanish():
     """A class that fits a row far better is drawn though both probabilities are below 1e-300."""
     d, rng = 1300, np.random.default_rng(0)

@@ -169,6 +169,7 @@ def attack(view, options=QUICK, seed=0):
     return options.run(view, np.random.default_rng(seed))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
 @pytest.mark.parametrize("who", ["client-2", "server"])
 def test_chains_agree_with_the_sums_better_than_their_start(spec, who):

@@ -68,6 +68,7 @@ def test_a_sum_over_n_rows_carries_n_times_the_declared_variance():
     assert abs(np.corrcoef(noise[::3], noise[1::3])[0, 1]) < 4 / math.sqrt(150)
 
 
+@pytest.mark.long
 def test_the_noise_of_one_row_is_laplace():
     rows, _ = sample_federation(rows=6)
     still = {"trees": 400, "max_depth": 1, "learning_rate": 1e-9, "clients": rows}

@@ -124,6 +124,7 @@ def checked(seeds):
     return told, wrong
 
 
+@pytest.mark.long
 def test_no_random_composition_claims_less_than_a_row_moves():
     told, wrong = checked(range(400))
     assert wrong == []

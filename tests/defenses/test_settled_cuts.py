@@ -263,6 +263,7 @@ def test_two_clients_noise_is_that_of_five():
     assert variances == pytest.approx([2 * b**2] * 2, rel=0.15)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("less", "added"), [([0], 1), ([1, 1], 0)])
 def test_three_quantiles_of_neighbours_obey_their_epsilon(less, added):
     """At the outcome that tells them apart most; the bound is nearly met, not undercut by far."""

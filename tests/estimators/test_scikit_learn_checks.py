@@ -5,6 +5,7 @@ import subprocess
 import sys
 from functools import cache
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedtrees import (
@@ -14,6 +15,7 @@ from fedtrees import (
 )
 
 
+@pytest.mark.long(but=("FederatedGBDTClassifier(n_clients=2,n_estimators=5)-",))
 @parametrize_with_checks(
     [
         FederatedGBDTClassifier(n_estimators=5, n_clients=2),
@@ -33,7 +35,7 @@ def test_scikit_learn_is_content(estimator, check):
 @cache
 def array_api_checks_pass():
     """Run the checks of this file that scipy must be told of before it is imported."""
-    only = ("-n", "0", "-q", "-k", "array_api", "-p", "no:cacheprovider", __file__)
+    only = ("-n", "0", "-m", "", "-q", "-k", "array_api", "-p", "no:cacheprovider", __file__)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *only],
         env=os.environ | {"SCIPY_ARRAY_API": "1"},

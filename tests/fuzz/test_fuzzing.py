@@ -8,6 +8,7 @@ from fedtrees.core.errors import Problem, Problems
 COUNT = 120  # of each; thousands are for the command
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", fuzzing.KINDS)
 def test_damage_is_refused_or_read_in_bounded_time_and_memory(kind):
     found, refused = fuzzing.run(kind, seed=0, count=COUNT)

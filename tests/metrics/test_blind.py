@@ -168,6 +168,7 @@ def test_breast_cancer_line_is_above_the_earlier_one():
     assert np.mean(best) > 61.4
 
 
+@pytest.mark.long
 def test_frequent_rows_of_a_binary_table_are_guessed_as_often_as_expected():
     """Own rows 80, victims 320: exact rows 23 to 33% instead of 20 to 28 without that guess.
 

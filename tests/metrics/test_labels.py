@@ -92,6 +92,7 @@ def test_auc_needs_probabilities_of_all_rows_and_two_classes():
     assert scores([0, 0], [0, 0], 2, np.full((2, 2), 0.5))["label_auc"] is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_blind_baseline_clusters_what_somebody_holds_of_the_rows(classes):
     found, y = case(classes)
@@ -112,6 +113,7 @@ def test_the_blind_baseline_clusters_what_somebody_holds_of_the_rows(classes):
     assert metric.blind(both, truth)["cl"][0].ids.tolist() == list(range(60))
 
 
+@pytest.mark.long
 def test_who_clusters_otherwise_than_by_k_means_is_no_better_than_the_blind_baseline():
     """One row in ten is of class 1 and lies a little higher in six columns; a coin splits all."""
     rng = np.random.default_rng(0)

@@ -66,6 +66,7 @@ def beyond(axis):
 FONTS = ("DejaVu Sans", "STIXGeneral", "DejaVu Sans Mono", "Liberation Sans")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("width", "inches", "font"),
     [*(("column", 3.3, font) for font in FONTS), ("page", 7.0, FONTS[0])],

@@ -21,6 +21,7 @@ from fedtrees.messages.vertical import (
     TreeColumns,
 )
 from fedtrees.protocols.vertical.columns import GlobalBins
+from fedtrees.protocols.vertical.limits import LimitedTree, Limits
 from fedtrees.protocols.vertically_held import PASSIVE
 from fedtrees.sealing.row_sums import BlindSums, Sums
 from fedtrees.sealing.slots import Slots
@@ -32,16 +33,24 @@ class Passive(Party):
 
     `bins`: Its columns, in bins.
     `share`: Of its columns, that each tree may use.
+
+    What `limits` rule out it refuses with `BeyondParametersError`.
     """
 
     role = PASSIVE
     sealing: BlindSums
 
     def __init__(
-        self, name: str, held: LocalData, bins: GlobalBins, share: str | int | float | None
+        self,
+        name: str,
+        held: LocalData,
+        bins: GlobalBins,
+        share: str | int | float | None,
+        limits: Limits,
     ) -> None:
         super().__init__(name)
         self.held, self.bins, self.share = held, bins, share
+        self.limited = LimitedTree(limits)
         self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
 
     def own_thresholds(self) -> dict[tuple[int, int], tuple[int, float]]:
@@ -63,6 +72,7 @@ class Passive(Party):
     @handles(RootRows)
     def start_tree(self, message: RootRows) -> TreeColumns:
         """Begin a tree: draw the columns that it may use."""
+        self.limited = self.limited.next(message, len(self.held))
         self.tree, self.root, self.known = message.tree, message.rows, KnownNodes(message.rows)
         rng = self.streams.rng("columns", message.tree)
         self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
@@ -71,12 +81,14 @@ class Passive(Party):
     @handles(RowStatistics)
     def keep(self, message: RowStatistics) -> None:
         """Keep what the rows of the tree bring, unread."""
+        self.limited.bring(message)
         self.statistics = message
         self.every: NDArray[np.int64] | None = None  # of the ideal functionality, row by row
 
     @handles(NodeRows)
     def add(self, message: NodeRows) -> BinSums:
         """Answer with the sums over the bins of the asked nodes."""
+        self.limited.ask(message)
         self.known.told(message)
         told, rows = self.statistics, self.known.partition
         self.bins.look(rows, message.asked)
@@ -115,7 +127,8 @@ class Passive(Party):
     @handles(ChosenSplits)
     def split(self, message: ChosenSplits) -> RoutedRows:
         """Move rows to the children, note the splits, and answer with who goes left."""
-        m = message
+        m, chosen = message, self.bins.chosen
+        self.limited.split(m, self.bins.columns[chosen], self.bins.n_bins[chosen])
         goes_left = self.bins.goes_left(
             self.known.partition, m.nodes, m.columns, m.bins, m.default_left
         )

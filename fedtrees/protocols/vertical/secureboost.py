@@ -19,6 +19,7 @@ from fedtrees.protocols.boosting_protocol import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
+from fedtrees.protocols.vertical.limits import Limits
 from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.node_quantiles import NodeQuantiles
 from fedtrees.protocols.vertical.passive import Passive
@@ -205,4 +206,13 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         share_or_all = None if share == 1 else float(share)
         if role == ACTIVE:
             return BoostingActive(name, held, bins, share_or_all, self, schema)
-        return Passive(name, held, bins, share_or_all)
+        outputs = self.objective_for(schema).n_outputs
+        together = self.multi_output and outputs > 1
+        limits = Limits(
+            self.trees if together else self.trees * outputs,
+            self.max_depth,
+            self.max_leaves,
+            2 * outputs if together else 2,
+            len(schema.classes),
+        )
+        return Passive(name, held, bins, share_or_all, limits)

@@ -19,6 +19,7 @@ from fedtrees.protocols.forest_settings import class_count
 from fedtrees.protocols.vertical.active import Active, TreeInProgress, completed
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.label_canaries import LabelCanaries
+from fedtrees.protocols.vertical.limits import Limits
 from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.passive import Passive
 from fedtrees.protocols.vertical.settings import VerticalProtocol
@@ -157,4 +158,5 @@ class VerticalForest(VerticalProtocol, ForestParams):
         bins: Any = GlobalBins(held, self.max_bin)
         if role == ACTIVE:
             return ForestActive(name, held, bins, self.tree_features, self, schema)
-        return Passive(name, held, bins, self.tree_features)
+        limits = Limits(self.trees, self.depth, 0, class_count(schema))
+        return Passive(name, held, bins, self.tree_features, limits)

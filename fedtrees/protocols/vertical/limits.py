@@ -1,0 +1,113 @@
+"""What public parameters rule out of what a passive party is told and asked of trees."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import BeyondParametersError
+from fedtrees.messages.vertical import ChosenSplits, NodeRows, RootRows, RowStatistics, sibling
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the public parameters of a run allow of every tree.
+
+    `trees`: How many there are.
+    `depth`: Of the deepest leaf.
+    `leaves`: At most; 0: no limit.
+    `statistics`: What each row brings.
+    `classes`: One-hot labels that may come beside them, where a defense counts classes.
+    """
+
+    trees: int
+    depth: int
+    leaves: int
+    statistics: int
+    classes: int = 0
+
+
+@dataclass(eq=False)
+class LimitedTree:
+    """One tree as a passive party is told it; raises `BeyondParametersError` in every method.
+
+    `number`: Of the tree; -1 before the first.
+    `rows`: How many it is grown on.
+    """
+
+    limits: Limits
+    number: int = -1
+    rows: int = 0
+    _brought: bool = False
+    _depths: dict[int, int] = field(default_factory=lambda: {0: 0})  # by node
+    _left: dict[int, int] = field(default_factory=dict)  # left child by node
+    _asked: set[int] = field(default_factory=set)
+
+    def next(self, told: RootRows, held: int) -> "LimitedTree":
+        """Begin the tree after this one, on some of the rows held; defenses may leave trees out."""
+        if not self.number < told.tree < self.limits.trees:
+            raise BeyondParametersError(
+                f"tree {told.tree} after {self.number}; they are {self.limits.trees}, in turn"
+            )
+        rows = told.rows
+        if len(rows) and not (rows[0] >= 0 and rows[-1] < held and (np.diff(rows) > 0).all()):
+            raise BeyondParametersError(f"tree {told.tree}: its rows are none of 0 to {held - 1}")
+        return LimitedTree(self.limits, told.tree, len(rows))
+
+    def bring(self, told: RowStatistics) -> None:
+        """Take what the rows bring: once, of a width that is known, with terms for all of them."""
+        self._same(told.tree)
+        if self._brought:
+            raise BeyondParametersError(f"tree {self.number}: its rows brought statistics before")
+        self._brought, few = True, self.limits.statistics
+        n, width = told.statistics.shape
+        if (n, told.terms) != (self.rows,) * 2 or width not in (few, few + self.limits.classes):
+            raise BeyondParametersError(
+                f"{n} rows bring {width} statistics each, of which {told.terms} are added; they "
+                f"are {self.rows} rows, and {few} statistics"
+            )
+
+    def ask(self, told: NodeRows) -> None:
+        """Take a question for sums: of each node once, and above the deepest leaves."""
+        self._same(told.tree)
+        if not self._brought:
+            raise BeyondParametersError(f"tree {self.number}: sums of what no row brought")
+        for node, parent in zip(told.nodes.tolist(), told.parents.tolist(), strict=True):
+            self._part(parent, min(node, sibling(node)))
+        for node in told.asked.tolist():
+            if node in self._asked:
+                raise BeyondParametersError(f"node {node} was asked for before")
+            self._asked.add(node)
+            self._above(node)
+
+    def split(
+        self, told: ChosenSplits, columns: NDArray[np.int32], n_bins: NDArray[np.int32]
+    ) -> None:
+        """Take the splits that were chosen among the bins of the columns of this tree."""
+        self._same(told.tree)
+        bins = dict(zip(columns.tolist(), n_bins.tolist(), strict=True))
+        for node, left, column, bin in zip(
+            *(a.tolist() for a in (told.nodes, told.left, told.columns, told.bins)), strict=True
+        ):
+            if not -1 <= bin < bins.get(column, -1):
+                raise BeyondParametersError(f"node {node}: bin {bin} of column {column} is no cut")
+            if node in self._left:
+                raise BeyondParametersError(f"node {node} was split before")
+            self._part(node, left)
+
+    def _same(self, tree: int) -> None:
+        if tree != self.number:
+            raise BeyondParametersError(f"tree {tree}, while {self.number} is grown")
+
+    def _above(self, node: int) -> None:
+        if self._depths.get(node, -1) >= self.limits.depth:
+            raise BeyondParametersError(f"node {node} is deeper than max_depth={self.limits.depth}")
+
+    def _part(self, node: int, left: int) -> None:
+        if self._left.setdefault(node, left) != left:
+            raise BeyondParametersError(f"node {node} has other children than before")
+        self._above(node)
+        self._depths[left] = self._depths[left + 1] = self._depths.get(node, 0) + 1
+        most = self.limits.leaves - 1
+        if 0 < most < len(self._left):
+            raise BeyondParametersError(f"{len(self._left)} splits of a tree; at most {most}")
