@@ -149,6 +149,7 @@ BESIDE = {"gradient_signs": ["plain_vertical"]}
 NEW = [Path(f"my_{kind}.py") for kind in ("protocol", "defense", "attack")]
 
 
+@pytest.mark.long(but=("my_defense",))
 @pytest.mark.parametrize("path", [*EXAMPLES, *NEW], ids=lambda p: p.stem)
 def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     if path in NEW:
@@ -244,6 +245,7 @@ def copy_of_what_is_committed(target):
     return target
 
 
+@pytest.mark.long
 def test_a_wheel_installs_nothing_outside_fedtrees(tmp_path):
     wheel = wheel_of(copy_of_what_is_committed(tmp_path / "source"), tmp_path)
     names = zipfile.ZipFile(wheel).namelist()

@@ -221,6 +221,7 @@ def test_shared_trees_tell_how_many_rows_a_client_has_and_their_mean(protocol, w
     np.testing.assert_allclose(sorted(means), sorted(truth), atol=near)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("protocol", "who"), SHARED)
 @pytest.mark.parametrize("attack", [TimberStrike(chains=2), Joint(chains=1, moves=100)])
 def test_shared_trees_of_squared_error_are_read(attack, protocol, who):

@@ -36,6 +36,7 @@ def test_rows_of_whole_tables_are_read_off_class_histograms(parts):
     assert len(guess.claims[0].table) > 0.85 * len(TABLE)
 
 
+@pytest.mark.long
 def test_drawn_rows_are_read_and_those_that_coins_leave_in_doubt_are_only_likely():
     run = Run(ForestHist(trees=80, max_bin=16), TABLE, 3, SERVER)
     guess = run.attack()

@@ -221,6 +221,7 @@ def test_programs_prove_what_the_annealing_finds():
             assert cost == pytest.approx(solved.cost, abs=0.02)
 
 
+@pytest.mark.long
 def test_the_published_objective_of_a_published_forest_is_407():
     folder = data_dir().parent / "reference"
     if not (folder / "dp_forests.npz").exists():

@@ -72,6 +72,7 @@ def model_of(view):
     return mixture_of(view, own_columns(view), twins, trees, len(view.schema.classes))
 
 
+@pytest.mark.long
 def test_targets_on_breast_cancer(few_restarts):
     """Means of two seeds, one for climbs; the paper prints .751 and .736 for ID2Graph."""
     seen = {p: [world(p, s) for s in (0, 1)] for p in ("vertical-forest", "secureboost")}
@@ -211,6 +212,7 @@ def test_trees_of_one_visible_leaf_tell_who_was_drawn(monkeypatch):
     assert seen_leaves(view, "keep")[1].tolist() == [0, 1, 2, 4]
 
 
+@pytest.mark.long
 def test_a_sample_of_rows_stands_for_all(few_restarts):
     view, y = world("secureboost")
     assert measure(LabelMixture(rows=250), view, y) > 0.6
@@ -226,6 +228,7 @@ def test_the_published_attack_refuses_what_it_would_walk_through_for_hours():
     assert of("id2graph", 20_001).ok
 
 
+@pytest.mark.long
 def test_few_known_labels_are_drawn_declared_spread_and_not_scored(few_restarts):
     table = load_breast_cancer()
     schema = Schema(tuple(Feature(f"x{i}") for i in range(30)), "y", ("0", "1"))
@@ -275,6 +278,7 @@ def test_true_labels_are_guessed_from_noisy_ones_and_own_columns():
     assert (denoised(said, X, 3, Response(1.0, 3), rng) == y).mean() > 0.9
 
 
+@pytest.mark.long
 def test_noisy_labels_are_what_splits_give_away(few_restarts, monkeypatch):
     """At epsilon 2 splits tell nearly all noisy labels, and these the true ones."""
     table, found = load_breast_cancer(), []
@@ -330,6 +334,7 @@ def test_restarts_never_lose_and_leave_known_labels_as_they_are(few_restarts):
     assert (fixed.kicked([fixed.fit(start)], np.random.default_rng(0))[:30] == known[:30]).all()
 
 
+@pytest.mark.long
 def test_rows_to_predict_are_told_by_where_they_are_routed():
     table = load_breast_cancer()
     schema = Schema(tuple(Feature(f"x{i}") for i in range(30)), "y", ("0", "1"))

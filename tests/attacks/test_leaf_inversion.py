@@ -57,6 +57,7 @@ def test_derivatives_are_those_of_differences(world, signs):
     np.testing.assert_allclose((ends[0] - ends[1]) / 2e-2, told, rtol=1e-2)
 
 
+@pytest.mark.long
 def test_single_rows_are_found_leaf_by_leaf(world):
     clients, training, view = world
     assert found(clients, training, view) > 0.95

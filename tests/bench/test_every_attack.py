@@ -168,6 +168,7 @@ def check_named(folder, margin):
     return named
 
 
+@pytest.mark.long
 def test_the_worst_reported_is_the_strongest_attack_s_and_nobody_is_named_who_is_past(quick):
     """One test, so that one process computes the runs."""
     assert sum(map(check_worst, quick)) >= 10

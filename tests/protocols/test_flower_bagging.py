@@ -73,6 +73,7 @@ def test_so_they_are_with_more_values_than_bins():
     against_xgboost(FlowerBagging(trees=4, max_depth=5, max_bin=16), clients, schema)
 
 
+@pytest.mark.long
 def test_so_they_are_after_many_rounds_to_the_last_bit():
     dataset = load_breast_cancer()
     X, y = np.round(dataset.data, 3).astype(np.float32), dataset.target

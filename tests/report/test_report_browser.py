@@ -75,6 +75,7 @@ def measured(report, tmp_path_factory):
     return {at: json.loads(data) for at, data in pairs}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frame", [0, 1])
 def test_no_label_of_a_frontier_stands_on_another_or_outside(measured, frame):
     boxes = [b for b in measured[frame]["boxes"] if b[0]]

@@ -152,6 +152,7 @@ def test_a_margin_is_an_advantage(small):
         write_report(small, margin=1.5)
 
 
+@pytest.mark.long(but=("[svg]",))
 @pytest.mark.parametrize("suffix", ["html", "svg", "png", "pdf"])
 def test_plot_writes_the_format_of_the_suffix_twice_the_same(small, tmp_path, suffix):
     made = [plot(small, tmp_path / f"{k}.{suffix}").read_bytes() for k in range(2)]
