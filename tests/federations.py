@@ -4,17 +4,19 @@ import numpy as np
 
 from fedtrees.bench.conformance import sample_table
 from fedtrees.bench.evaluate import make_defense, score_guess
+from fedtrees.capture.records import Capture
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.host import Agreement, Host
-from fedtrees.core.local_data import over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.messages import emptied
 from fedtrees.core.network import LocalNetwork
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.federation.site import Settings, own_of
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
 
@@ -80,3 +82,29 @@ def crossings(transcript):
     costs = {name: n for name, n in transcript.costs.items() if not name.startswith("cpu")}
     rest = transcript.roles, transcript.rounds, transcript.coordinator, transcript.acted
     return said, inside, costs, rest, transcript.events
+
+
+def held_of(folder, federation):
+    """Return what every site holds, ids as in one process."""
+    tables = {p: str(folder / "tables" / f"{p}.csv") for p in federation.parties}
+    held = {p: own_of(Settings(t, "", (), "row"), federation, p).held for p, t in tables.items()}
+    if federation.made.layout == "vertical":
+        return held
+    ends = np.cumsum([0, *map(len, held.values())])
+    return {p: LocalData(h.ids + e, h.columns, h.X, h.y)
+            for (p, h), e in zip(held.items(), ends, strict=False)}  # fmt: skip
+
+
+def equal_to_simulation(folder, federation, log):
+    """See that a coordinator's log is the simulation's transcript, ciphertexts apart."""
+    held = held_of(folder, federation)
+    done = train(federation.made, held, federation.schema, defense=federation.composed, seed=0,
+                 noise_from="seed")  # fmt: skip
+    who = federation.coordinator
+    mine = [d for d in done.transcript if d.receivers != (d.sender,) or d.sender == who]
+    seen = list(Capture(log))
+    assert [(r.sender, r.receivers, r.why) for r in seen] == [
+        (d.sender, d.receivers, d.why) for d in mine
+    ]
+    assert [encode(emptied(r.message)) for r in seen] == [encode(emptied(d.message)) for d in mine]
+    return crossings(done.transcript)

@@ -45,7 +45,9 @@ def train(
     ] = "system",
     out: Annotated[
         str | None,
-        typer.Option(help="Write the model: XGBoost JSON (.json), or a random forest (.npz)."),
+        typer.Option(
+            help="Write the model: XGBoost JSON (.json), a random forest (.npz), another (.ftm)."
+        ),
     ] = None,
     transcript: Annotated[
         str | None, typer.Option(help="Write every message of the training (.npz).")

@@ -75,6 +75,8 @@ class Context:
         What `candidates` and `shown` are asked about, where parties hold columns.
     reader : str or None
         Name of the part that is asked, where it does not say that it reads rows.
+    columns : intp array, shape (c,), or None
+        Which columns the party holds, as positions in the schema; None: it holds no rows.
     """
 
     party: str
@@ -86,6 +88,7 @@ class Context:
     acted: set[int] = field(default_factory=set)
     level: Level | None = None
     reader: str | None = None
+    columns: NDArray[np.intp] | None = None
     _held: LocalData | None = None
     _draws: Counter[str] = field(default_factory=Counter)
 
@@ -105,11 +108,6 @@ class Context:
                 "reads_rows = True"
             )
         return self._held
-
-    @property
-    def columns(self) -> NDArray[np.intp] | None:
-        """Which columns the party holds, as positions in the schema; None: it holds no rows."""
-        return None if self._held is None else self._held.columns
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a fresh secret generator of the acting party, another at every call."""

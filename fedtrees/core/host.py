@@ -112,6 +112,7 @@ class Host:
         self._sealing, self._aggregation = sealing, aggregation
         self._closing: Closing | None = None
         self._rows = None if held is None or held.weight is not None else len(held)
+        reads = any(part.reads_rows for part in agreement.defense.parts)  # else nobody keeps them
         self.context = Context(
             party=name,
             role=self.role,
@@ -119,7 +120,8 @@ class Host:
             parameters=agreement.parameters,
             streams=streams.child(name, "defense"),
             ledger=[],
-            _held=held,
+            columns=None if held is None else held.columns,
+            _held=held if reads else None,
         )
 
     def join(self, party: Party) -> None:

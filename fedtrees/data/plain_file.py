@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedtrees.data.cells import missing, plain
 
-_BLOCK = 5_000  # rows held as text at a time
+_BLOCK = 1_000  # rows held as text at a time
 _SEPARATORS = (",", "\t", "|")  # after ; a point may stand between thousands
 
 

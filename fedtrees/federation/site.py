@@ -284,6 +284,7 @@ class Site:
         streams = Streams(federation.seed, federation.noise_from)
         sums = federation.composed.aggregation() or IdealSum()  # of which nothing is asked
         host = seated(made, federation.agreement, party, streams, sums, own.held, made.sealing())
+        self._own = None  # the party lets go of values that it needs no more
         coordinator = federation.coordinator
 
         def log(message: Message, why: str, sent: bool | None) -> None:

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.behaviour import turn
 from fedtrees.core.channel import Change, Share
+from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Place, Stage
 from fedtrees.core.errors import DataError, FedtreesError, ProtocolError, UsageError
+from fedtrees.core.files import write_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, without_noise
 from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import (
@@ -44,6 +46,9 @@ from fedtrees.messages.models import as_message
 from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.limits import check_channels
 from fedtrees.trees.forest.random_decision import undeclared
+
+#: `Protocol.file` of a model that is no forest: as messages are encoded.
+ENCODED_FILE = (".ftm", "a model that is no forest; XGBoost has no such one")
 
 
 class Coordinator(Party):
@@ -186,6 +191,9 @@ class Protocol(ABC):
 
     def save(self, training: Training, path: Path) -> None:
         """Write a model that was trained, into a file of its `file`'s suffix."""
+        if self.file == ENCODED_FILE:
+            write_whole(path, encode(as_message(training.model)))
+            return
         from fedtrees.trees.boosted.params import TreeParams
         from fedtrees.trees.files.xgboost import save_xgboost, writable
 

@@ -47,7 +47,12 @@ class BinningClient(Party):
 
     @property
     def summarised_rows(self) -> NDArray[np.float32]:
-        """The rows that cut points are made for, float32, shape (n, d)."""
+        """The rows that cut points are made for, float32, shape (n, d).
+
+        Raises `BeyondParametersError` if they were binned before.
+        """
+        if self.binned:
+            raise BeyondParametersError(f"{self.name!r} has binned its rows; it keeps no values")
         return self.data.X
 
     @handles(CutsRequest)
@@ -68,7 +73,7 @@ class BinningClient(Party):
 
     @handles(CutPoints)
     def bin(self, message: CutPoints) -> None:
-        """Bin the rows once and for all.
+        """Bin the rows once and for all; their values are let go, which take more than all else.
 
         Raises `BeyondParametersError` if they were binned before.
         """
@@ -77,6 +82,7 @@ class BinningClient(Party):
         self.binned, m = True, message
         self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
         self.bins = bin_rows(self.data.X, self.cuts)
+        self.data = replace(self.data, X=np.empty((len(self.data), 0), np.float32))
 
 
 def settle_cuts(

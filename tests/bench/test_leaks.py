@@ -37,10 +37,14 @@ from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
 
 class Client(HistogramClient):
+    def __init__(self, name, data, *more):
+        super().__init__(name, data, *more)
+        self.values = data.X
+
     @handles(HistogramRequest)
     def histogram(self, message):
         full = super().histogram(message)
-        return self.more(full, self.data.X)
+        return self.more(full, self.values)
 
     def more(self, full, X):
         if full.tree == 0 and 0 in full.nodes:

@@ -4,24 +4,24 @@
 """
 
 import argparse
-import resource
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from fedtrees.bench.cells import code_digest
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import encode
-from fedtrees.core.line import Far, Served
+from fedtrees.core.line import Far, Served, unframed
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.network import LocalNetwork
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.federation.agreed import Agreed
-from fedtrees.federation.site import Settings, own_of
+from fedtrees.federation.coordinator import conduct
+from fedtrees.federation.site import Settings, Site
 from fedtrees.protocols import base
 
 MASKED = make_defense(parse_composed(["masking"])[0])
@@ -61,35 +61,55 @@ def measured(rows, columns, parties, trees, network=LocalNetwork):
 
 
 def memory(rows, columns=28):
-    """Return MiB of a table as float32, and what a site takes more at most: reading, training."""
+    """Return MiB of a table as float32, and what a site takes more at most: reading, training.
+
+    Sites of 1,000 rows, and of so many, in one process with a coordinator.
+    """
     rng = np.random.default_rng(0)
     schema = Schema(tuple(Feature(f"c{i}", low=-10, high=10) for i in range(columns)), "y")
-    parties = {"client-0": "site-0", "client-1": "site-1"}
-    agreed = Agreed(name="big", protocol="fedtree-hist[trees=2]", schema=schema, parties=parties,
-                    installation="", defense="masking")  # fmt: skip
-
-    def taken():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-    def trained(first, second):
-        held = {"client-0": first, "client-1": replace(second, ids=second.ids + rows)}
-        base.train(agreed.made, held, schema, defense=MASKED, seed=0)
-
+    block = [",".join(map(repr, x)) + f",{int(x[0] > 0)}\n" for x in
+             rng.normal(size=(10_000, columns)).astype(np.float32).tolist()]  # fmt: skip
     with tempfile.TemporaryDirectory() as made:
-        block = [",".join(map(repr, x)) + f",{int(x[0] > 0)}\n" for x in
-                 rng.normal(size=(10_000, columns)).astype(np.float32).tolist()]  # fmt: skip
-        read = []
-        for name, lines in (("small", block[:1000]), ("big", block)):
-            path = Path(made) / f"{name}.csv"
-            with path.open("w") as file:
+        folder, read = Path(made), 0.0
+        tables = {"small": (block[:1000], 1), "big": (block, rows // len(block))}
+        for name, (lines, times) in tables.items():
+            with (folder / name).open("w") as file:
                 file.write(",".join([*schema.names, "y"]) + "\n")
-                for _ in range(rows // len(block) if name == "big" else 1):
+                for _ in range(times):
                     file.writelines(lines)
-            begin = taken()
-            read.append(own_of(Settings(str(path), ""), agreed, "client-0").held)
-            reading = taken() - begin
-            trained(read[-1], read[0])
-    return f"{rows * columns * 4 / 2**20:.0f} MiB: {reading:.0f}, {taken() - begin:.0f} MiB"
+            agreed = Agreed(name=f"with-{name}", protocol="fedtree-hist[trees=2]", schema=schema,
+                            parties={"client-0": "site-0", "client-1": "site-1"},
+                            installation=code_digest(), defense="masking")  # fmt: skip
+            begin = resident(anew=True)
+            sites = {"client-0": site(agreed, 0, folder / "small"),
+                     "client-1": site(agreed, 1, folder / name)}  # fmt: skip
+
+            def send(party, blob, seconds, sites=sites):
+                nonlocal read
+                answer = sites[party].call("server", blob)
+                if unframed(blob)[0]["does"] == "agree":
+                    read = resident("VmHWM")
+                return answer
+
+            conduct(agreed, send, folder / "coordinator", lambda text: None)
+    table, most = rows * columns * 4 / 2**20, resident("VmHWM")
+    return f"{table:.0f} MiB: {read - begin:.0f}, {most - begin:.0f} MiB"
+
+
+def site(agreed, k, table):
+    """Return a site that takes part with a table."""
+    out = table.parent / f"logs-{k}"
+    given = Settings(str(table), str(out), (agreed.hash,))
+    return Site(f"site-{k}", lambda: given, lambda text: None)
+
+
+def resident(what="VmRSS", *, anew=False):
+    """Return MiB that this process has resident, or had at most since it was measured `anew`."""
+    if anew:
+        Path("/proc/self/clear_refs").write_text("5")
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(what):
+            return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":

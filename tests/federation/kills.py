@@ -1,7 +1,9 @@
-"""`python tests/federation/kills.py --kills 40`: sites and servers are killed or stopped at work.
+"""`python tests/federation/kills.py --kills 24`: parties and servers are lost at work.
 
-Each run of a federation loses one process at a random moment: it must stop, name who is lost within
-its deadline (of a server: say so), and leave no model anywhere. Takes about a minute a kill.
+Each run of a federation loses one at a random moment, in turn: the process of a site's job or of
+the server's, or all that NVFlare runs at a site or as the server; killed, or stopped. The run must
+stop, name who is lost within its deadline (of a server: say so), and leave no model anywhere. One
+deployment serves all, so that each run also shows that the losses before it left it whole.
 """
 
 import argparse
@@ -10,91 +12,124 @@ import random
 import signal
 import tempfile
 import time
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 
 from fedtrees.cli.federate import ended
-from fedtrees.federation.deployment import Deployment, job_of, started
-from fedtrees.federation.site import Settings
+from fedtrees.federation.deployment import Deployment, _start, _wait_for, end, job_of, started
 from fedtrees.federation.trial import make_trial
 
 DEADLINE = 20.0  # a busy machine's sites do not answer within less
 # Until NVFlare tells of a lost call, and until its jobs have ended; of a server, until it is found
 # to be silent.
 SLACK = {"site": 30.0, "server": 100.0}
+WAYS = [(who, what, signum) for what in ("job", "all") for who in ("site", "server")
+        for signum in (signal.SIGKILL, signal.SIGSTOP)]  # fmt: skip
 
 
-def working(kit):
-    """Return the process of a startup kit's job, None if there is none."""
+def processes(kit, *, job):
+    """Return the process groups that run at a startup kit: its job's, or its NVFlare's."""
+    found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
+        with suppress(OSError):
             told = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-        except OSError:
-            continue
-        if ("worker_process" in told or "runner_process" in told) and str(kit) in told:
-            return int(pid)
-    return None
+            at_job = "worker_process" in told or "runner_process" in told
+            if str(kit) in told and (at_job or not job):
+                found.append(int(pid))
+    return found
 
 
 class Losing:
-    """Loses one process a random time after the first round."""
+    """Loses processes a random time after the first round."""
 
-    def __init__(self, server, kit, signum, after):
-        self.server, self.kit, self.signum, self.after = server, kit, signum, after
-        self.begun = self.at = self.pid = 0
+    def __init__(self, server, kit, what, signum, after):
+        self.server, self.kit, self.what, self.signum, self.after = server, kit, what, signum, after
+        self.begun = self.at = 0
+        self.pids = []
 
     def __call__(self, status):
         if not self.begun:
             told = (p.read_text() for p in self.server.glob("*/fedtrees/progress.txt"))
             self.begun = time.monotonic() if any("parties agree" in text for text in told) else 0
         elif not self.at and time.monotonic() - self.begun > self.after:
-            self.pid = working(self.kit)
-            if self.pid:
+            pids = processes(self.kit, job=True)
+            if pids:
+                self.pids = pids if self.what == "job" else processes(self.kit, job=False)
                 self.at = time.monotonic()
-                os.kill(self.pid, self.signum)
+                self.each(self.signum)
+
+    def each(self, signum):
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signum)
 
 
-def one(rng, folder, admin, deployment, n):
-    """Run one federation that loses a process; return what went wrong, if anything."""
-    kits = admin.parent
-    made = make_trial(
-        folder / f"trial-{n}", "fedtree-hist[trees=400]", round_timeout=DEADLINE, noise_from="seed"
-    )
-    for site in made.parties.values():
-        given = Settings.load(folder / f"trial-{n}" / "sites" / f"{site}.toml")
-        replace(given).save(kits / site / "local" / "site.toml")
-    who = rng.choice([*made.parties.values(), "localhost"])
-    signum = rng.choice([signal.SIGKILL, signal.SIGSTOP])
-    losing = Losing(kits / "localhost", kits / who, signum, rng.uniform(0, 20))
-    out = folder / f"run-{n}"
-    out.mkdir()
-    (folder / f"job-{n}").mkdir()
-    status = deployment.run(job_of(made, folder / f"job-{n}"), out, losing)
-    took = time.monotonic() - losing.at
-    if losing.pid and signum == signal.SIGSTOP:
-        os.kill(losing.pid, signal.SIGKILL)
-    told = ended(made, out, status)["stopped"]
-    name = "the server is lost" if who == "localhost" else repr(made.party(who))
-    print(
-        f"{n}: {who} {signum.name} after {losing.after:.1f} s: {told!r}, {took:.1f} s", flush=True
-    )
-    models = [*out.rglob("model.*"), *(folder / f"trial-{n}").rglob("model.*")]
-    wrong = []
-    if not losing.at:
-        wrong.append("nothing was lost")
-    if name not in told:
-        wrong.append(f"it says {told!r}")
-    if models:
-        wrong.append(f"{len(models)} models are left")
-    if took > DEADLINE + SLACK["server" if who == "localhost" else "site"]:
-        wrong.append(f"it took {took:.0f} s")
-    return wrong
+class Campaign:
+    """A deployment, and what is lost of it."""
+
+    def __init__(self, folder, first, admin):
+        self.folder, self.first, self.admin, self.kits = folder, first, admin, admin.parent
+        self.again, self.deployment = [], self.connected()
+
+    def connected(self):
+        deployment = Deployment(self.admin)
+        deployment.wait_for([*self.first.parties.values()], 300)
+        return deployment
+
+    def restore(self, kit):
+        """Start what was lost with all of its processes."""
+        is_server = kit.name == "localhost"
+        if is_server:
+            with suppress(Exception):  # of the engine: its server is gone
+                self.deployment.close()
+        self.again.append(_start(kit, server=is_server))
+        if is_server:
+            _wait_for(kit, self.again[-1])
+            self.deployment = self.connected()
+        else:
+            time.sleep(5)  # else the server still counts the one before
+            self.deployment.wait_for([kit.name], 300)
+
+    def one(self, rng, n):
+        """Run one federation that loses somebody; return what went wrong, if anything."""
+        folder, out = self.folder / f"trial-{n}", self.folder / f"run-{n}"
+        given = {"protocol": "fedtree-hist[trees=400]", "round_timeout": DEADLINE}
+        made = make_trial(folder, **given, noise_from="seed")
+        for site in made.parties.values():
+            settings = (folder / "sites" / f"{site}.toml").read_bytes()
+            (self.kits / site / "local" / "site.toml").write_bytes(settings)
+        who, what, signum = WAYS[n % len(WAYS)]
+        lost = rng.choice([*made.parties.values()]) if who == "site" else "localhost"
+        losing = Losing(self.kits / "localhost", self.kits / lost, what, signum, rng.uniform(0, 20))
+        out.mkdir()
+        (self.folder / f"job-{n}").mkdir()
+        status = self.deployment.run(job_of(made, self.folder / f"job-{n}"), out, losing)
+        took = time.monotonic() - losing.at
+        losing.each(signal.SIGKILL)
+        told = ended(made, out, status)["stopped"]
+        name = "the server is lost" if who == "server" else repr(made.party(lost))
+        print(f"{n}: {lost}, {what}, {signum.name} after {losing.after:.1f} s: {told!r}, "
+              f"{took:.1f} s", flush=True)  # fmt: skip
+        if what == "all" and losing.at:
+            self.restore(self.kits / lost)
+        models = [*out.rglob("model.*"), *folder.rglob("model.*")]
+        wrong = {
+            "nothing was lost": not losing.at,
+            f"it does not say {name}": name not in told,
+            f"{len(models)} models are left": models,
+            f"it took {took:.0f} s": took > DEADLINE + SLACK[who],
+        }
+        found = [text for text, is_so in wrong.items() if is_so]
+        if found:
+            kept = [*out.rglob("*"), *self.kits.glob("localhost/*/fedtrees/*")]
+            print(*(f"   {path}" for path in kept if path.is_file()), sep="\n")
+        return found
 
 
 def main():
     """Run the campaign."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--kills", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     rng, bad = random.Random(given.seed), 0
@@ -103,13 +138,16 @@ def main():
         first = make_trial(folder / "first")
         (folder / "nvflare").mkdir()
         with started(first, folder / "first" / "sites", folder / "nvflare") as admin:
-            deployment = Deployment(admin)
-            deployment.wait_for([*first.parties.values()], 300)
-            for n in range(given.kills):
-                for wrong in one(rng, folder, admin, deployment, n):
-                    bad += 1
-                    print(f"   WRONG: {wrong}", flush=True)
-            deployment.close()
+            campaign = Campaign(folder, first, admin)
+            try:
+                for n in range(given.kills):
+                    wrong = campaign.one(rng, n)
+                    bad += bool(wrong)
+                    for text in wrong:
+                        print(f"   WRONG: {text}", flush=True)
+            finally:
+                end(campaign.again)
+            campaign.deployment.close()
     print(f"{given.kills} lost, {bad} went wrong")
     return bad != 0
 

@@ -8,21 +8,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-from federations import crossings
+from federations import equal_to_simulation
 
-from fedtrees.capture.records import Capture
-from fedtrees.core.codec import encode
-from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import emptied
 from fedtrees.federation.agreed import load
 from fedtrees.federation.attack import report
 from fedtrees.federation.deployment import Deployment, job_of, started
 from fedtrees.federation.log import LOG
-from fedtrees.federation.site import Settings, own_of
+from fedtrees.federation.site import Settings
 from fedtrees.federation.trial import make_trial
-from fedtrees.protocols.base import train
 
 pytestmark = [
     pytest.mark.extra("nvflare"),
@@ -41,32 +35,6 @@ def allow(folder, kits, federation, **changed):
         given = Settings.load(folder / "sites" / f"{site}.toml")
         given = replace(given, **changed.get(site.replace("-", "_"), {}))
         given.save(kits / site / "local" / "site.toml")
-
-
-def held_of(folder, federation):
-    """Return what every site holds, ids as in one process."""
-    tables = {p: str(folder / "tables" / f"{p}.csv") for p in federation.parties}
-    held = {p: own_of(Settings(t, "", (), "row"), federation, p).held for p, t in tables.items()}
-    if federation.made.layout == "vertical":
-        return held
-    ends = np.cumsum([0, *map(len, held.values())])
-    return {p: LocalData(h.ids + e, h.columns, h.X, h.y)
-            for (p, h), e in zip(held.items(), ends, strict=False)}  # fmt: skip
-
-
-def equal_to_simulation(folder, federation, log):
-    """See that a coordinator's log is the simulation's transcript, ciphertexts apart."""
-    held = held_of(folder, federation)
-    done = train(federation.made, held, federation.schema, defense=federation.composed, seed=0,
-                 noise_from="seed")  # fmt: skip
-    who = federation.coordinator
-    mine = [d for d in done.transcript if d.receivers != (d.sender,) or d.sender == who]
-    seen = list(Capture(log))
-    assert [(r.sender, r.receivers, r.why) for r in seen] == [
-        (d.sender, d.receivers, d.why) for d in mine
-    ]
-    assert [encode(emptied(r.message)) for r in seen] == [encode(emptied(d.message)) for d in mine]
-    return crossings(done.transcript)
 
 
 class Killing:

@@ -73,7 +73,8 @@ class HistogramClient(GrowingClient):
     @property
     def summarised_rows(self) -> NDArray[np.float32]:
         """The rows trees are grown on."""
-        return self.data.X[~self.held_out] if self.held_out.any() else self.data.X
+        X = super().summarised_rows
+        return X[~self.held_out] if self.held_out.any() else X
 
     @handles(CutPoints)
     def bin(self, message: CutPoints) -> None:
@@ -112,6 +113,7 @@ class HistogramClient(GrowingClient):
         self.followed = FollowedTree(self.params, n_bins, self.complete)
         round, k = divmod(tree, self.objective.n_outputs)
         if k == 0:
+            self.gradients = self.gh = np.zeros((0, 2), np.int64)  # go before the next come
             self.gradients = self.compute_gradients(round)
         self.gh = self.gradients[k]
         self.partition = RowPartition(len(self.data))

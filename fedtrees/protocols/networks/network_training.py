@@ -32,7 +32,7 @@ from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.model import TabularNetwork
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial, mean_gradient, torch_module
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
 from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
 #: The mean gradient of some rows at some weights.
@@ -237,6 +237,7 @@ class NetworkProtocol(Protocol):
     serves: ClassVar[frozenset[str]] = frozenset({"rows", "poisson_sampling", "declared_rows"})
     summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     adversaries: ClassVar[tuple[str, ...]] = ("server", "server+client")
+    file: ClassVar[tuple[str, str]] = ENCODED_FILE
     needs: ClassVar[tuple[str, ...]] = ("torch",)
     #: Whether updates are gradients, or steps against them (-1).
     along: ClassVar[int] = 1

@@ -28,7 +28,7 @@ from fedtrees.messages.regression import (
     gradient_of,
     stepped,
 )
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 
 #: Of int64 weights: so many binary places leave room for weights of 2^10 and a thousand clients.
@@ -50,6 +50,7 @@ class HorizontalRegression(RegressionParams, Protocol):
         MomentsRequest, Moments, CommonScales, WeightsRequest, LocalWeights, AverageWeights,
     )  # fmt: skip
     summed: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
+    file: ClassVar[tuple[str, str]] = ENCODED_FILE
     usual_parties: ClassVar[int] = 2  # an average of more is of nobody's rows
     example: ClassVar[str] = "breast-cancer[rows=40]"  # no more rows than weights, each client
 

@@ -23,6 +23,7 @@ from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GrowReques
 from fedtrees.messages.tree_networks import TreeNetwork, TreeNetworkModel, start_of, tree_outputs
 from fedtrees.neural.adam import Adam
 from fedtrees.neural.tree_outputs import RatesNetwork
+from fedtrees.protocols.base import ENCODED_FILE
 from fedtrees.protocols.horizontal.local_ensembles import EnsembleServer, LocalEnsembles
 from fedtrees.protocols.horizontal.tree_sharing import BoostingClient
 from fedtrees.protocols.networks.network_training import WHY, drawn, mean_update, rows_in
@@ -156,6 +157,7 @@ class FedXGBllr(LocalEnsembles):
     )  # fmt: skip
     serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows", "rows", "poisson_sampling"})
     server: ClassVar[type[EnsembleServer]] = RatesServer
+    file: ClassVar[tuple[str, str]] = ENCODED_FILE
     adversaries: ClassVar[tuple[str, ...]] = ("server", "client")
 
     def __post_init__(self) -> None:

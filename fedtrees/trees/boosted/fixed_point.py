@@ -18,6 +18,8 @@ FIXED_POINT_BITS = 30
 
 _FINEST_BITS = 50  # of a gradient of weight 1, leaving int64 room for residuals up to 2^12
 
+_BLOCK = 65536  # rows that are converted at a time: what stands aside is small
+
 LOSS_BITS = 20  # losses of held-out rows add up in steps of 2^-20
 
 Bits = tuple[int, int]  # binary places of the gradient and of the hessian
@@ -32,19 +34,30 @@ def to_fixed(values: NDArray[Any], bits: int | Bits = FIXED_POINT_BITS) -> NDArr
     `values`: float array, shape (...) or, with two `bits`, (..., 2)
     `bits`: One unit is ``2^-bits``; a pair gives gradients and hessians units of their own.
     """
-    floats = np.asarray(values, dtype=np.float64)
+    values = np.asarray(values)
+    units = np.empty(values.shape, dtype=np.int64)
+    rows, into = ((a.reshape(-1, 2) if isinstance(bits, tuple) else a.reshape(-1))
+                  for a in (values, units))  # fmt: skip
+    for begin in range(0, len(rows), _BLOCK):
+        part = slice(begin, begin + _BLOCK)
+        into[part] = _whole(rows[part], bits)
+    return units
+
+
+def _whole(values: NDArray[Any], bits: int | Bits) -> NDArray[np.float64]:
+    """Return the nearest whole number of units, as floats."""
+    scaled = values.astype(np.float64)
     if isinstance(bits, tuple):  # one column at a time: numpy is slow on rows of two
-        scaled = np.empty_like(floats)
         for part, places in enumerate(bits):
-            np.multiply(floats[..., part], np.ldexp(1.0, places), out=scaled[..., part])
+            scaled[:, part] *= np.ldexp(1.0, places)
     else:
-        scaled = floats * np.ldexp(1.0, bits)
+        scaled *= np.ldexp(1.0, bits)
     np.rint(scaled, out=scaled)
     if not np.abs(scaled).max(initial=0.0) < 2.0**63:  # also false for NaN
         raise DataError(
             f"a gradient is not finite, or too large for fixed point with {bits} binary places"
         )
-    return scaled.astype(np.int64)
+    return scaled
 
 
 def from_fixed(

@@ -1,0 +1,71 @@
+"""NVFlare's simulator: the simulation's crossings, for one protocol of each family."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from federations import equal_to_simulation
+
+from fedtrees.federation.deployment import job_of
+from fedtrees.federation.log import LOG
+from fedtrees.federation.trial import make_trial
+
+pytestmark = [
+    pytest.mark.extra("nvflare"),
+    pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak"),
+]
+# Regressions are missing: between machines they are refused.
+FAMILIES = {
+    "histograms": ("fedtree-hist[trees=2,max_depth=2]", "laplace-hist[epsilon=4]+masking"),
+    "shared-trees": ("flower-bagging[trees=3,max_depth=2]", "none"),
+    "forests": ("forest-hist[trees=2,max_depth=2]", "none"),
+    "tree-networks": ("fedxgbllr[trees=2,max_depth=2,rounds=1]", "masking"),
+    "networks": ("fedavg-mlp[rounds=1,batch=4]", "masking"),
+    "vertical": ("secureboost[trees=1,max_depth=2,max_bin=4,crypto=real,key_bits=1024]", "none"),
+}
+SITES = ["site-1", "site-2", "site-3"]
+
+
+def simulated(folder, federations):
+    """Run federations in one job of NVFlare's simulator; return the folder of what it kept."""
+    from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+
+    job = job_of(federations[0], folder)
+    for app, name, path, given in (
+        ("at_server", "config_fed_server", "Coordinators",
+         {"federations": json.dumps([f.plain() for f in federations])}),
+        ("at_site", "config_fed_client", "Sites", {"folder": str(folder / "trials")}),
+    ):  # fmt: skip
+        file = job / app / "config" / f"{name}.json"
+        config = json.loads(file.read_text())
+        config["components"][0] |= {"path": f"simulated.{path}", "args": given}
+        file.write_text(json.dumps(config))
+    local = folder / "simulator" / "local"
+    local.mkdir(parents=True)
+    listed = [*DEFAULT_CLASS_ALLOW_LIST, "simulated.", "nvflare.collab.runtime"]
+    told = {"format_version": 2, "class_allow_list": listed}
+    (local / "resources.json").write_text(json.dumps(told))
+    done = subprocess.run(
+        [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(job),
+         "-w", str(local.parent), "-c", ",".join(SITES), "-t", str(len(SITES))],
+        capture_output=True, text=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    return next(local.parent.rglob("fedtrees/progress.txt")).parent
+
+
+def test_one_protocol_of_each_family(tmp_path):
+    made = {}
+    for name, (protocol, defense) in FAMILIES.items():
+        parties, data = 2 if name == "vertical" else 3, "breast-cancer[rows=90]"
+        folder = tmp_path / "trials" / name
+        made[name] = make_trial(folder, protocol, defense, data, parties, noise_from="seed")
+    out = simulated(tmp_path, list(made.values()))
+    for name, federation in made.items():
+        folder = tmp_path / "trials" / name
+        logs = folder / "logs" / "site-1" if name == "vertical" else out
+        equal_to_simulation(folder, federation, logs / name / LOG)
