@@ -66,7 +66,12 @@ def _one(failures: list[BaseException]) -> BaseException:
 
 
 def conduct(
-    federation: Agreed, send: Send, out: Path, say: Callable[[str], None], own: Own | None = None
+    federation: Agreed,
+    send: Send,
+    out: Path,
+    say: Callable[[str], None],
+    own: Own | None = None,
+    stopped: Callable[[str], None] = lambda why: None,
 ) -> Path:
     """Run a federation and return the folder with its log, and the model if it is released.
 
@@ -74,6 +79,8 @@ def conduct(
     ----------
     own : Own, optional
         What the coordinator itself holds.
+    stopped : callable
+        Takes why a run stopped, before the others are told: an engine may end it at once.
 
     Raises
     ------
@@ -112,6 +119,7 @@ def conduct(
         return folder
     except BaseException as err:
         why = why_of(err)
+        stopped(why)
         stop = framed({"does": "stop", "why": why[:200]})
         at_once(names, lambda name: _tell(partial(send, name, stop, _STOPPING)))
         if log is not None:

@@ -79,7 +79,8 @@ def end_with(folder: Path, why: str) -> None:
 def end_of(folder: Path, status: str) -> str:
     """Return why a run stopped, "" where it did not; `status` is the engine's word of it."""
     if not (folder / ENDED).is_file():
-        return f"the server is lost ({status.lower()})"
+        before = ", or a site before it began" if status.upper().startswith("FINISHED") else ""
+        return f"the server is lost{before} ({status.lower()})"
     return str(json.loads((folder / ENDED).read_text())["stopped"])
 
 

@@ -1,8 +1,9 @@
-"""`python tests/cluster/kills.py --kills 20`: a cluster loses workers and nodes at work.
+"""`python tests/cluster/kills.py --losses 20`: a cluster loses workers and nodes at work.
 
-A grid is run on two nodes of this machine again and again; at a random moment a worker or a node
-is killed or stopped, or the driver is interrupted, and what is missing then is run without Ray. No
-row may be lost, and all must be those of a run without Ray.
+A grid is run on two nodes of this machine. In turn, each a random time after the one before, a
+worker or a node is killed or stopped, or the driver is interrupted and resumes. What failed for it
+was lost twice is run at last without Ray. No row may be missing, and all must be those of a run
+without Ray. The grid is run again until so many were lost.
 """
 
 import argparse
@@ -21,15 +22,8 @@ from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.cluster.ray_engine import RayEngine
 
-TINY = """
-seeds = [0, 1]
-[[grid]]
-data = ["breast-cancer"]
-protocols = ["fedtree-hist[trees=1,max_depth=2]"]
-defenses = ["split-only", "laplace-hist[epsilon=8]"]
-threats = ["client"]
-attacks = ["random-leaf"]
-"""
+WAYS = ("worker killed", "node killed", "worker stopped", "node stopped", "interrupted")
+LIMIT = 20.0  # seconds a cell, by which a worker that is stopped is found to hang
 
 
 def rows_of(bench):
@@ -44,43 +38,73 @@ def working():
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::work"):
-                found.append(int(pid))
+            told = Path(f"/proc/{pid}/cmdline").read_bytes()
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
+        if told.startswith(b"ray::work") and state != "T":
+            found.append(int(pid))
     return found
 
 
-LIMIT = 10.0  # seconds a cell, by which a worker that is stopped is found to hang
-WAYS = ("worker killed", "node killed", "worker stopped", "node stopped", "interrupted")
+class Losing(threading.Thread):
+    """Loses something of a cluster again and again while a grid is run there.
+
+    `lost`: What was, so far.
+    """
+
+    def __init__(self, cluster, rng, gap):
+        super().__init__(daemon=True)
+        self.cluster, self.rng, self.gap = cluster, rng, gap
+        self.lost, self.over, self.stopped = [], threading.Event(), []
+        self.node = cluster.add_node(num_cpus=1)
+
+    def run(self):
+        """Lose one after another until it is over."""
+        while not self.over.wait(self.rng.uniform(0, self.gap)):
+            while not (pids := working()):
+                if self.over.wait(0.2):
+                    return
+            self.lose(WAYS[len(self.lost) % len(WAYS)], pids)
+
+    def lose(self, how, pids):
+        """Lose a worker, the second node, or the driver's patience."""
+        self.lost.append(how)
+        print(f"   {how}", flush=True)
+        if how.startswith("worker"):
+            pid = self.rng.choice(pids)
+            os.kill(pid, signal.SIGKILL if how == "worker killed" else signal.SIGSTOP)
+            self.stopped += [pid] * (how == "worker stopped")
+        elif how == "node killed":
+            self.cluster.remove_node(self.node, allow_graceful=False)
+            self.node = self.cluster.add_node(num_cpus=1)
+        elif how == "node stopped":
+            raylet = self.node.all_processes["raylet"][0].process.pid
+            os.kill(raylet, signal.SIGSTOP)
+            self.stopped.append(raylet)
+            self.node = self.cluster.add_node(num_cpus=1)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def end(self):
+        """Lose no more, and end what is stopped."""
+        self.over.set()
+        self.join()
+        for pid in self.stopped:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
 
 
-def lose(how, cluster, node, rng, after, told):
-    """Lose a process some time after work began; tell which."""
-    while not working():
-        time.sleep(0.2)
-    time.sleep(after)
-    if how == "node stopped":
-        pid = node.all_processes["raylet"][0].process.pid
-        os.kill(pid, signal.SIGSTOP)
-        told.append(pid)
-    elif how == "node killed":
-        told.append(node.all_processes["raylet"][0].process.pid)
-        cluster.remove_node(node, allow_graceful=False)
-    elif how.startswith("worker"):
-        while not (pids := working()):
-            time.sleep(0.2)
-        told.append(rng.choice(pids))
-        os.kill(told[0], signal.SIGKILL if how == "worker killed" else signal.SIGSTOP)
-    else:
-        told.append(os.getpid())
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def on_ray(bench, cluster):
-    """Run what is missing of a bench on a cluster."""
-    port = cluster.address.rpartition(":")[2]
-    bench.run(engine=RayEngine(f"ray=127.0.0.1:{port}", bench.runner, bench.plan.settings, 2))
+def on_ray(bench, port):
+    """Run a bench on a cluster, and go on where it is interrupted; return what it says of cells."""
+    while True:
+        try:
+            engine = RayEngine(f"ray=127.0.0.1:{port}", bench.runner, bench.plan.settings, 2)
+            return bench.run(engine=engine)
+        except KeyboardInterrupt:
+            continue
 
 
 def main():
@@ -88,48 +112,40 @@ def main():
     from ray.cluster_utils import Cluster
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--losses", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--suite", help="smoke is the spec's; by default a tiny grid")
+    parser.add_argument("--gap", type=float, default=30.0, help="seconds between two, at most")
+    parser.add_argument("--suite", default="smoke")
     given = parser.parse_args()
-    rng, bad = random.Random(given.seed), 0
-    head = {"num_cpus": 1, "include_dashboard": False}
+    rng, bad, lost = random.Random(given.seed), 0, 0
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        suite = Suite.load(given.suite) if given.suite else Suite.parse(TINY, "tiny.toml")
-        here = Bench(suite, folder / "here")
+        folder, suite = Path(made), Suite.load(given.suite)
+        here = Bench(suite, folder / "here", workers=2)
         here.open(resume=False)
         begun = time.monotonic()
         here.run()
-        usual, expected = time.monotonic() - begun, rows_of(here)
-        print(f"{len(expected):,} rows; {usual:.0f} s without Ray", flush=True)
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        for n in range(given.kills):
-            node = cluster.add_node(num_cpus=1)
-            how, after, told = WAYS[n % len(WAYS)], rng.uniform(0, usual / 2), []
-            limit = LIMIT if how == "worker stopped" else suite.time_limit
-            there = Bench(replace(suite, time_limit=limit), folder / f"run-{n}", workers=2)
+        expected = rows_of(here)
+        took = time.monotonic() - begun
+        print(f"{len(expected):,} rows; {took:.0f} s without Ray", flush=True)
+        head = {"num_cpus": 1, "include_dashboard": False}
+        cluster, n = Cluster(initialize_head=True, head_node_args=head), 0
+        while lost < given.losses:
+            n += 1
+            there = Bench(replace(suite, time_limit=LIMIT), folder / f"run-{n}", workers=2)
             there.open(resume=False)
-            args = how, cluster, node, rng, after, told
-            thread = threading.Thread(target=lose, args=args, daemon=True)
-            thread.start()
-            begun = time.monotonic()
-            try:
-                on_ray(there, cluster)
-            except KeyboardInterrupt:
-                there.run()
-            took, kept = time.monotonic() - begun, rows_of(there)
-            right = kept.equals(expected) and bool(told)
-            bad += not right
-            print(f"{n}: {how} after {after:.1f} s, {len(kept):,} rows in {took:.0f} s: "
-                  f"{'equal' if right else 'WRONG'}{'' if told else ', nothing was lost'}",
-                  flush=True)  # fmt: skip
-            if how.endswith("stopped") and told:
-                os.kill(told[0], signal.SIGKILL)
-            if how != "node killed":
-                cluster.remove_node(node, allow_graceful=False)
+            losing, begun = Losing(cluster, rng, given.gap), time.monotonic()
+            losing.start()
+            counts = on_ray(there, cluster.address.rpartition(":")[2])
+            losing.end()
+            cluster.remove_node(losing.node, allow_graceful=False)
+            Bench(suite, there.folder, workers=2).run()
+            kept, took = rows_of(there), time.monotonic() - begun
+            right = kept.equals(expected)
+            bad, lost = bad + (not right), lost + len(losing.lost)
+            print(f"{n}: {len(losing.lost)} lost, {dict(counts)} cells, {len(kept):,} rows in "
+                  f"{took:.0f} s: {'equal' if right else 'WRONG'}", flush=True)  # fmt: skip
         cluster.shutdown()
-    print(f"{given.kills} lost, {bad} went wrong")
+    print(f"{lost} lost in {n} runs, {bad} went wrong")
     return bad != 0
 
 

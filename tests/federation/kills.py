@@ -40,17 +40,18 @@ def processes(kit, *, job):
 
 
 class Losing:
-    """Loses processes a random time after the first round."""
+    """Loses processes a random time after the parties of a federation have agreed."""
 
-    def __init__(self, server, kit, what, signum, after):
-        self.server, self.kit, self.what, self.signum, self.after = server, kit, what, signum, after
+    def __init__(self, kit, made, what, signum, after):
+        self.kit, self.made, self.what, self.signum, self.after = kit, made, what, signum, after
         self.begun = self.at = 0
         self.pids = []
 
     def __call__(self, status):
         if not self.begun:
-            told = (p.read_text() for p in self.server.glob("*/fedtrees/progress.txt"))
-            self.begun = time.monotonic() if any("parties agree" in text for text in told) else 0
+            agreed = f"parties agree on {self.made.hash}"
+            told = self.kit.parent.glob("localhost/*/fedtrees/progress.txt")
+            self.begun = time.monotonic() if any(agreed in p.read_text() for p in told) else 0
         elif not self.at and time.monotonic() - self.begun > self.after:
             pids = processes(self.kit, job=True)
             if pids:
@@ -100,7 +101,7 @@ class Campaign:
             (self.kits / site / "local" / "site.toml").write_bytes(settings)
         who, what, signum = WAYS[n % len(WAYS)]
         lost = rng.choice([*made.parties.values()]) if who == "site" else "localhost"
-        losing = Losing(self.kits / "localhost", self.kits / lost, what, signum, rng.uniform(0, 20))
+        losing = Losing(self.kits / lost, made, what, signum, rng.uniform(0, 20))
         out.mkdir()
         (self.folder / f"job-{n}").mkdir()
         status = self.deployment.run(job_of(made, self.folder / f"job-{n}"), out, losing)

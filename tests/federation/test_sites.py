@@ -34,6 +34,7 @@ RUNS = (
     ("fedtree-hist[trees=2,max_depth=2]", "laplace-hist[epsilon=4]+masking"),
     ("forest-hist[trees=2,max_depth=2]", "none"),
     ("flower-bagging[trees=3,max_depth=2]", "none"),
+    ("fedxgbllr[trees=1,max_depth=2,rounds=1]", "masking"),
     ("secureboost[trees=1,max_depth=2,max_bin=4,crypto=real,key_bits=1024]", "none"),
 )
 
