@@ -116,35 +116,40 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gap", type=float, default=30.0, help="seconds between two, at most")
     parser.add_argument("--suite", default="smoke")
+    parser.add_argument("--here", help="folder of the run without Ray, which is made if missing")
     given = parser.parse_args()
     rng, bad, lost = random.Random(given.seed), 0, 0
     with tempfile.TemporaryDirectory() as made:
         folder, suite = Path(made), Suite.load(given.suite)
-        here = Bench(suite, folder / "here", workers=2)
-        here.open(resume=False)
+        here = Bench(suite, Path(given.here or folder / "here"), workers=2)
+        here.open(resume=True)
         begun = time.monotonic()
         here.run()
         expected = rows_of(here)
         took = time.monotonic() - begun
         print(f"{len(expected):,} rows; {took:.0f} s without Ray", flush=True)
         head = {"num_cpus": 1, "include_dashboard": False}
-        cluster, n = Cluster(initialize_head=True, head_node_args=head), 0
-        while lost < given.losses:
-            n += 1
-            there = Bench(replace(suite, time_limit=LIMIT), folder / f"run-{n}", workers=2)
-            there.open(resume=False)
-            losing, begun = Losing(cluster, rng, given.gap), time.monotonic()
-            losing.start()
-            counts = on_ray(there, cluster.address.rpartition(":")[2])
-            losing.end()
-            cluster.remove_node(losing.node, allow_graceful=False)
-            Bench(suite, there.folder, workers=2).run()
-            kept, took = rows_of(there), time.monotonic() - begun
-            right = kept.equals(expected)
-            bad, lost = bad + (not right), lost + len(losing.lost)
-            print(f"{n}: {len(losing.lost)} lost, {dict(counts)} cells, {len(kept):,} rows in "
-                  f"{took:.0f} s: {'equal' if right else 'WRONG'}", flush=True)  # fmt: skip
-        cluster.shutdown()
+        # A thread adds nodes, which sets no handler of signals.
+        cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
+        n = 0
+        try:
+            while lost < given.losses:
+                n += 1
+                there = Bench(replace(suite, time_limit=LIMIT), folder / f"run-{n}", workers=2)
+                there.open(resume=False)
+                losing, begun = Losing(cluster, rng, given.gap), time.monotonic()
+                losing.start()
+                counts = on_ray(there, cluster.address.rpartition(":")[2])
+                losing.end()
+                cluster.remove_node(losing.node, allow_graceful=False)
+                Bench(suite, there.folder, workers=2).run()
+                kept, took = rows_of(there), time.monotonic() - begun
+                right = kept.equals(expected)
+                bad, lost = bad + (not right), lost + len(losing.lost)
+                print(f"{n}: {len(losing.lost)} lost, {dict(counts)} cells, {len(kept):,} rows in "
+                      f"{took:.0f} s: {'equal' if right else 'WRONG'}", flush=True)  # fmt: skip
+        finally:
+            cluster.shutdown()
     print(f"{lost} lost in {n} runs, {bad} went wrong")
     return bad != 0
 

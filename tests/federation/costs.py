@@ -1,9 +1,12 @@
 """`python tests/federation/costs.py`: what hosts at the end of lines cost, and what crosses.
 
+`--rounds`: what a round takes over NVFlare, instead.
 `--memory`: what a site takes to read its table of 1,000,000 x 28 and to take part, instead.
 """
 
 import argparse
+import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -21,9 +24,12 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.federation.agreed import Agreed
 from fedtrees.federation.coordinator import conduct
+from fedtrees.federation.deployment import Deployment, job_of, started
 from fedtrees.federation.site import Settings, Site
+from fedtrees.federation.trial import make_trial
 from fedtrees.protocols import base
 
+COORDINATOR = "fedtrees.federation.flare.Coordinator"
 MASKED = make_defense(parse_composed(["masking"])[0])
 
 
@@ -96,6 +102,35 @@ def memory(rows, columns=28):
     return f"{table:.0f} MiB: {read - begin:.0f}, {most - begin:.0f} MiB"
 
 
+def rounds():
+    """Return milliseconds of a round over NVFlare, three sites: median, and of the fastest tenth.
+
+    A round is what is asked of all sites at once, from the first call to the last answer.
+    """
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        agreed = make_trial(folder / "trial", "fedtree-hist[trees=30,max_depth=4]")
+        for name in ("nvflare", "job", "run"):
+            (folder / name).mkdir()
+        with started(agreed, folder / "trial" / "sites", folder / "nvflare") as admin:
+            resources = admin.parent / "localhost" / "local" / "resources.json"
+            told = json.loads(resources.read_text())
+            told["class_allow_list"].append("simulated.")
+            resources.write_text(json.dumps(told))
+            job = job_of(agreed, folder / "job")
+            config = job / "at_server" / "config" / "config_fed_server.json"
+            config.write_text(config.read_text().replace(COORDINATOR, "simulated.Timed"))
+            deployment = Deployment(admin)
+            deployment.wait_for([*agreed.parties.values()], 300)
+            deployment.run(job, folder / "run", lambda status: None)
+            deployment.close()
+        calls = json.loads((folder / "run" / "calls.json").read_text())
+    begun, ended = np.array(calls)[: len(calls) // 3 * 3].reshape(-1, 3, 2).transpose(2, 0, 1)
+    took = 1000 * (ended.max(axis=1) - begun.min(axis=1))
+    return f"{len(took)} rounds, {np.median(took):.1f}; {np.quantile(took, 0.1):.1f} ms"
+
+
 def site(agreed, k, table):
     """Return a site that takes part with a table."""
     out = table.parent / f"logs-{k}"
@@ -115,8 +150,10 @@ def resident(what="VmRSS", *, anew=False):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--memory", type=int, nargs="?", const=1_000_000, metavar="ROWS")
-    if rows := parser.parse_args().memory:
-        raise SystemExit(print(memory(rows)))
+    parser.add_argument("--rounds", action="store_true")
+    given = parser.parse_args()
+    if given.memory or given.rounds:
+        raise SystemExit(print(memory(given.memory) if given.memory else rounds()))
     measured(3000, 28, 3, 1)
     for network in (LocalNetwork, OverBytes) * 2:
         print(network.__name__, measured(100_000, 28, 3, 10, network))

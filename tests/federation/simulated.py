@@ -1,6 +1,7 @@
-"""What NVFlare's simulator runs in a test: several federations in one job, one after another."""
+"""What NVFlare runs for tests and measurements: several federations in one job, a timed one."""
 
 import json
+import time
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +13,6 @@ from fedtrees.federation.flare import Coordinator, FlareSite
 from fedtrees.federation.site import Settings, Site
 
 SENDER = flare._sender
-# There are no certificates in the simulator to encrypt by between sites.
-flare._sender = lambda federation, proxies, secure: SENDER(federation, proxies, secure=False)
 
 
 class Coordinators:
@@ -27,6 +26,31 @@ class Coordinators:
         """Run them."""
         for federation in json.loads(self.federations):
             Coordinator(json.dumps(federation)).run()
+
+
+class Timed(Coordinator):
+    """The server, which writes down when each call began and ended, in seconds."""
+
+    @collab.main
+    def run(self):
+        """Run the federation."""
+        calls = []
+
+        def timed(federation, proxies, *, secure):
+            send = SENDER(federation, proxies, secure=secure)
+
+            def call(party, blob, seconds):
+                begun = time.monotonic()
+                answer = send(party, blob, seconds)
+                calls.append((begun, time.monotonic()))
+                return answer
+
+            return call
+
+        flare._sender = timed
+        super().run()
+        run_folder = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
+        (run_folder / "fedtrees" / "calls.json").write_text(json.dumps(calls))
 
 
 class Sites(FlareSite):
@@ -52,6 +76,9 @@ class Sites(FlareSite):
 
     @collab.publish
     def drive(self, federation):
-        """Coordinate."""
+        """Coordinate; there are no certificates in the simulator to encrypt by between sites."""
+        flare._sender = lambda federation, proxies, secure: SENDER(
+            federation, proxies, secure=False
+        )
         self._anew(json.loads(federation)["name"])
         return super().drive(federation)
