@@ -122,9 +122,11 @@ class RowPartition:
     """
 
     def __init__(self, rows: int | NDArray[np.int32]) -> None:
-        count = isinstance(rows, int | np.integer)
-        start = np.arange(rows, dtype=np.int32) if count else np.array(rows, dtype=np.int32)
-        self.rows: NDArray[np.int32] = start
+        self.rows: NDArray[np.int32] = (
+            np.arange(rows, dtype=np.int32)
+            if isinstance(rows, int | np.integer)
+            else np.array(rows, dtype=np.int32)
+        )
         self._ranges: dict[int, tuple[int, int]] = {0: (0, len(self.rows))}
 
     def ranges(self, nodes: NDArray[np.int32]) -> NDArray[np.int64]:

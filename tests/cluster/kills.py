@@ -23,7 +23,7 @@ from fedtrees.bench.suite import Suite
 from fedtrees.cluster.ray_engine import RayEngine
 
 WAYS = ("worker killed", "node killed", "worker stopped", "node stopped", "interrupted")
-LIMIT = 20.0  # seconds a cell, by which a worker that is stopped is found to hang
+LIMIT = 10.0  # seconds a cell, by which a worker that is stopped is found to hang
 
 
 def rows_of(bench):
@@ -57,7 +57,15 @@ class Losing(threading.Thread):
         super().__init__(daemon=True)
         self.cluster, self.rng, self.gap = cluster, rng, gap
         self.lost, self.over, self.stopped = [], threading.Event(), []
-        self.node = cluster.add_node(num_cpus=1)
+        self.node = self.added()
+
+    def added(self):
+        """Return a new node; on a busy machine some do not start in time."""
+        while True:
+            try:
+                return self.cluster.add_node(num_cpus=1)
+            except Exception as err:  # of the engine
+                print(f"   no node: {err}", flush=True)
 
     def run(self):
         """Lose one after another until it is over."""
@@ -77,12 +85,12 @@ class Losing(threading.Thread):
             self.stopped += [pid] * (how == "worker stopped")
         elif how == "node killed":
             self.cluster.remove_node(self.node, allow_graceful=False)
-            self.node = self.cluster.add_node(num_cpus=1)
+            self.node = self.added()
         elif how == "node stopped":
             raylet = self.node.all_processes["raylet"][0].process.pid
             os.kill(raylet, signal.SIGSTOP)
             self.stopped.append(raylet)
-            self.node = self.cluster.add_node(num_cpus=1)
+            self.node = self.added()
         else:
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -94,7 +94,8 @@ class Sites:
         if driving is not None:
             own = driving.own(federation, driving.agree(federation, federation.hash))
         out = self.folder / "coordinator"
-        return conduct(federation, more.get("send", self.send), out, self.said.append, own)
+        more = {"send": self.send, **more}
+        return conduct(federation, out=out, say=self.said.append, own=own, **more)
 
 
 @pytest.mark.parametrize(("protocol", "defense"), RUNS)
@@ -268,6 +269,21 @@ def test_a_party_that_is_lost_stops_the_run_in_any_round(tmp_path):
             return sites.send(party, blob, seconds)
 
         stopped(sites, "'client-1'", send=send)
+
+
+def test_why_it_stopped_is_written_before_the_others_are_told(tmp_path):
+    sites, told = Sites(agreed(*RUNS[0]), tmp_path), []
+
+    def send(party, blob, seconds):
+        told.append(unframed(blob)[0].get("does"))
+        if told[-1] == "begin":
+            raise PartyError("'client-1' is lost")
+        return sites.send(party, blob, seconds)
+
+    stopped(sites, "'client-1' is lost", send=send, stopped=told.append)
+    first = next(k for k, said in enumerate(told) if "is lost" in said)
+    assert "stop" not in told[:first]
+    assert told[-1] == "stop"
 
 
 def test_all_who_are_lost_together_are_named(tmp_path):
