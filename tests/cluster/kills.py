@@ -50,12 +50,13 @@ def working():
 class Losing(threading.Thread):
     """Loses something of a cluster again and again while a grid is run there.
 
+    `most`: How often; then the grid can come to its end.
     `lost`: What was, so far.
     """
 
-    def __init__(self, cluster, rng, gap):
+    def __init__(self, cluster, rng, gap, most):
         super().__init__(daemon=True)
-        self.cluster, self.rng, self.gap = cluster, rng, gap
+        self.cluster, self.rng, self.gap, self.most = cluster, rng, gap, most
         self.lost, self.over, self.stopped = [], threading.Event(), []
         self.node = self.added()
 
@@ -69,7 +70,7 @@ class Losing(threading.Thread):
 
     def run(self):
         """Lose one after another until it is over."""
-        while not self.over.wait(self.rng.uniform(0, self.gap)):
+        while len(self.lost) < self.most and not self.over.wait(self.rng.uniform(0, self.gap)):
             while not (pids := working()):
                 if self.over.wait(0.2):
                     return
@@ -124,12 +125,12 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gap", type=float, default=30.0, help="seconds between two, at most")
     parser.add_argument("--suite", default="smoke")
-    parser.add_argument("--here", help="folder of the run without Ray, which is made if missing")
+    parser.add_argument("--out", help="folder of the runs, which go on if they are there")
     given = parser.parse_args()
     rng, bad, lost = random.Random(given.seed), 0, 0
     with tempfile.TemporaryDirectory() as made:
-        folder, suite = Path(made), Suite.load(given.suite)
-        here = Bench(suite, Path(given.here or folder / "here"), workers=2)
+        folder, suite = Path(given.out or made), Suite.load(given.suite)
+        here = Bench(suite, folder / "here", workers=2)
         here.open(resume=True)
         begun = time.monotonic()
         here.run()
@@ -144,8 +145,9 @@ def main():
             while lost < given.losses:
                 n += 1
                 there = Bench(replace(suite, time_limit=LIMIT), folder / f"run-{n}", workers=2)
-                there.open(resume=False)
-                losing, begun = Losing(cluster, rng, given.gap), time.monotonic()
+                there.open(resume=True)
+                losing = Losing(cluster, rng, given.gap, given.losses - lost)
+                begun = time.monotonic()
                 losing.start()
                 counts = on_ray(there, cluster.address.rpartition(":")[2])
                 losing.end()
