@@ -161,8 +161,11 @@ def main():
                 kept, took = rows_of(there), time.monotonic() - begun
                 right = kept.equals(expected)
                 bad, lost = bad + (not right), lost + len(losing.lost)
-                print(f"{n}: {len(losing.lost)} lost, {dict(counts)} cells, {again} of them again without "
-                      f"Ray, {len(kept):,} rows in {took:.0f} s: {'equal' if right else 'WRONG'}", flush=True)  # fmt: skip
+                told = (
+                    f"{n}: {len(losing.lost)} lost, {dict(counts)} cells, {again} again without Ray"
+                )
+                is_so = "equal" if right else "WRONG"
+                print(f"{told}, {len(kept):,} rows in {took:.0f} s: {is_so}", flush=True)
         finally:
             cluster.shutdown()
     print(f"{lost} lost in {n} runs, {bad} went wrong")
