@@ -29,6 +29,7 @@ from fedtrees.cli import (
     explain,
     federate,
     inspect,
+    leaderboard,
     measure,
     new,
     paper,
@@ -82,6 +83,8 @@ def show(
 
 
 app.command()(compare.compare)
+app.command()(leaderboard.submit)
+app.command()(leaderboard.leaderboard)
 app.command()(paper.plot)
 app.command()(paper.table)
 

@@ -78,6 +78,8 @@ class Column:
         return text
 
 
+#: Classes of rows that are of the machine, or of an attack's insides: they are in no submission.
+UNSHARED = ("cost", "diagnostic")
 #: What a spreadsheet takes for the beginning of a formula.
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
