@@ -85,12 +85,22 @@ def plan_of(suite: str, source: str, folder: Path, data_dir: str | None) -> Benc
 
 
 def absent(bench: Bench, told: Told) -> str:
-    """Return which cells of a suite have no row, and which rows are of no cell; "" for none."""
+    """Return which cells have no row, which rows are of no cell, and which twice; "" for none."""
     places = {_place(c) for c in bench.plan.cells() if c not in bench.plan.references}
-    missing, foreign = places - {*told}, {*told} - places
-    found = [(missing, "of the suite has no row"), (foreign, "is not of its suite")]
+    twice = {
+        (*place, metric)
+        for place, records in told.items()
+        if place[0] != "blind"  # which several protocols may have
+        for (metric, *_), count in Counter(map(_row_of, records)).items()
+        if count > 1
+    }
+    found = [
+        (places - {*told}, "of the suite has no row"),
+        ({*told} - places, "is not of its suite"),
+        (twice, "is there twice"),
+    ]
     return "; ".join(
-        f"{' '.join(filter(None, min(which)))} {what}" + (f" (of {len(which):,})")
+        f"{' '.join(filter(None, min(which)))} {what} (of {len(which):,})"
         for which, what in found
         if which
     )
@@ -138,7 +148,7 @@ def differences(bench: Bench, told: Told, views: Sequence[View]) -> Iterator[str
 
 
 def _differing(cell: Cell, made: Sequence[Record], told: Sequence[Record]) -> Iterator[str]:
-    compared = [r for r in made if r["measure_class"] not in rows.UNSHARED]
+    compared = [r for r in made if rows.is_result(r)]
     theirs: dict[tuple[str, ...], list[Record]] = {}
     for record in told:
         theirs.setdefault(_row_of(record), []).append(record)
@@ -151,9 +161,8 @@ def _differing(cell: Cell, made: Sequence[Record], told: Sequence[Record]) -> It
         elif all(found):
             yield f"{cell.stage} {cell.label}: {record['metric']} {'; '.join(found[0])}"
     if not isinstance(cell, BlindCell):
-        mine = Counter(map(_row_of, compared))
-        mine.update(_row_of(r) for r in made if r["measure_class"] in rows.UNSHARED)
-        more = [r["metric"] or r["status"] for r in told if not mine[_row_of(r)]]
+        mine = {*map(_row_of, made)}
+        more = [r["metric"] or r["status"] for r in told if _row_of(r) not in mine]
         if more:
             yield f"{cell.stage} {cell.label}: {', '.join(sorted({*more}))} does not come of it"
 

@@ -78,8 +78,6 @@ class Column:
         return text
 
 
-#: Classes of rows that are of the machine, or of an attack's insides: they are in no submission.
-UNSHARED = ("cost", "diagnostic")
 #: What a spreadsheet takes for the beginning of a formula.
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -143,6 +141,11 @@ def plain(row: Mapping[str, Any]) -> dict[str, str | int | float | None]:
         if name not in _BY_NAME:
             raise UsageError(f"a row has no column {name!r}; it has {', '.join(_BY_NAME)}")
     return {name: _BY_NAME[name].plain(value) for name, value in row.items()}
+
+
+def is_result(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row is what others must find, too: of no cost, no diagnosis, no part."""
+    return row["measure_class"] not in ("cost", "diagnostic") and not row["part"]
 
 
 def write(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -67,7 +67,7 @@ class Submission:
 def write(run: Path, out: Path, by: str) -> Submission:
     """Write what others need to check a run, and nothing else, into a folder.
 
-    Left out: costs and insides of attacks, texts of errors, names of folders and files.
+    Left out: costs, insides of attacks, scores by column, texts of errors, names of folders.
 
     Raises `StoreError` or `UsageError`: the run cannot be read or is not finished, the folder is
     not empty, or the name is none.
@@ -105,7 +105,7 @@ def _check_name(by: object) -> None:
 
 def _is_shared(row: Mapping[str, str]) -> bool:
     early = row["part"] == STOPPED_EARLY  # a search that was cut short
-    return row["measure_class"] not in rows.UNSHARED or row["metric"] in _KEPT or early
+    return rows.is_result(row) or row["metric"] in _KEPT or early
 
 
 def _shared(row: Mapping[str, str]) -> dict[str, str]:
@@ -207,7 +207,7 @@ def merged(found: Sequence[Submission]) -> pd.DataFrame:
 
 
 def _contradictions(every: pd.DataFrame) -> Iterator[str]:
-    told = every[every["value"].notna() & ~every["measure_class"].isin(rows.UNSHARED)]
+    told = every[every["value"].notna() & ~every["metric"].isin(_KEPT)]
     told = told[told["stage"] != "blind"]  # of whatever protocol; attacks tell theirs
     ends = {"low": ("value", "min"), "high": ("value", "max"), "of": ("submission", "nunique")}
     for key, (low, high, _) in (

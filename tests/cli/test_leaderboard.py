@@ -113,6 +113,15 @@ def test_a_cell_left_out_and_one_too_many_are_refused(all_of, capsys):
     assert "is not of its suite" in capsys.readouterr().err
 
 
+def test_a_row_that_stands_twice_is_refused(all_of, capsys):
+    path = all_of / "ours/rows.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, next(x for x in lines if ",attack,ok," in x)]))
+    forge(all_of / "ours", lambda row: row)
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert "is there twice" in capsys.readouterr().err
+
+
 def test_what_is_not_installed_and_tables_of_ones_own_are_refused(all_of, tmp_path, capsys):
     suite = all_of / "ours/suite.toml"
     text = suite.read_text()
