@@ -93,8 +93,8 @@ def _default_bench() -> Iterator[dict[str, Any]]:
     """Yield the default bench as the report draws it, adversary by adversary."""
     titles = {
         "server": "Whoever adds histograms reads rows off them",
-        "client": "A client reads counts off splits",
-        "public": "The released model tells counts",
+        "client": "A client recognises members",
+        "public": "So does whoever has the model",
     }
     for f in findings(merged(read_all(SUBMISSIONS)[:1]), SUBMISSIONS).settings:
         for a in f.tested:
@@ -160,7 +160,7 @@ def _called(name: str) -> str:
         return said.short(name)
     params = parse_one(name.protocol).parts[0].params
     if "epsilon" not in params:
-        return "settled cuts"
+        return "cuts"
     return f"ε={params['epsilon']}{'' if 'noise' in params else ' by the server'}"
 
 

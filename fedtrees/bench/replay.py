@@ -29,7 +29,6 @@ _NAMED = (
 #: How many of these name a cell; what follows names a row in it.
 _DEPTH = {"train": 8, "cheated": 9, "adversary": 9, "attack": 11}
 _NUMBERS = ("value", "blind", "population", "n")
-_TEXTS = ("status", "claimed", "spent")
 
 
 def by_cell(records: Iterable[Record]) -> Told:
@@ -181,6 +180,7 @@ def _unlike(made: Record, told: Record, tolerance: float) -> Iterator[str]:
         )  # fmt: skip
         if not close:
             yield f"{name} is told as {theirs or 'none'} and comes out as {mine or 'none'}"
-    for name in _TEXTS:
+    trained = ("claimed", "spent") if made["stage"] in ("train", "cheated") else ()
+    for name in ("status", *trained):
         if made[name] != told[name]:
             yield f"{name} is told as {told[name]!r} and comes out as {made[name]!r}"

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedtrees import __version__
 from fedtrees.core import rows
-from fedtrees.core.columns import RAREST, described, measure
+from fedtrees.core.columns import CPU, RAREST, described, measure
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.files import CHECKSUMS, parse_json, read_listed, write_listed
 from fedtrees.metrics.advantage import advantage
@@ -27,7 +27,8 @@ ABOUT, ROWS, SUITE = "submission.json", "rows.csv", "suite.toml"
 FILES = ("columns.csv", ROWS, ABOUT, SUITE)
 _FORMAT = 1
 _TOLD = ("fedtrees", "python", "system", "libraries")  # of environment.json
-_KEPT = {"bytes", RAREST.key}  # of what else is of the machine
+_KEPT = {"bytes", CPU.key, RAREST.key}  # of what else is of the machine
+_TRAINED = ("claimed", "spent", "bytes_up", "bytes_down", "rounds")  # told by the training's rows
 _CELL = ["stage", "setting", "defense_spec", "threat", "attack_spec", "seed"]
 _ROW = [*_CELL, "metric", "part"]
 _SAME = {"attack": 0.05}  # by how much two submissions may differ, as one from its recomputation
@@ -110,10 +111,14 @@ def _is_shared(row: Mapping[str, str]) -> bool:
 
 def _shared(row: Mapping[str, str]) -> dict[str, str]:
     """Return a row without the machine's times and, of what failed, its text: it may name files."""
-    failed = row["status"] in ("failed", "timeout")
-    coded = bool(row["reason_code"])  # which tells the sentence
-    less = {"seconds": "", "reason": "" if coded else row["reason"]}
-    return {**row, **less, **({"reason_args": "", "reason": ""} if failed else {})}
+    less = ["seconds"]
+    if row["stage"] not in ("train", "cheated"):
+        less += _TRAINED
+    if row["reason_code"]:  # which tells the sentence
+        less.append("reason")
+    if row["status"] in ("failed", "timeout"):
+        less += ["reason", "reason_args"]
+    return {**row, **dict.fromkeys(less, "")}
 
 
 def read(folder: Path) -> Submission:
