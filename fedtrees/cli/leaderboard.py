@@ -57,7 +57,7 @@ def leaderboard(
     ] = 1,
     draw: Annotated[
         str,
-        typer.Option(help="What they are drawn by, not known before (default: drawn afresh)."),
+        typer.Option(help="Text that draws them, not known before (default: afresh)."),
     ] = "",
     data_dir: DataDir = None,
     format: Output = Format.TABLE,

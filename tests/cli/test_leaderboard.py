@@ -7,13 +7,20 @@ import shutil
 
 import pytest
 
+from fedtrees.bench.session import Bench
+from fedtrees.bench.suite import Suite
 from fedtrees.cli.main import main
 from fedtrees.report import submissions
 
-RUN = (
-    *("--data", "breast-cancer[rows=60]", "--clients", "2", "-p", "fedtree-hist[trees=1]"),
-    *("-d", "none", "-a", "timberstrike", "--threat", "server", "--seeds", "1", "-j", "1"),
-)
+SUITE = """
+seeds = [0]
+[[grid]]
+data = ["breast-cancer[rows=60]"]
+clients = [2]
+protocols = ["fedtree-hist[trees=1]"]
+threats = ["server"]
+attacks = ["timberstrike"]
+"""
 
 
 def call(*arguments):
@@ -25,7 +32,9 @@ def call(*arguments):
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
     folder = tmp_path_factory.mktemp("leaderboard")
-    assert call("bench", *RUN, "--out", folder / "run") == 0
+    bench = Bench(Suite.parse(SUITE, "tiny.toml"), folder / "run")
+    bench.open(resume=False)
+    bench.run()
     assert call("submit", folder / "run", "-o", folder / "all/ours", "--by", "A. Author") == 0
     return folder / "all"
 
