@@ -28,7 +28,7 @@ _NAMED = (
 )  # fmt: skip
 #: How many of these name a cell; what follows names a row in it.
 _DEPTH = {"train": 8, "cheated": 9, "adversary": 9, "attack": 11}
-_NUMBERS = ("value", "blind", "population", "n")
+_NUMBERS = ("value", "blind", "population", "n", "error")
 
 
 def by_cell(records: Iterable[Record]) -> Told:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from fedtrees.report.style import number
 from fedtrees.report.submissions import Submission, merged
 from fedtrees.report.web_page import render
 
-_CITED = re.compile(r"(?:[A-Z][\w-]+,? )+(?:and [A-Z][\w-]+ |et al\. )?\d{4}")
+_CITED = re.compile(r"(?:[A-Z][\w-]+,? )+(?:and [A-Z][\w-]+ |et al\. )?\(?\d{4}")
 OURS, ELSEWHERE = "fedtrees", "another package"
 #: Heads of the table of defenses, what is read after `_READ` of them; which are of numbers.
 HEADS = ("Defense", "Adversary", "What", "Read", "Blind", "Advantage", "Δ utility", "Pareto",
@@ -33,7 +34,7 @@ Text = tuple[str, str]  # and what it is sorted by
 
 
 def source(kind: str, spec: str) -> str:
-    """Return what plug-ins follow: the first paper that each one's summary names, or whose it is.
+    """Return what plug-ins follow: the paper that each one's documentation names first, or none.
 
     `kind`: ``defense`` or ``attack``. `spec`: One name, or several with ``+``.
     """
@@ -42,12 +43,18 @@ def source(kind: str, spec: str) -> str:
 
 
 def _source(kind: str, name: str) -> str:
+    """Look in the summary, then in the rest, then in what the module says of itself."""
+    name = name.removesuffix("-published")  # the same, as its authors' code has it
     try:
-        doc = register.get(kind, name).__doc__ or ""
+        made = register.get(kind, name)
     except FedtreesError:
         return ELSEWHERE
-    cited = _CITED.search(" ".join(doc.strip().partition("\n\n")[0].split()))
-    return cited[0] if cited else OURS if register.is_ours(kind, name) else ELSEWHERE
+    doc, module = made.__doc__ or "", sys.modules.get(made.__module__)
+    for text in (doc.strip().partition("\n\n")[0], doc, getattr(module, "__doc__", None) or ""):
+        cited = _CITED.search(" ".join(text.split()))
+        if cited:
+            return cited[0].replace("(", "").removeprefix("As ")
+    return OURS if register.is_ours(kind, name) else ELSEWHERE
 
 
 def board(found: Sequence[Submission], recomputed: int) -> str:
@@ -77,7 +84,7 @@ def board(found: Sequence[Submission], recomputed: int) -> str:
         places=list(_places(settings)),
         attacks=list(_attacks(settings)),
         submissions=[
-            (s.name, s.by, str(s.about["fedtrees"]), len(s.records), recomputed, s.digest)
+            (s.name, s.by, str(s.about.get("fedtrees")), len(s.records), recomputed, s.digest)
             for s in found
         ],
         version=__version__,

@@ -163,12 +163,14 @@ def test_a_defense_that_an_attack_did_not_finish_is_not_pareto_optimal(tmp_path)
     assert all('data-v="no"' in line for line in lines)
 
 
-def test_sources_are_the_papers_of_the_summaries():
+def test_sources_are_the_papers_that_are_named_first():
     assert board.source("defense", "split-only+dp-sgd[epsilon=1]") == (
         "Di Gennaro et al. 2025; Abadi et al. 2016"
     )
     assert board.source("defense", "min-bin[k=5]") == "fedtrees"
     assert board.source("attack", "tableak") == "Vero et al. 2023"
+    assert board.source("defense", "id-lmid[xi=0.3]") == "Takahashi et al. 2023"
+    assert board.source("attack", "timberstrike-published") == "Di Gennaro et al. 2025"
     assert board.source("attack", "no-such") == "another package"
 
 
