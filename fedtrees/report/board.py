@@ -13,7 +13,7 @@ from fedtrees.core.counts import many
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
-from fedtrees.report import said
+from fedtrees.report import said, svg
 from fedtrees.report.findings import findings
 from fedtrees.report.found import Adversary, Defended, Found
 from fedtrees.report.frontier import non_dominated
@@ -24,7 +24,7 @@ from fedtrees.report.style import number
 from fedtrees.report.submissions import Submission, merged
 from fedtrees.report.web_page import render
 
-_CITED = re.compile(r"(?:[A-Z][\w-]+,? )+(?:and [A-Z][\w-]+ |et al\. )?\(?\d{4}")
+_CITED = re.compile(r"((?!As )[A-Z][\w-]+(?:,? (?:and )?[A-Z][\w-]+)*(?: et al\.)?) \(?(\d{4})")
 OURS, ELSEWHERE = "fedtrees", "another package"
 #: Heads of the table of defenses, what is read after `_READ` of them; which are of numbers.
 HEADS = ("Defense", "Adversary", "What", "Read", "Blind", "Advantage", "Δ utility", "Pareto",
@@ -53,7 +53,7 @@ def _source(kind: str, name: str) -> str:
     for text in (doc.strip().partition("\n\n")[0], doc, getattr(module, "__doc__", None) or ""):
         cited = _CITED.search(" ".join(text.split()))
         if cited:
-            return cited[0].replace("(", "").removeprefix("As ")
+            return " ".join(cited.groups())
     return OURS if register.is_ours(kind, name) else ELSEWHERE
 
 
@@ -102,11 +102,21 @@ def _places(settings: Sequence[Found]) -> Iterator[dict[str, Any]]:
             for adversary in f.tested:
                 made = frontier(f, adversary, at)
                 if made is not None:
+                    made["front"] = svg.path(_front(f, adversary, made["d"]))
                     protocol = f.setting.protocol.partition("[")[0]
                     who = f"{made['who']}, {protocol}"
                     figures.append((adversary.threat, {**made, "who": who, "sparks": []}))
         figures.sort(key=lambda x: x[0])
         yield {"name": " · ".join(place), "figures": [made for _, made in figures]}
+
+
+def _front(found: Found, adversary: Adversary, drawing: svg.Drawing) -> list[tuple[float, float]]:
+    """Return where the Pareto-optimal ones are drawn."""
+    best = pareto(found, adversary, drawn(found, adversary)[0])
+    letters = {d.label for d in found.defenses if d.spec in best}
+    names = {"0" if name == said.short(UNDEFENDED) else name.partition(" ")[0]: (m.x, m.y)
+             for m in drawing.marks for name in m.names}  # fmt: skip
+    return sorted({names[letter] for letter in letters if letter in names})
 
 
 def _lines(found: Found, at: int, owners: Any) -> Iterator[dict[str, Any]]:
@@ -161,7 +171,8 @@ def pareto(found: Found, adversary: Adversary, metric: str) -> set[str]:
     for d in found.defenses:
         cell = adversary.cell(d.spec, metric)
         if d.price.by_seed and d.spec in covered and not covered[d.spec].missing:
-            known.append((d.spec, d.price.change.mean, cell.advantage.mean if cell.scores else 0.0))
+            gain = max(cell.advantage.mean, 0.0) if cell.scores else 0.0
+            known.append((d.spec, d.price.change.mean, gain))
     if not known:
         return set()
     specs, change, gain = zip(*known, strict=True)

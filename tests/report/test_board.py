@@ -153,6 +153,7 @@ def test_a_defense_that_an_attack_did_not_finish_is_not_pareto_optimal(tmp_path)
     table = [*made(SETTINGS[2:3], FEW)]
     page = board.board([submissions.read(bundle(tmp_path, table=table))], 0)
     assert page.count('data-v="yes"') >= 2
+    assert '<path class="front"' in page
     for row in table:
         if row["stage"] == "attack" and row["defense"] == "split-only" and row["seed"] == 1:
             row |= {"status": "failed", "reason": "r", "metric": "", "value": "",
@@ -161,6 +162,7 @@ def test_a_defense_that_an_attack_did_not_finish_is_not_pareto_optimal(tmp_path)
     lines = re.findall(r"<tr[^>]*><th[^>]*>split-only.*?</tr>", worse.replace("<wbr>", ""))
     assert lines
     assert all('data-v="no"' in line for line in lines)
+    assert '<path class="front"' not in worse  # one point makes no line
 
 
 def test_sources_are_the_papers_that_are_named_first():
