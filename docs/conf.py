@@ -1,5 +1,7 @@
 """Sphinx configuration: `sphinx-build -W docs docs/_build`."""
 
+from pathlib import Path
+
 from fedtrees import __version__
 
 project = "fedtrees"
@@ -15,3 +17,19 @@ html_theme = "furo"
 html_title = f"fedtrees {release}"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+
+
+def setup(app):
+    """Have two pages written that load nothing: the gallery and the leaderboard."""
+    app.connect("build-finished", _write_pages)
+
+
+def _write_pages(app, error):
+    if error is None and app.builder.format == "html":
+        from fedtrees.benchmarks import gallery
+        from fedtrees.report.board import board
+        from fedtrees.report.submissions import read_all
+
+        pages = {"gallery": gallery.page(), "leaderboard": board(read_all(gallery.SUBMISSIONS), 0)}
+        for name, text in pages.items():
+            Path(app.outdir, f"{name}.html").write_text(text, encoding="utf-8")

@@ -67,7 +67,8 @@ def test_the_readme_shows_commands_that_exist(capsys):
     named = set(
         re.findall(
             r"fedtrees (bench|advise|train|inspect|list|explain|show|plot|report|check|audit|fetch"
-            r"|doctor|table|compare|new|measure|bound|capture|attack|diff|federate|site)",
+            r"|doctor|table|compare|new|measure|bound|capture|attack|diff|federate|site|submit"
+            r"|leaderboard)",
             text,
         )
     )
@@ -347,7 +348,9 @@ def test_what_is_cited_is_what_is_installed():
     assert deposited["keywords"] == project["keywords"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "ARTIFACT-APPENDIX.md"]
+)
 def test_the_pages_beside_the_package_link_to_what_is_there(page):
     links = re.findall(r"\]\(([^)#]+)(?:#([\w-]+))?\)", (ROOT / page).read_text())
     assert links

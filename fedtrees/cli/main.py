@@ -1,8 +1,9 @@
 """`fedtrees`: the command line. Results go to stdout, progress to stderr.
 
 Exit codes: 0 done; 1 an error nobody foresaw; 2 usage; 3 finished, but some cells failed or ran
-out of time, or no attack applied; 4 a check failed, or a claim is refuted; 5 data; 6 a protocol or
-defense broke its own rules; 7 a run folder cannot be read or written; 130 interrupted.
+out of time, or no attack applied; 4 a check failed, or a claim or submission is refuted; 5 data;
+6 a protocol or defense broke its own rules; 7 a run folder cannot be read or written; 130
+interrupted.
 """
 
 import json
@@ -29,6 +30,7 @@ from fedtrees.cli import (
     explain,
     federate,
     inspect,
+    leaderboard,
     measure,
     new,
     paper,
@@ -82,6 +84,8 @@ def show(
 
 
 app.command()(compare.compare)
+app.command()(leaderboard.submit)
+app.command()(leaderboard.leaderboard)
 app.command()(paper.plot)
 app.command()(paper.table)
 

@@ -143,6 +143,11 @@ def plain(row: Mapping[str, Any]) -> dict[str, str | int | float | None]:
     return {name: _BY_NAME[name].plain(value) for name, value in row.items()}
 
 
+def is_result(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row is what others must find, too: of no cost, no diagnosis, no part."""
+    return row["measure_class"] not in ("cost", "diagnostic") and not row["part"]
+
+
 def write(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return plain rows as CSV, the header first."""
     out = io.StringIO()

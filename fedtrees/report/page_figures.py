@@ -16,13 +16,10 @@ _MOST_SPARKS = 4
 
 def frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | None:
     """Lay out one adversary's frontier, and small ones of its other measures that leak."""
-    if adversary.reader is None:
-        return None
-    lead = adversary.leading()
-    metrics = [m for m in adversary.metrics if _drawable(found, adversary, m)]
+    metrics = drawn(found, adversary)
     if not metrics:
         return None
-    first = lead.metric if lead and lead.metric in metrics else metrics[0]
+    first = metrics[0]
     leaking = [
         m
         for m in metrics
@@ -44,6 +41,13 @@ def frontier(found: Found, adversary: Adversary, at: int) -> dict[str, Any] | No
         "y_ticks": [(y, said.value(cell, v / unit)) for y, v in drawing.y_ticks],
         "sparks": [_spark(found, adversary, m, at) for m in rest],
     }
+
+
+def drawn(found: Found, adversary: Adversary) -> list[str]:
+    """Return the measures that can be drawn, the one that leads first."""
+    lead = adversary.leading()
+    metrics = [m for m in adversary.metrics if _drawable(found, adversary, m)]
+    return sorted(metrics, key=lambda m: lead is None or m != lead.metric)
 
 
 def _tick(value: float) -> str:

@@ -1,0 +1,187 @@
+"""`python -m fedtrees.benchmarks.gallery -o FILE.html`: ten adversaries, one figure each.
+
+Drawn from results that stand in the repository: the leaderboard's submissions, ``recipes.csv`` and
+``gallery.csv`` of ``papers``, whose figures are those of the studies' pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedtrees import __version__
+from fedtrees.benchmarks.papers.recipes import stored
+from fedtrees.core.files import write_text
+from fedtrees.core.specs import parse_one
+from fedtrees.report import said, svg
+from fedtrees.report.findings import findings
+from fedtrees.report.page_figures import frontier
+from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.said import Elsewhere
+from fedtrees.report.states import MARGIN
+from fedtrees.report.style import number
+from fedtrees.report.submissions import read
+from fedtrees.report.web_page import render
+
+#: Beside the package in a clone; in no wheel.
+SUBMISSIONS = Path(__file__).parent / "leaderboard"
+_LETTERS = "0ABCDEFGHIJ"
+_PLACE = "pima · server+client"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A figure of ``gallery.csv``: what it says, of whom, by which measure and command."""
+
+    key: str
+    title: str
+    who: str
+    what: str
+    utility: str
+    command: str
+    page: str
+
+
+STUDIES = (
+    Study("histograms", "Little noise stops reading rows off histograms", "The server",
+          "rows right in every bin, Pima", "AUC",
+          "python -m fedtrees.benchmarks.papers.frontiers --data-dir DATA", "exposure"),
+    Study("numbers", "A numeric target is a fingerprint", "The server", "exact rows, diabetes",
+          "R²", "fedtrees bench --data diabetes-regression -p 'nvflare-hist[trees=10,max_depth=4]' "
+          "-d min-bin -a timberstrike --threat server,client --seeds 5,6,7", "numeric-targets"),
+    Study("labels", "Record ids tell labels", "A passive party", "V-measure of labels, Phishing",
+          "AUC", "python -m fedtrees.benchmarks.papers.id2graph", "labels"),
+    Study("queries", "Answers tell thresholds of others", "The active party",
+          "thresholds found, breast cancer", "AUC",
+          "python -m fedtrees.benchmarks.papers.secureboost_queries", "queries"),
+    Study("networks", "Gradients of a network are rows", "The server",
+          "cells of a batch of 8, Adult", "AUC",
+          'fedtrees bench -p "fedsgd-mlp[batch=8]" -d "dp-sgd[epsilon=1,4,16]" --data adult',
+          "networks"),
+    Study("fedxgbllr", "So are those over trees' outputs", "The server", "cells of a batch of 8",
+          "AUC", 'fedtrees bench -p "fedxgbllr[batch=8,sends=gradient]" '
+          '-d "split-only,gradient-noise[scale=0.001],dp-sgd[epsilon=1,8]"', "fedxgbllr"),
+)  # fmt: skip
+
+
+def figures() -> Iterator[dict[str, Any]]:
+    """Yield what the template draws, in the order of the story."""
+    yield from _default_bench()
+    told = _read()
+    for study in STUDIES[:2]:
+        yield _of_study(study, told[study.key])
+    yield _recipes()
+    for study in STUDIES[2:]:
+        yield _of_study(study, told[study.key])
+
+
+def _read() -> Mapping[str, list[dict[str, str]]]:
+    text = (resources.files("fedtrees.benchmarks.papers") / "gallery.csv").read_text("utf-8")
+    found: dict[str, list[dict[str, str]]] = {}
+    for line in csv.DictReader(text.splitlines()):
+        found.setdefault(line["figure"], []).append(line)
+    return found
+
+
+def _default_bench() -> Iterator[dict[str, Any]]:
+    """Yield the default bench as the report draws it, adversary by adversary."""
+    titles = {
+        "server": "Whoever adds histograms reads rows off them",
+        "client": "A client recognises members",
+        "public": "So does whoever has the model",
+    }
+    for f in findings(read(SUBMISSIONS / "default-bench").rows, SUBMISSIONS).settings:
+        for a in f.tested:
+            made = frontier(f, a, 0)
+            if made and a.threat in titles:
+                marks = (replace(m, href=f"#{a.threat}") for m in made["d"].marks)
+                drawing = replace(made["d"], marks=tuple(marks))
+                yield {
+                    "id": a.threat,
+                    "title": titles[a.threat],
+                    "f": {**made, "d": drawing, "sparks": []},
+                    "page": "",
+                    "command": f"fedtrees bench --threat {a.threat}",
+                }
+
+
+def _of_study(study: Study, lines: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    unit = 1.0 if float(lines[0]["read"]) <= 1 else 100.0
+    whole = 1.0 if float(lines[0]["utility"]) <= 1 else 100.0
+    base = float(lines[0]["utility"])
+    marks = []
+    for letter, line in zip(_LETTERS, lines, strict=False):
+        read, blind = (float(line[name]) / unit for name in ("read", "blind"))
+        open_ = read - blind > MARGIN
+        change = (float(line["utility"]) - base) / whole
+        name = said.short(line["defense"]).replace(" calibrated=True", "")
+        say = (f"{name}: {said.percent(read)}, blind {said.percent(blind)}, "
+               f"{number(change, 3, signed=True)}")  # fmt: skip
+        mark = svg.Mark(change, read, name, letter, say, f"#{study.key}",
+                        "open" if open_ else "shut")  # fmt: skip
+        marks.append(mark)
+    drawing = svg.draw(marks, float(lines[0]["blind"]) / unit)
+    f = _figure(study.who, study.what, study.utility, drawing)
+    return {"title": study.title, "f": f, "page": study.page, "command": study.command,
+            "id": study.key}  # fmt: skip
+
+
+def _recipes() -> dict[str, Any]:
+    """Return what recipes leave to whoever sees most, as the advice computes it."""
+    marks, blind = [], math.nan
+    for letter, (name, tried) in zip(_LETTERS, stored().items(), strict=False):
+        for t in tried:
+            cell = next((c for c in t.cells if c.metric == "ra" and t.place == _PLACE), None)
+            if cell is None:
+                continue
+            blind = cell.line if math.isnan(blind) else blind
+            e = t.price.change
+            change = 0.0 if name == UNDEFENDED else e.mean
+            say = (
+                f"{name}: {said.shown(cell)} ({said.line(cell)}), {number(change, 3, signed=True)}"
+            )
+            marks.append(svg.Mark(change, cell.score, _called(name), letter, say, "#recipes",
+                                  cell.state, e.low, e.high))  # fmt: skip
+    f = _figure("Server and a client together", "cells right, Pima; dp-gbdt by ε", "AUC",
+                svg.draw(marks, blind))  # fmt: skip
+    return {"title": "Recipes against whoever sees most", "f": f, "page": "", "id": "recipes",
+            "command": "python -m fedtrees.benchmarks.papers.recipes --data-dir DATA"}  # fmt: skip
+
+
+def _called(name: str) -> str:
+    """Write a recipe in few characters, of `dp-gbdt` the epsilon alone: ``ε=4``."""
+    if not isinstance(name, Elsewhere):
+        return said.short(name)
+    params = parse_one(name.protocol).parts[0].params
+    if "epsilon" not in params:
+        return "cuts"
+    return f"ε={params['epsilon']}{'' if 'noise' in params else ' by the server'}"
+
+
+def _figure(who: str, what: str, utility: str, drawing: svg.Drawing) -> dict[str, Any]:
+    x_ticks = [(x, number(v, 3, signed=True) if v else "0") for x, v in drawing.x_ticks]
+    y_ticks = [(y, said.percent(v)) for y, v in drawing.y_ticks]
+    return {"who": who, "what": what, "utility": utility, "d": drawing, "sparks": [],
+            "front": svg.path(drawing.front), "x_ticks": x_ticks, "y_ticks": y_ticks}  # fmt: skip
+
+
+def page() -> str:
+    """Return the gallery as one HTML document; the same results give the same bytes."""
+    return render("gallery.html.j2", figures=list(figures()), version=__version__)
+
+
+def main() -> Path:
+    """Write the page."""
+    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.gallery")
+    parser.add_argument("-o", "--out", default="gallery.html")
+    return write_text(Path(parser.parse_args().out), page())
+
+
+if __name__ == "__main__":
+    print(main())

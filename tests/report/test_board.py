@@ -1,0 +1,213 @@
+"""Submissions and the leaderboard's page: what is refused, and that a browser can read it."""
+
+import csv
+import hashlib
+import html
+import json
+import re
+import shutil
+
+import pytest
+from synthetic_run import DEFENSES, SETTINGS, write_run
+from synthetic_run import rows as made
+from test_report_browser import AXE, BROWSER, CHECKED, HOSTILE, dom
+
+from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.core.reasons import Reason
+from fedtrees.report import board, submissions
+
+FEW = [d for d in DEFENSES if d[0] in ("none", "split-only")]
+
+
+def bundle(folder, name="one", table=None, by="A. Author"):
+    run = write_run(folder / "run", [*made(SETTINGS[2:3], FEW)] if table is None else table)
+    return submissions.write(run, folder / "all" / name, by).folder
+
+
+def seal(folder):
+    """List the digests of what stands there now, as a forger would."""
+    lines = [f"{hashlib.sha256((folder / n).read_bytes()).hexdigest()}  {n}" for n in
+             sorted(submissions.FILES)]  # fmt: skip
+    (folder / "SHA256SUMS").write_text("".join(f"{line}\n" for line in lines))
+
+
+def edit(folder, change, sealed=True):
+    """Change the first attack's row that `change` wants, of a score with a blind one."""
+    text = (folder / "rows.csv").read_text()
+    table = list(csv.DictReader(text.splitlines()))
+    change(next(r for r in table if r["stage"] == "attack" and r["metric"] == "ra"))
+    with (folder / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    if sealed:
+        seal(folder)
+
+
+def test_a_bundle_leaves_costs_texts_of_errors_and_names_of_folders_out(tmp_path):
+    table = [*made(SETTINGS[2:3], FEW)]
+    bad = next(r for r in table if r["stage"] == "attack")
+    bad |= Reason("failed", error="no /home/ann/rows.csv").columns()
+    bad |= {"status": "failed", "metric": "", "value": "", "advantage": ""}
+    folder = bundle(tmp_path, table=[r | {"run": "ann"} for r in table])
+    text = (folder / "rows.csv").read_text()
+    assert "ann" not in text
+    found = submissions.read(folder)
+    assert {r["run"] for r in found.records} == {"one"}
+    assert (found.rows["status"] == "failed").sum() == 1
+    assert sorted(p.name for p in folder.iterdir()) == sorted(["SHA256SUMS", *submissions.FILES])
+    with pytest.raises(StoreError, match="not empty"):
+        submissions.write(tmp_path / "run", folder, "A. Author")
+    with pytest.raises(UsageError, match="give a name"):
+        submissions.write(tmp_path / "run", tmp_path / "new", "")
+
+
+def raised(row):
+    row["value"] = "0.5"
+
+
+def lowered(row):
+    row["advantage"] = "0"
+
+
+def hidden(row):
+    row["advantage"] = ""
+
+
+@pytest.mark.parametrize("change", [raised, lowered, hidden])
+def test_an_edited_row_is_refused_by_its_digest_and_then_by_arithmetic(tmp_path, change):
+    folder = bundle(tmp_path)
+    edit(folder, change, sealed=False)
+    with pytest.raises(StoreError, match="not what was written"):
+        submissions.read(folder)
+    seal(folder)
+    with pytest.raises(StoreError, match="does not follow from a score"):
+        submissions.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda f: (f / "suite.toml").unlink(), "no whole submission: suite.toml"),
+        (lambda f: (f / "SHA256SUMS").unlink(), "no whole submission: SHA256SUMS"),
+        (lambda f: cut(f / "rows.csv"), "cut off at line"),
+        (lambda f: about(f, format=2), "format 2, and fedtrees"),
+        (lambda f: about(f, by=["x"]), "give a name"),
+        (lambda f: (f / "submission.json").write_text("{"), "is not JSON"),
+        (lambda f: other_version(f), "was written by fedtrees 9.9.9"),
+    ],
+)
+def test_what_is_not_whole_or_of_another_version_is_refused(tmp_path, harm, message):
+    folder = bundle(tmp_path)
+    harm(folder)
+    if all((folder / n).is_file() for n in ("SHA256SUMS", *submissions.FILES)):
+        seal(folder)
+    with pytest.raises(StoreError, match=message):
+        submissions.read(folder)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def about(folder, **told):
+    path = folder / "submission.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **told}))
+
+
+def other_version(folder):
+    edit(folder, lambda row: row.update(version="9.9.9"))
+
+
+def test_the_same_twice_and_two_that_contradict_each_other_are_refused(tmp_path):
+    folder = bundle(tmp_path)
+    shutil.copytree(folder, folder.with_name("two"))
+    with pytest.raises(StoreError, match=r"two says what .*one says"):
+        submissions.read_all(folder.parent)
+
+    def perfect(row):
+        row.update(value="1", advantage="1")
+
+    edit(folder.with_name("two"), perfect)
+    with pytest.raises(StoreError, match="contradict each other: ra of"):
+        submissions.merged(submissions.read_all(folder.parent))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(StoreError, match="holds no submissions"):
+        submissions.read_all(tmp_path / "none")
+
+
+def test_what_several_finished_counts_once_and_each_keeps_its_own(tmp_path):
+    whole = [*made(SETTINGS[2:3], DEFENSES[:3])]
+    half = [r for r in whole if r["defense"] != "masking"]
+    bundle(tmp_path, "a", half)
+    shutil.rmtree(tmp_path / "run")
+    bundle(tmp_path, "b", whole)
+    found = submissions.read_all(tmp_path / "all")
+    rows = submissions.merged(found)
+    assert len(rows) == len(found[1].rows)
+    assert set(rows.loc[rows["defense_spec"] == "masking", "submission"]) == {"b"}
+    assert set(rows.loc[rows["defense_spec"] == "split-only", "submission"]) == {"a"}
+
+
+def test_a_defense_that_an_attack_did_not_finish_is_not_pareto_optimal(tmp_path):
+    table = [*made(SETTINGS[2:3], FEW)]
+    page = board.board([submissions.read(bundle(tmp_path, table=table))], 0)
+    assert page.count('data-v="yes"') >= 2
+    assert '<path class="front"' in page
+    for row in table:
+        if row["stage"] == "attack" and row["defense"] == "split-only" and row["seed"] == 1:
+            row |= {"status": "failed", "reason": "r", "metric": "", "value": "",
+                    "blind": "", "advantage": ""}  # fmt: skip
+    worse = board.board([submissions.read(bundle(tmp_path / "2", table=table))], 0)
+    lines = re.findall(r"<tr[^>]*><th[^>]*>split-only.*?</tr>", worse.replace("<wbr>", ""))
+    assert lines
+    assert all('data-v="no"' in line for line in lines)
+    assert '<path class="front"' not in worse  # one point makes no line
+
+
+def test_sources_are_the_papers_that_are_named_first():
+    assert board.source("defense", "split-only+dp-sgd[epsilon=1]") == (
+        "Di Gennaro et al. 2025; Abadi et al. 2016"
+    )
+    assert board.source("defense", "min-bin[k=5]") == "fedtrees"
+    assert board.source("attack", "tableak") == "Vero et al. 2023"
+    assert board.source("defense", "id-lmid[xi=0.3]") == "Takahashi et al. 2023"
+    assert board.source("attack", "timberstrike-published") == "Di Gennaro et al. 2025"
+    assert board.source("attack", "no-such") == "another package"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("board")
+    bundle(folder, "one", [*made([SETTINGS[0], SETTINGS[3]], DEFENSES[:7])], by=HOSTILE)
+    path = folder / "index.html"
+    found = submissions.read_all(folder / "all")
+    text = board.board(found, 1)
+    assert text == board.board(submissions.read_all(folder / "all"), 1)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.skipif(not (BROWSER and AXE.is_file()), reason="needs chromium and axe-core")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_screen_reader_meets_no_barrier_and_columns_sort(page, theme, tmp_path):
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text(encoding="utf-8"))
+    shutil.copy(AXE, tmp_path)
+    sorts = """<script>addEventListener('load', () => {
+const t = document.querySelector('table.sorts'), h = t.querySelectorAll('th')[5];
+h.firstChild.click(); h.firstChild.click();
+document.documentElement.dataset.order = [...t.tBodies[0].rows].map(r => r.cells[5].dataset.v);
+document.documentElement.dataset.sorted = h.ariaSort; });</script>"""
+    text = text.replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">')
+    script = f'{sorts}<script src="{AXE.name}"></script>{CHECKED}'
+    (tmp_path / "axe.html").write_text(text.replace("</body>", script), encoding="utf-8")
+    seen, console = dom(tmp_path / "axe.html", tmp_path / "profile", 1400)
+    passes, violations = json.loads(html.unescape(re.search(r'data-axe="([^"]*)"', seen)[1]))
+    assert violations == []
+    assert passes > 20
+    values = [float(v or "-inf") for v in re.search(r'data-order="([^"]*)"', seen)[1].split(",")]
+    assert len(values) >= 20
+    assert values == sorted(values, reverse=True)
+    assert 'data-sorted="descending"' in seen
+    assert "data-pwned" not in seen
+    assert console == []

@@ -1,0 +1,88 @@
+"""The gallery, the seeded leaderboard and the artifact's appendix say what the repository holds."""
+
+import csv
+import html
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from test_report_browser import AXE, BROWSER, CHECKED, dom
+
+from fedtrees.benchmarks import artifact, gallery
+from fedtrees.cli.main import main
+from fedtrees.report import submissions
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gallery") / "gallery.html"
+    path.write_text(gallery.page(), encoding="utf-8")
+    return path
+
+
+def test_ten_figures_each_with_its_command_and_marks_that_lead_to_it(page):
+    text = page.read_text()
+    sections = re.findall(r'<section id="([\w-]+)".*?</section>', text, re.S)
+    assert len(sections) == len({*sections}) == 10
+    assert text.count('<p class="cmd">') == text.count("<svg viewBox") == 10
+    assert {*re.findall(r'href="#([\w-]+)" class="pt"', text)} == {*sections}
+    for study in re.findall(r'href="studies/([\w-]+).html"', text):
+        assert (ROOT / f"docs/studies/{study}.md").is_file()
+
+
+@pytest.mark.parametrize("study", gallery.STUDIES, ids=lambda s: s.key)
+def test_what_is_drawn_of_a_study_stands_on_its_page(study):
+    told = (ROOT / f"docs/studies/{study.page}.md").read_text()
+    with (ROOT / "benchmarks/papers/gallery.csv").open() as file:
+        lines = [line for line in csv.DictReader(file) if line["figure"] == study.key]
+    assert len(lines) >= 2
+    numbers = {*re.findall(r"(?<![\w.])\d*\.?\d+(?![\w.]*\d)", told)}
+    missing = [v for line in lines for v in (line["utility"], line["read"]) if v not in numbers]
+    assert not missing
+
+
+@pytest.mark.skipif(not (BROWSER and AXE.is_file()), reason="needs chromium and axe-core")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_screen_reader_meets_no_barrier(page, theme, tmp_path):
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text(encoding="utf-8"))
+    text = text.replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">')
+    shutil.copy(AXE, tmp_path)
+    script = f'<script src="{AXE.name}"></script>{CHECKED}'
+    (tmp_path / "axe.html").write_text(text.replace("</body>", script), encoding="utf-8")
+    seen, console = dom(tmp_path / "axe.html", tmp_path / "profile", 1400)
+    passes, violations = json.loads(html.unescape(re.search(r'data-axe="([^"]*)"', seen)[1]))
+    assert violations == []
+    assert passes > 20
+    assert console == []
+
+
+def test_our_own_submissions_are_whole():
+    found = submissions.read_all(gallery.SUBMISSIONS)
+    assert len(submissions.merged(found)) > 1000
+
+
+@pytest.mark.slow
+def test_our_own_submissions_come_out_when_computed_again(tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        main(["leaderboard", str(gallery.SUBMISSIONS), "-o", str(tmp_path), "--recompute", "2"])
+    assert stopped.value.code == 0
+
+
+def test_the_appendix_lists_what_is_checked():
+    assert artifact.table() + "\n<!-- end -->" in (ROOT / "ARTIFACT-APPENDIX.md").read_text()
+    assert len(artifact.CLAIMS) <= 6
+
+
+def test_a_claim_whose_figure_is_off_fails():
+    def claim(command):
+        figures = {"told": lambda out, run: float(out)}
+        return artifact.Claim("", command, figures, {"told": (1, 0.1)}, 0)
+
+    assert claim("python -c 'print(1.05)'").run() == ""
+    assert claim("python -c 'print(0.5)'").run() == "told is 0.500, expected 1 ± 0.1"
+    assert claim("python -c 'print(float(\"nan\"))'").run().startswith("told is nan")
+    assert claim("python -c 'raise SystemExit(3)'").run().startswith("exit code 3")
