@@ -15,8 +15,10 @@ from fedtrees.bounds.cells import tiny
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Views, views
 from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Records
 from fedtrees.core.messages import Message
 from fedtrees.core.party import handles
+from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.messages.boosting import Histogram, HistogramRequest
@@ -146,3 +148,21 @@ def test_an_attack_that_knows_more_than_its_view_is_caught():
     assert blind.pure
     assert blind.score <= top.ceiling
     assert not cheat.pure
+
+
+@pytest.mark.parametrize("attack", here("attack", ["joint"]))
+def test_all_tables_tried_give_most_of_the_possible_gain(attack):
+    """Who is not told the prior of these tables, but that columns are 0 or 1, is near the ceiling.
+
+    Shares of the possible gain, as means over all draws of one seed.
+    """
+    cell = made("none", tables=TinyTables(columns=1, rows=(2, 2)))
+    tried = register.make("attack", Spec(attack, {}))
+
+    def submits(view):
+        return tried.run(view, np.random.default_rng(0)).all(Records)[0].table
+
+    for seen, draws, least in zip(views(cell, ["client", "public"]), (60, 25), (0.75, 0.5)):
+        got = attacked(cell, seen, submits, draws=draws)
+        assert got.pure
+        assert ceiling(cell.tables, seen).share(got.score) > least
