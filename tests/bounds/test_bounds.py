@@ -162,7 +162,9 @@ def test_all_tables_tried_give_most_of_the_possible_gain(attack):
     def submits(view):
         return tried.run(view, np.random.default_rng(0)).all(Records)[0].table
 
-    for seen, draws, least in zip(views(cell, ["client", "public"]), (60, 25), (0.75, 0.5)):
+    for seen, draws, least in zip(
+        views(cell, ["client", "public"]), (60, 25), (0.75, 0.5), strict=True
+    ):
         got = attacked(cell, seen, submits, draws=draws)
         assert got.pure
         assert ceiling(cell.tables, seen).share(got.score) > least
