@@ -16,6 +16,10 @@ from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import MIN_GAIN
 from fedtrees.trees.jit import kernel, readonly
 
+#: Gains of float32 that differ by less than so much of the node's are a tie: the first one wins.
+_TIE = 3e-7
+_NONE = 1e-9  # hessian of no row
+
 
 def is_plain(params: TreeParams, objective: Objective, cuts: Cuts) -> bool:
     """Tell whether trees are of two classes, all rows and columns, thresholds, level by level."""
@@ -34,7 +38,8 @@ def margins(
     `used`: bool array, shape (n,). Rows that trees are grown on.
     """
     base = float(y[used].mean()) if params.base_score is None else params.base_score
-    numbers = (params.learning_rate, params.reg_lambda, params.gamma, params.min_child_weight)
+    weight = max(params.min_child_weight, _NONE)
+    numbers = (params.learning_rate, params.reg_lambda, params.gamma, weight)
     margin = np.full(len(y), math.log(base / (1 - base)))
     sizes = (params.trees, params.max_depth, bins.missing)
     _boost(readonly(bins.columns), bins.offsets, y, used, margin, sizes, numbers, MIN_GAIN)
@@ -108,20 +113,23 @@ def _scan(  # type: ignore[no-untyped-def]
     for v in range(k):
         G, H = total[v, 0], total[v, 1]
         whole = G * G / (H + penalty)
-        gone = np.zeros(2)
-        for c in range(width):
-            gone[0] += hist[v, c, 0]
-            gone[1] += hist[v, c, 1]
-        some = abs(H - gone[1]) > 1e-9  # a value is missing
-        for side in range(2 if some else 1):
-            a = G - gone[0] if side == 1 else 0.0
-            b = H - gone[1] if side == 1 else 0.0
-            for c in range(width):
-                a += hist[v, c, 0]
-                b += hist[v, c, 1]
-                if b < max(weight, 1e-12) or H - b < max(weight, 1e-12):
-                    continue
-                gain = a * a / (b + penalty) + (G - a) ** 2 / (H - b + penalty) - whole
-                if gain > best[v] + 1e-7 * abs(whole):
-                    best[v], sums[v, 0], sums[v, 1] = gain, a, b
-                    split[v, 0], split[v, 1], split[v, 2] = f, c, side
+        a = b = 0.0
+        for c in range(width):  # missing values go right
+            a, b = a + hist[v, c, 0], b + hist[v, c, 1]
+            if b < weight or H - b < weight:
+                continue
+            gain = a * a / (b + penalty) + (G - a) ** 2 / (H - b + penalty) - whole
+            if gain > best[v] + _TIE * whole:
+                best[v], sums[v, 0], sums[v, 1] = gain, a, b
+                split[v, 0], split[v, 1], split[v, 2] = f, c, 0
+        if abs(H - b) < _NONE:
+            continue
+        a = b = 0.0
+        for c in range(width - 1, -1, -1):  # missing values go left
+            a, b = a + hist[v, c, 0], b + hist[v, c, 1]
+            if b < weight or H - b < weight:
+                continue
+            gain = a * a / (b + penalty) + (G - a) ** 2 / (H - b + penalty) - whole
+            if gain > best[v] + _TIE * whole:
+                best[v], sums[v, 0], sums[v, 1] = gain, G - a, H - b
+                split[v, 0], split[v, 1], split[v, 2] = f, c - 1, 1
