@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -44,24 +44,24 @@ from sacroml.attacks.likelihood_attack import LIRAAttack
 from sacroml.attacks.structural_attack import StructuralAttack
 from sacroml.attacks.target import Target
 logging.disable(logging.CRITICAL)
-folder, trees, depth, weight, shadows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), \
-float(sys.argv[4]), int(sys.argv[5])
-d = np.load(folder + "/rows.npz")
-model = XGBClassifier(n_estimators=trees, max_depth=depth, min_child_weight=weight, n_jobs=1,
-                      tree_method="hist").fit(d["X"], d["y"])
-model.get_booster().save_model(folder + "/model.json")
-target = Target(model=model, dataset_name="rows", X_train=d["X"], y_train=d["y"],
-                X_test=d["X_rest"], y_test=d["y_rest"], X_train_orig=d["X"], y_train_orig=d["y"],
-                X_test_orig=d["X_rest"], y_test_orig=d["y_rest"])
-structural = StructuralAttack(output_dir=folder + "/out", write_report=False)
-structural.attack(target)
-attack = LIRAAttack(output_dir=folder + "/out", write_report=False, n_shadow_models=shadows,
-                    mode="online-carlini", report_individual=True)
-begun = time.process_time()
-attack.attack(target)
-found = {k: bool(v) for k, v in vars(structural.results).items() if k.endswith("_risk")}
-json.dump({"checks": found, "scores": [float(s) for s in attack.result["member_prob"]],
-           "cpu": time.process_time() - begun}, open(folder + "/found.json", "w"))
+for folder, trees, depth, weight, shadows in json.loads(sys.argv[1]):
+    d = np.load(folder + "/rows.npz")
+    model = XGBClassifier(n_estimators=trees, max_depth=depth, min_child_weight=weight, n_jobs=1,
+                          tree_method="hist").fit(d["X"], d["y"])
+    model.get_booster().save_model(folder + "/model.json")
+    parts = {"X_train": d["X"], "y_train": d["y"], "X_test": d["X_rest"], "y_test": d["y_rest"]}
+    target = Target(model=model, dataset_name="rows", **parts,
+                    **{name + "_orig": part for name, part in parts.items()})
+    structural = StructuralAttack(output_dir=folder + "/out", write_report=False)
+    structural.attack(target)
+    attack = LIRAAttack(output_dir=folder + "/out", write_report=False, n_shadow_models=shadows,
+                        mode="online-carlini", report_individual=True)
+    begun = time.process_time()
+    attack.attack(target)
+    checks = {k: bool(v) for k, v in vars(structural.results).items() if k.endswith("_risk")}
+    found = {"checks": checks, "scores": [float(s) for s in attack.result["member_prob"]],
+             "cpu": time.process_time() - begun}
+    print(json.dumps(found), flush=True)
 """
 
 
@@ -76,36 +76,47 @@ def tables() -> dict[str, Table]:
     return {name: Table(X.astype(np.float32), y.astype(np.int64)) for name, (X, y) in both.items()}
 
 
-def compared(
-    python: str, table: Table, setting: tuple[int, int, float], seed: int
-) -> dict[str, Any]:
-    """Return what both say of one model: checks, true positives at 1%, AUC and CPU seconds."""
-    trees, depth, weight = setting
-    order = np.random.default_rng(seed).permutation(len(table))
-    member = np.arange(len(table)) < len(table) // 2
-    rows = table.take(order)
-    train, rest = rows.take(member), rows.take(~member)
-    with tempfile.TemporaryDirectory() as folder:
+@dataclass(frozen=True, eq=False)
+class Model:
+    """One model to be trained, in a folder of its own: the first half of the rows is told it."""
+
+    data: str
+    rows: Table
+    setting: tuple[int, int, float]
+    seed: int
+    folder: Path
+
+    @property
+    def member(self) -> NDArray[np.bool_]:
+        """Rows that it is trained on, bool, shape (n,)."""
+        return np.arange(len(self.rows)) < len(self.rows) // 2
+
+    def write(self) -> list[Any]:
+        """Write the rows; return what the peer is to train."""
+        train, rest = self.rows.take(self.member), self.rows.take(~self.member)
         parts = {"X": train.X, "y": train.y, "X_rest": rest.X, "y_rest": rest.y}
-        np.savez(Path(folder) / "rows.npz", **parts)  # type: ignore[arg-type]
-        asked = [python, "-c", _PEER, folder, str(trees), str(depth), str(weight), str(MODELS)]
-        subprocess.run(asked, check=True, cwd=folder, capture_output=True)
-        found = json.loads((Path(folder) / "found.json").read_text())
-        forest = from_xgboost_json(Path(folder) / "model.json")
-    begun = process_time()
-    params = TreeParams(trees=trees, max_depth=depth, min_child_weight=weight)
-    rng = np.random.default_rng(seed)
-    refs = references(rows, None, params, forest.objective, None, MODELS, rng)
-    ours = lira(said_by(forest, rows), refs)
-    cpu = process_time() - begun
-    mine = [not c.passed for c in checks(forest, train, rest, weight)]
-    theirs = [found["checks"][name] for name in SAME]
-    differ = [n for n, a, b in zip(SAME, mine, theirs, strict=True) if a != b]
-    return {
-        "trees": trees, "depth": depth, "min_child_weight": weight, "seed": seed,
-        **_scored("peer", np.array(found["scores"]), member), "peer_cpu": found["cpu"],
-        **_scored("ours", ours, member), "ours_cpu": cpu, "checks_differ": "+".join(differ),
-    }  # fmt: skip
+        self.folder.mkdir()
+        np.savez(self.folder / "rows.npz", **parts)  # type: ignore[arg-type]
+        return [str(self.folder), *self.setting, MODELS]
+
+    def compared(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return what both say: checks, true positives at 1%, AUC and CPU seconds."""
+        (trees, depth, weight), member = self.setting, self.member
+        forest = from_xgboost_json(self.folder / "model.json")
+        params = TreeParams(trees=trees, max_depth=depth, min_child_weight=weight)
+        begun, rng = process_time(), np.random.default_rng(self.seed)
+        refs = references(self.rows, None, params, forest.objective, None, MODELS, rng)
+        ours = lira(said_by(forest, self.rows), refs)
+        cpu, parts = process_time() - begun, (self.rows.take(member), self.rows.take(~member))
+        mine = [not c.passed for c in checks(forest, *parts, weight)]
+        theirs = [found["checks"][name] for name in SAME]
+        differ = [n for n, a, b in zip(SAME, mine, theirs, strict=True) if a != b]
+        return {
+            "data": self.data, "trees": trees, "depth": depth, "min_child_weight": weight,
+            "seed": self.seed, **_scored("peer", np.array(found["scores"]), member),
+            "peer_cpu": found["cpu"], **_scored("ours", ours, member), "ours_cpu": cpu,
+            "checks_differ": "+".join(differ),
+        }  # fmt: skip
 
 
 def _scored(whose: str, score: NDArray[np.float64], member: NDArray[np.bool_]) -> dict[str, float]:
@@ -117,15 +128,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.sacroml_peer")
     parser.add_argument("--python", required=True)
     parser.add_argument("--seed", type=int, default=0)
-    options, first = parser.parse_args(), True
-    for name, table in tables().items():
-        for setting in SETTINGS:
-            line = {"data": name} | compared(options.python, table, setting, options.seed)
-            if first:
-                print(*line, sep=",")
-            print(*(f"{v:.4g}" if isinstance(v, float) else v for v in line.values()), sep=",")
-            first = False
-            sys.stdout.flush()
+    options, models = parser.parse_args(), list[Model]()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, table in tables().items():
+            rows = table.take(np.random.default_rng(options.seed).permutation(len(table)))
+            for setting in SETTINGS:
+                place = Path(folder) / str(len(models))
+                models.append(Model(name, rows, setting, options.seed, place))
+        jobs = json.dumps([m.write() for m in models])
+        asked = [options.python, "-c", _PEER, jobs]
+        with subprocess.Popen(asked, cwd=folder, stdout=subprocess.PIPE, text=True) as peer:
+            assert peer.stdout is not None
+            said = (json.loads(line) for line in peer.stdout if line.startswith("{"))
+            for k, (model, found) in enumerate(zip(models, said, strict=False)):
+                line = model.compared(found)
+                head = [",".join(line)] if not k else []
+                text = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in line.values())
+                print(*head, ",".join(text), sep="\n", flush=True)
 
 
 if __name__ == "__main__":
