@@ -83,7 +83,11 @@ CLAIMS = {
     # the audit tells its reader of the counts themselves
     LeafCounts: {"fedtrees/metrics/leaf_counts.py", "fedtrees/audit/attack.py"},
     # what is told candidates may claim nothing else
-    Membership: {"fedtrees/metrics/membership.py", "fedtrees/bench/evaluate.py"},
+    Membership: {
+        "fedtrees/metrics/membership.py",
+        "fedtrees/bench/evaluate.py",
+        "fedtrees/bounds/attacked.py",
+    },
     BatchRows: {
         "fedtrees/metrics/batch_rows.py",
         "fedtrees/metrics/batch_leaves.py",

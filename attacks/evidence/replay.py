@@ -13,7 +13,7 @@ from fedtrees.attacks.evidence.own_sums import own_histograms
 from fedtrees.core.channel import Change, Channel
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafValues
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.cuts import CutPoints, FeatureSketch
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.forest import Tree
@@ -33,6 +33,14 @@ def cuts_of(view: View) -> Cuts | None:
     for _, m in view.messages(CutPoints):
         return Cuts(m.values, m.offsets, m.minimum, m.categorical)
     return None
+
+
+def cuts_are_of_rows(view: View) -> bool:
+    """Tell whether cut points are quantiles of the rows' own values, which nothing changed."""
+    plan = view.defense.cut_plan
+    method = view.parameters.get("cuts") if plan is None else plan.method
+    altered = any(issubclass(FeatureSketch, p.guards) for p in view.defense.parts)
+    return method == "sketch" and not altered
 
 
 def params_of(view: View) -> TreeParams:

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.attacks.evidence.boosted import Level
+from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.clients.victims import union_of, victims_of, with_likely
+from fedtrees.attacks.evidence.exhaustive import Training
 from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, some_rows
 from fedtrees.attacks.evidence.readback.claims import (
@@ -18,14 +19,16 @@ from fedtrees.attacks.evidence.readback.claims import (
     with_counts_read_back,
 )
 from fedtrees.attacks.evidence.readback.read import FirstTree
+from fedtrees.attacks.evidence.replay import cuts_are_of_rows, params_of
 from fedtrees.attacks.evidence.targets import told_moments
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of
-from fedtrees.attacks.joint.reconstruct import Options, reconstruct
+from fedtrees.attacks.joint.reconstruct import Options, enumerated, reconstruct
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 
 SUMS = LEVELS[:2]
@@ -39,7 +42,9 @@ class Joint(Options, Attack):
     TimberStrike follows rows from tree to tree and never turns back; this attack starts from its
     result and moves rows until they agree with the leaf sums of all trees (not in a paper). Where
     clients grow trees alone and share them, it does so for each: its rows go through the others'
-    trees as well, but answer to the sums of its own only. Options as in `Options`.
+    trees as well, but answer to the sums of its own only. Where columns have declared codes and
+    few tables are possible, every one is tried (`fedtrees.attacks.evidence.exhaustive`). Options
+    as in `Options`.
 
     Attributes
     ----------
@@ -87,8 +92,21 @@ class Joint(Options, Attack):
         evidence = evidence_of(view, self.most)
         if evidence is None:
             return Guess()
+        few = self._enumerated(view, evidence)
+        if few is not None:
+            return few
         if self.sketches:
             evidence = replace(evidence, likely=likely_rows(view, rng))
         certain = counts_of(read) if read else ()
         told = told_moments(view)
         return reconstruct(evidence, view.rows, view.schema, self, rng, certain, told)
+
+    def _enumerated(self, view: View, evidence: Evidence) -> Guess | None:
+        """Return the guess of the exact posterior, where few tables are possible."""
+        if not self.exact or view.weighted:
+            return None
+        own = Table.empty(view.schema) if view.rows is None else view.rows
+        made = cuts_are_of_rows(view)
+        return enumerated(
+            Training(evidence, params_of(view), view.schema, own, made), self.max_trees
+        )

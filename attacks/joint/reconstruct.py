@@ -19,6 +19,7 @@ from fedtrees.attacks.evidence.boxes import (
     stacked,
 )
 from fedtrees.attacks.evidence.counts import Counts, first_gradient
+from fedtrees.attacks.evidence.exhaustive import Tables, Training, posterior
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.submission import JUDGES, Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
@@ -214,6 +215,21 @@ def reconstruct(
     }
     guess = Guess((Records(records), *counts), notes)
     return narrowed(guess) if numbers else guess
+
+
+def enumerated(training: Training, max_trees: int | None) -> Guess | None:
+    """Return the rows of the exact posterior; None where there are too many tables to try."""
+    schema, own = training.schema, training.own
+    evidence = _first(training.evidence, max_trees)
+    inside = len(own) if evidence.own_inside else 0
+    tables = Tables.of(schema, (evidence.n_rows or 0) - inside, own)
+    if tables is None or evidence.targets is not None or not evidence.trees:
+        return None
+    training = replace(training, evidence=evidence)
+    log_p = posterior(tables, training, Basis.of(evidence, own, schema))
+    rows, expected = tables.best(log_p)
+    notes = {"tables_tried": float(len(log_p)), "expected_exact": expected}
+    return Guess((Records(rows),), notes | {"trees_read": float(len(evidence.trees))})
 
 
 def _known(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.membership.margins import is_plain, margins
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Cuts, bin_rows
@@ -69,13 +70,16 @@ def references(
     cuts = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
     bins, sure = bin_rows(every.X, cuts), np.ones(len(every) - len(rows), dtype=bool)
     held = np.array([*halves(rows.y, models // 2, rng)])
-    numbers = isinstance(objective, SquaredError)
+    numbers, plain = isinstance(objective, SquaredError), is_plain(params, objective, cuts)
 
     def said(half: NDArray[np.bool_]) -> NDArray[np.float64]:
         used = np.concatenate([half, sure])
         y = every.y[used]
         classes = numbers or len(np.unique(y)) == max(objective.n_outputs, 2)
         started = params if classes else replace(params, base_score=0.5)
+        if plain:  # of the log-odds of class 1
+            margin = margins(bins, every.y, used, started)[: len(rows)]
+            return np.where(rows.y == 1, margin, -margin)
         forest = grow_forest(bins.take(used), y, cuts, started, objective, streams=Streams(0))
         return said_by(forest, rows)
 

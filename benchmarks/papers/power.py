@@ -125,6 +125,11 @@ class Cell:
         return refuted(self.found.claimed, self.found.spent, (self.found.found,))
 
     @property
+    def too_little(self) -> bool:
+        """Whether noisy sums are too near those of the rows."""
+        return self.found.noise is not None and self.found.noise.too_little
+
+    @property
     def epsilon(self) -> float:
         """What was shown."""
         return self.found.found.epsilon
@@ -150,7 +155,7 @@ def line(protocol: str, defense: str, seeds: int, repeats: int) -> list[str]:
         for name, k in NOISE.items()
     }
     every = [cell for several in cells.values() for cell in several]
-    wrong = sum(audited(protocol, defense, 1, seeds + i, _FEWER).refuted for i in range(repeats))
+    honest = [audited(protocol, defense, 1, seeds + i, _FEWER) for i in range(repeats)]
     spent = [g.budget[1] for g in every[0].found.spent if g.budget]
     return [
         f"`{protocol}`" if defense == "none" else f"`{defense}`",
@@ -158,7 +163,8 @@ def line(protocol: str, defense: str, seeds: int, repeats: int) -> list[str]:
         *map(_shown, cells.values()),
         f"{every[0].found.found.most:.1f}",
         f"{max(cell.seconds for cell in every):.1f}",
-        f"{wrong} of {repeats}",
+        f"{sum(cell.refuted for cell in honest)} of {repeats}",
+        *(f"{sum(c.too_little for c in of)} of {len(of)}" for of in (cells["1/2"], honest)),
     ]
 
 
@@ -182,6 +188,8 @@ def main() -> None:
         "could show",
         "CPU s",
         "refuted at noise 1",
+        "too little at 1/2",
+        "too little at 1",
     )
     lines = []
     for protocol, defense in MECHANISMS:

@@ -12,6 +12,7 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.streams import Streams
 from fedtrees.privacy.measured import bound_of_guesses, most_of_guesses
 from fedtrees.privacy.node_information import node_information
+from fedtrees.privacy.residuals import NoiseFound, noise_found
 from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.canaries import Canaries
 from fedtrees.protocols.views import view_of
@@ -26,6 +27,7 @@ class Audited:
     claimed: tuple[Guarantee, ...]
     spent: tuple[Guarantee, ...]
     found: AtLeast
+    noise: NoiseFound | None  # None where no sums can be compared
 
 
 def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLeast | None:
@@ -107,7 +109,7 @@ def _audited(
     # What is sealed is seen by nobody: whether it is computed makes no difference but time.
     ideal = (replace(p, mode="ideal") if hasattr(p, "mode") else p for p in defense.parts)  # type: ignore[type-var]
     defense, randomness = Composition(tuple(ideal)), Streams(seed).child("audit")
-    scores, there = [], []
+    scores, there, off = [], [], []
     for run in range(runs):
         rng = randomness.rng("rows", run)
         rows, others = canaries.rows(canaries.most, rng)
@@ -117,6 +119,7 @@ def _audited(
             seed=int(randomness.rng("run", run).integers(1 << 62)), noise_from="seed",
         )  # fmt: skip
         scores.append(canaries.scores(training, rows, others))
+        off.append(canaries.residuals(training, rows, there[-1], others))
     claims = _epsilons(protocol, defense)
     delta = sum(float(getattr(claim, "delta", 0.0)) for claim in claims)
     units = [u for c in claims if (u := getattr(c, "unit", "record")) != "cuts"]
@@ -127,4 +130,5 @@ def _audited(
         delta=delta,
         most=round(most_of_guesses(sum(map(len, scores)), delta=delta), 3),
     )
-    return Audited(protocol, tuple(training.claims), tuple(training.spent), found)
+    return Audited(protocol, tuple(training.claims), tuple(training.spent), found,
+                   noise_found(np.concatenate(off)))  # fmt: skip

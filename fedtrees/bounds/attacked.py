@@ -1,14 +1,15 @@
 """What an attack gets right of enumerated tables, and whether it knows more than its view."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.bounds.ceiling import ranked
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Tiny, Views
-from fedtrees.core.guess import Records
+from fedtrees.core.guess import Membership, Records
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
@@ -51,6 +52,29 @@ def submitted(attack: Spec) -> Submits:
         return claims[0].table if claims else None
 
     return submits
+
+
+def recognised(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Attacked:
+    """Ask an attack which types of rows the victims hold, of tables drawn by their probability.
+
+    Scores are AUCs, as of `fedtrees.bounds.ceiling.recognition`; what gives no score is 1/2.
+    """
+    tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
+    victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
+    every = tables.table_of(range(len(tables.types)))
+    for t in rng.choice(len(tables.held), draws, p=tables.weight):
+        view = tiny.view(int(t), views.principals)
+        guess = (
+            None if view is None else attacks().run(attack, replace(view, candidates=every)).guess
+        )
+        claims = () if guess is None else guess.all(Membership)
+        score = claims[0].score if claims else np.zeros(len(every))
+        alike = np.flatnonzero(views.of == views.of[t])
+        held = np.average(victims[alike], axis=0, weights=tables.weight[alike])
+        expected.append(ranked(score, held, tables.prior))
+        beyond.append(ranked(score, victims[t].astype(np.float64), tables.prior) - expected[-1])
+    (score_, error), (more, spread) = map(_mean, (expected, beyond))
+    return Attacked(score_, error, more, spread)
 
 
 def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> Attacked:

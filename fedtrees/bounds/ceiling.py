@@ -49,6 +49,37 @@ def ceiling(tables: TinyTables, views: Views) -> Ceiling:
     return Ceiling(rows, float(blind.sum()), float(best.sum()), len(best))
 
 
+def recognition(tables: TinyTables, views: Views) -> Ceiling:
+    """Return blind baseline and ceiling of telling victims' rows from rows of the prior, as AUC.
+
+    A candidate is of type v with ``E[M_v | y] / n`` where it is a victim's row and with the prior's
+    probability otherwise; their ratio ranks best (Neyman and Pearson 1933), attained.
+    """
+    victims = tables.victims(views.principals)
+    own = tables.counts.sum(axis=1) - victims
+    _, told = np.unique(own, axis=0, return_inverse=True)
+    found = []
+    for at in (told.ravel(), views.of):
+        held = np.zeros((int(at.max()) + 1, victims.shape[1]))
+        np.add.at(held, at, tables.weight[:, None] * victims)
+        chance = np.bincount(at, tables.weight)
+        found.append(sum(c * ranked(m / tables.prior, m, tables.prior)
+                         for c, m in zip(chance, held, strict=True)))  # fmt: skip
+    return Ceiling(1, float(found[0]), float(found[1]), int(views.of.max()) + 1)
+
+
+def ranked(
+    score: NDArray[np.float64], held: NDArray[np.float64], prior: NDArray[np.float64]
+) -> float:
+    """Return the chance that a row of the victims scores above one of the prior, ties half.
+
+    `score`, `held`, `prior`: float64 arrays, shape (V,). Of every type: its score, how many the
+    victims hold or a share of that, and its probability.
+    """
+    above = (score[:, None] > score) + 0.5 * (score[:, None] == score)
+    return float(held / held.sum() @ above @ prior)
+
+
 def best_of(
     tables: TinyTables, victims: NDArray[np.int64], at: NDArray[np.int64]
 ) -> NDArray[np.float64]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from inspect import signature
 from typing import Any
 
-from fedtrees.bounds.attacked import attacked, submitted
-from fedtrees.bounds.ceiling import ceiling, pooled, splits
+from fedtrees.bounds.attacked import Attacked, attacked, recognised, submitted
+from fedtrees.bounds.ceiling import Ceiling, ceiling, pooled, recognition, splits
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Tiny, Views, views
 from fedtrees.core.composition import Composition
@@ -52,7 +52,12 @@ def lines(
         yield {**named, "why": str(err)}
         return
     for seen in found:
-        yield {**named, **_line(made, seen, attacks, draws)}
+        asked = [a for a in attacks if getattr(register.get("attack", a.name), "candidates", False)]
+        others = [a for a in attacks if a not in asked]
+        if others or not asked:
+            yield {**named, **_line(made, seen, others, draws)}
+        if asked:
+            yield {**named, **_recognised(made, seen, asked, draws)}
 
 
 def _line(made: Tiny, seen: Views, attacks: Sequence[Spec], draws: int) -> dict[str, Any]:
@@ -64,10 +69,22 @@ def _line(made: Tiny, seen: Views, attacks: Sequence[Spec], draws: int) -> dict[
     summed = any("summed" in part.acts_through for part in made.defense.parts)
     if summed and not {*seen.principals} & {*made.protocol.holder_names(len(made.tables.rows))}:
         line["alike"], line["told_apart"] = splits(seen, pooled(made.tables))
-    scored = {str(a): attacked(made, seen, submitted(a), draws) for a in attacks}
-    if scored:
-        best = max(scored, key=lambda name: scored[name].score)
-        got = scored[best]
-        line |= {"attack": best, "score": got.score, "error": got.error, "pure": got.pure,
-                 "share": top.share(got.score)}  # fmt: skip
-    return line
+    return line | _best(top, {str(a): attacked(made, seen, submitted(a), draws) for a in attacks})
+
+
+def _recognised(made: Tiny, seen: Views, attacks: Sequence[Spec], draws: int) -> dict[str, Any]:
+    top = recognition(made.tables, seen)
+    line = {
+        "threat": seen.threat, "rows": "AUC", "blind": top.blind, "ceiling": top.ceiling,
+        "tables": len(seen.of), "views": top.views, "refused": int(seen.refused.sum()),
+    }  # fmt: skip
+    return line | _best(top, {str(a): recognised(made, seen, a, draws) for a in attacks})
+
+
+def _best(top: Ceiling, scored: dict[str, Attacked]) -> dict[str, Any]:
+    if not scored:
+        return {}
+    best = max(scored, key=lambda name: scored[name].score)
+    got = scored[best]
+    return {"attack": best, "score": got.score, "error": got.error, "pure": got.pure,
+            "share": top.share(got.score)}  # fmt: skip

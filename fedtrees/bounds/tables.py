@@ -50,9 +50,10 @@ class TinyTables:
 
     @property
     def schema(self) -> Schema:
-        """Columns with their public range, 0 to 1, and a label of two classes."""
-        names = (f"x{c}" for c in range(self.columns))
-        return Schema(tuple(Feature(n, low=0, high=1, complete=True) for n in names), "y")
+        """Columns of which everybody knows that they are 0 or 1, and a label of two classes."""
+        of = {"categories": ("0", "1"), "low": 0, "high": 1, "complete": True}
+        columns = (Feature(f"x{c}", "categorical", **of) for c in range(self.columns))  # type: ignore[arg-type]
+        return Schema(tuple(columns), "y")
 
     @cached_property
     def types(self) -> NDArray[np.int64]:

@@ -61,6 +61,8 @@ def _measured(
                 k: v for k, v in audited.protocol.parameters.items() if v != made.parameters[k]
             }
             stated = (audited.claimed, audited.spent, (audited.found,))
+            noise = audited.noise
+            few = noise is not None and noise.too_little
             chance = _BY_CHANCE if refuted(*stated) else ""
             yield {
                 "protocol": str(spec),
@@ -69,7 +71,11 @@ def _measured(
                 "spent": join(audited.spent),
                 "measured": span([(audited.found,)]),
                 "trainings": audited.found.runs,
+                "noise": ""
+                if noise is None
+                else f"{noise.share:.2f} of what is claimed, in {noise.sums} sums"
+                + (f": too little, below {noise.least:.2f}" if few else ""),
                 "chosen": ", ".join(f"{k}={v}" for k, v in changed.items()),
                 "reading": compare(*stated) + chance,
-                "refuted": refuted(*stated),
+                "refuted": few or refuted(*stated),
             }

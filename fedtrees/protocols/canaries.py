@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,18 @@ class Canaries(ABC):
 
         `rows, others`: As `rows` returned them.
         """
+
+    def residuals(
+        self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
+    ) -> NDArray[np.float64]:
+        """Return what noisy sums differ by from those of the rows, float64, shape (m,).
+
+        In standard deviations of the noise that is claimed; none where no sums are compared.
+
+        `rows, others`: As `rows` returned them.
+        `there`: bool array, shape (n,). Which canaries took part.
+        """
+        return np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,23 @@ class ForestCanaries(Canaries):
                 found[mine] += table[np.clip(seen[mine] + middle, 0, len(table) - 1)]
         return np.asarray(found, dtype=np.float64)
 
+    def residuals(
+        self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
+    ) -> NDArray[np.float64]:
+        """Compare the noisy counts of all leaves with those of the rows that took part."""
+        if self.mechanism == "majority":
+            return np.zeros(0)
+        held = Table.concat([rows.take(there), others])
+        off = np.asarray(training.model.counts) - training.model.splits.count(held.X, held.y, 2)
+        return np.asarray(off.ravel() / self._deviation, dtype=np.float64)
+
+    @property
+    def _deviation(self) -> float:
+        """Standard deviation of the noise of a count, rows."""
+        w = np.arange(-_WIDEST, _WIDEST + 1)
+        chance = np.exp(noise_log_pmf(self.mechanism, self.epsilon, w))
+        return float(np.sqrt(chance @ (w - chance @ w) ** 2))
+
     def _log_odds(self, beside: int) -> NDArray[np.float64]:
         """Return what a count tells of a row, -w to w, with so many others there by a coin flip."""
         w = min(int(40 / self.epsilon) + 2 * beside + 4, _WIDEST)
@@ -160,24 +190,46 @@ class LeafSumCanaries(Canaries):
 
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
         """Compare every leaf's noisy sums with what the crowd and half of the canaries bring."""
-        forest, n, both = training.model, len(rows), Table.concat([rows, others])
+        n, found = len(rows), np.zeros(len(rows))
+        for leaf, which, seen, b in self._sums(training, Table.concat([rows, others])):
+            share = np.where(np.arange(len(b)) < n, 0.5, 1.0)
+            rest = seen - np.bincount(leaf, b * share, len(seen))
+            spread = np.bincount(leaf[:n], b[:n] ** 2 / 4, len(seen))
+            mine, at = b[:n], leaf[:n]
+            variance = self.scales[which] ** 2 + spread[at] - mine**2 / 4
+            # log odds of a normal whose mean is `mine` or 0, and half of it was taken off
+            found += rest[at] * mine / variance
+        only = _only(training.model.apply(rows.X)[:, 0]) if self.alone else 1
+        return np.asarray(found * only)
+
+    def residuals(
+        self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
+    ) -> NDArray[np.float64]:
+        """Compare the noisy sums of all leaves with those of the rows that took part."""
+        parts, held = [np.zeros(0)], Table.concat([rows.take(there), others])
+        trees = training.model.trees
+        for k, (leaf, which, seen, b) in enumerate(self._sums(training, held)):
+            off = seen - np.bincount(leaf, b, len(seen))
+            parts.append(off[trees[k // 2].leaves] / self.scales[which])
+        return np.concatenate(parts)
+
+    def _sums(
+        self, training: Any, table: Table
+    ) -> Iterator[tuple[NDArray[np.int32], int, NDArray[Any], NDArray[np.float64]]]:
+        """Yield rows' leaves, which sum it is, noisy sums of nodes, and what each row brings.
+
+        Of gradients and hessians (0 and 1) of every tree.
+        """
+        forest = training.model
         if any(tree.g is None for tree in forest.trees):
             raise ProtocolError("a defense keeps the sums of leaves, which this audit reads")
-        leaves, found = forest.apply(both.X), np.zeros(n)
-        margin = np.repeat(forest.base_margin[:, None], len(both), axis=1)
-        for tree, leaf in zip(forest.trees, leaves.T, strict=True):
-            gh = forest.objective.gradients(margin, both.y)[0].astype(np.float64)
+        margin = np.repeat(forest.base_margin[:, None], len(table), axis=1)
+        for tree, leaf in zip(forest.trees, forest.apply(table.X).T, strict=True):
+            gh = forest.objective.gradients(margin, table.y)[0].astype(np.float64)
             for which, seen in enumerate((tree.g, tree.h)):
-                b = np.clip(gh[:, which], -self.norms[which], self.norms[which])
-                share = np.where(np.arange(len(b)) < n, 0.5, 1.0)
-                rest = seen - np.bincount(leaf, b * share, len(seen))
-                spread = np.bincount(leaf[:n], b[:n] ** 2 / 4, len(seen))
-                mine, at = b[:n], leaf[:n]
-                variance = self.scales[which] ** 2 + spread[at] - mine**2 / 4
-                # log odds of a normal whose mean is `mine` or 0, and half of it was taken off
-                found += rest[at] * mine / variance
+                norm = self.norms[which]
+                yield leaf, which, seen, np.clip(gh[:, which], -norm, norm)
             margin[0] += tree.value[leaf]
-        return found * _only(leaves[:n, 0]) if self.alone else found
 
 
 @dataclass(frozen=True)

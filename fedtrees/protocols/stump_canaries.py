@@ -110,6 +110,29 @@ class StumpCanaries(Canaries):
             found += _of_roots(training, roots, cuts, rows, others)
         return found
 
+    def residuals(
+        self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
+    ) -> NDArray[np.float64]:
+        """Compare the noisy bins of each client's first root with those of the rows it holds."""
+        law, _, row = laws_of_sums(training)
+        if law is None or law.hides or row or self.cuts_alone:
+            return np.zeros(0)
+        who, parts = {name: i for i, name in enumerate(client_names(len(rows)))}, [np.zeros(0)]
+        for d in training.transcript:
+            m = d.message
+            if isinstance(m, CutPoints):
+                cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
+            elif type(m) is Histogram and d.sender in who and m.tree == 0 and not closed(m):
+                i, units = who[d.sender], m.unit_of("sums")[0]
+                held = Table.concat([rows.take(np.flatnonzero(there[i : i + 1]) + i), others])
+                y, place = m.sums[0].astype(np.float64), bin_rows(held.X, cuts).codes[:, 0]
+                x = np.zeros_like(y)
+                np.add.at(x, place, np.rint(brings(training, 0, held) * units))
+                mean, variance = law.within(units).error(y)
+                noisy = (variance > 0) & np.isfinite(variance)
+                parts.append((mean - x)[noisy] / np.sqrt(variance[noisy]))
+        return np.concatenate(parts)
+
 
 def _of_grid(
     training: Any, message: GridCounts, borders: NDArray[np.float32], rows: Table, others: Table

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.membership.attack import MembershipInference, together
+from fedtrees.attacks.membership.margins import is_plain, margins
 from fedtrees.attacks.membership.ratios import lira, rmia
 from fedtrees.attacks.membership.references import halves, references, said_by
 from fedtrees.bench.conformance import sample_table
@@ -22,6 +23,7 @@ from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.views import view_of
+from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.boosted.params import TreeParams
@@ -97,6 +99,20 @@ def test_of_two_references_one_has_a_row_and_classes_are_even():
         assert abs(int(one.sum()) - int(other.sum())) <= 1
         assert np.ptp(np.bincount(y[one])) <= 2
     assert (found[0] != found[2]).any()
+
+
+def test_compiled_references_are_boosted_as_the_engine_boosts():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(150, 4)).astype(np.float32), rng.integers(0, 2, 150)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    used, cuts = rng.random(150) < 0.5, quantile_cuts(X, 32)
+    params = TreeParams(trees=8, max_depth=4, max_bin=32, gamma=0.1)
+    assert is_plain(params, LOGISTIC, cuts)
+    assert not is_plain(replace(params, subsample=0.5), LOGISTIC, cuts)
+    bins = bin_rows(X, cuts)
+    grown = grow_forest(bins.take(used), y[used], cuts, params).predict(X)
+    margin = margins(bins, y, used, params)
+    assert np.abs(1 / (1 + np.exp(-margin)) - grown).max() < 1e-4
 
 
 def memorised(seed, told):

@@ -9,6 +9,7 @@ from present import here
 from fedtrees.bench.conformance import sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.measured import measure
+from fedtrees.benchmarks.papers.power import audited
 from fedtrees.core.guarantee import ApproximateDP
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -17,6 +18,7 @@ from fedtrees.defenses import dp_sgd
 from fedtrees.messages.boosting import Histogram
 from fedtrees.neural import training as neural_training
 from fedtrees.neural.perceptron import Layers
+from fedtrees.privacy.residuals import noise_found
 from fedtrees.protocols.canaries import _read, laws_of_sums
 from fedtrees.protocols.horizontal import dp_gbdt
 from fedtrees.protocols.networks import network_canaries
@@ -62,6 +64,25 @@ def test_too_little_noise_on_leaves_is_found(monkeypatch):
         dp_gbdt, "leaf_scales", lambda norms, **of: tuple(s / 64 for s in scales(norms, **of))
     )
     assert found("dp-gbdt[epsilon=0.5,trees=20]").epsilon > 0.5
+
+
+NOISY = [("dp-gbdt[epsilon=1]", "none"), ("dp-forest[epsilon=1]", "none"),
+         ("fedtree-hist", "laplace-hist[epsilon=1,calibrated=true]")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocol", "defense"), NOISY)
+def test_half_the_noise_is_found_in_what_is_left_of_sums(protocol, defense):
+    honest, half = (audited(protocol, defense, k, seed=3, fewer=16).found.noise for k in (1, 2))
+    assert not honest.too_little
+    assert honest.share == pytest.approx(1, abs=0.08)
+    assert half.too_little
+    assert half.share == pytest.approx(0.5, abs=0.06)
+
+
+def test_few_sums_show_nothing():
+    assert noise_found(np.zeros(0)) is None
+    assert not noise_found(np.full(100, 0.1)).too_little
+    assert noise_found(np.full(200, 0.1)).too_little
 
 
 def test_dp_sgd_says_that_its_rate_and_steps_tell_how_many_rows_there_are():

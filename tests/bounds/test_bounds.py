@@ -2,21 +2,31 @@
 
 import sys
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, permutations
 
 import numpy as np
 import pytest
 from present import here
 
 from fedtrees.bench.conformance import _sums_alone
-from fedtrees.bounds.attacked import attacked
-from fedtrees.bounds.ceiling import best_of, ceiling, equal_views, pooled, splits
+from fedtrees.bounds.attacked import attacked, recognised
+from fedtrees.bounds.ceiling import (
+    best_of,
+    ceiling,
+    equal_views,
+    pooled,
+    ranked,
+    recognition,
+    splits,
+)
 from fedtrees.bounds.cells import tiny
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Views, views
 from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Records
 from fedtrees.core.messages import Message
 from fedtrees.core.party import handles
+from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.messages.boosting import Histogram, HistogramRequest
@@ -146,3 +156,45 @@ def test_an_attack_that_knows_more_than_its_view_is_caught():
     assert blind.pure
     assert blind.score <= top.ceiling
     assert not cheat.pure
+
+
+@pytest.mark.parametrize("attack", here("attack", ["joint"]))
+def test_all_tables_tried_give_most_of_the_possible_gain(attack):
+    """Who is not told the prior of these tables, but that columns are 0 or 1, is near the ceiling.
+
+    Shares of the possible gain, as means over all draws of one seed.
+    """
+    cell = made("none", tables=TinyTables(columns=1, rows=(2, 2)))
+    tried = register.make("attack", Spec(attack, {}))
+
+    def submits(view):
+        return tried.run(view, np.random.default_rng(0)).all(Records)[0].table
+
+    for seen, draws, least in zip(
+        views(cell, ["client", "public"]), (60, 25), (0.75, 0.5), strict=True
+    ):
+        got = attacked(cell, seen, submits, draws=draws)
+        assert got.pure
+        assert ceiling(cell.tables, seen).share(got.score) > least
+
+
+def test_no_order_of_types_recognises_more_than_the_ceiling(summed):
+    """The best of all orders of four types, of every view, adds up to it; blind is chance."""
+    victims, top = FEW.victims(summed.principals), recognition(FEW, summed)
+    orders = [np.array(o, dtype=float) for o in permutations(range(4))]
+    total = 0.0
+    for view in range(int(summed.of.max()) + 1):
+        of = summed.of == view
+        held = FEW.weight[of] @ victims[of]
+        total += FEW.weight[of].sum() * max(ranked(o, held, FEW.prior) for o in orders)
+    assert top.ceiling == pytest.approx(total, abs=1e-12)
+    assert top.blind == pytest.approx(0.5, abs=1e-12)
+
+
+@pytest.mark.parametrize("attack", here("attack", ["membership"]))
+def test_members_are_recognised_beneath_the_ceiling(attack):
+    cell = made("none")
+    (seen,) = views(cell, ["server"])
+    got = recognised(cell, seen, Spec(attack, {"models": 2}), draws=8)
+    assert got.pure
+    assert 0.55 < got.score < recognition(FEW, seen).ceiling + 3 * got.error
