@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal
-from fedtrees.messages.cuts import FeatureSketch
+from fedtrees.messages.cuts import CutPoints, FeatureSketch
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
@@ -185,6 +185,11 @@ class RankedSketch(FeatureSketch):
 
 
 @dataclass(frozen=True, eq=False)
+class MergedCuts(CutPoints):
+    """Cut points that everybody makes of the sketches of all; each notes them, nothing crosses."""
+
+
+@dataclass(frozen=True, eq=False)
 class RowGradients(Message):
     """Gradient and hessian of every row, as whoever has the labels tells them.
 
@@ -192,6 +197,7 @@ class RowGradients(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    verbatim: ClassVar[frozenset[str]] = frozenset({"g", "h"})
     round: int
     g: NDArray[np.float32]
     h: NDArray[np.float32]

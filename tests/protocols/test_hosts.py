@@ -40,7 +40,7 @@ CRYPTO = {
     "vertical-regression": {"arbiter": "real", "key_bits": 1024, "bits": 16},
 }
 #: In which parties ask others than the coordinator before they answer.
-ASKING = {"lightgbm-data", "vertical-regression"}
+ASKING = {"lightgbm-data", "vertical-regression", "xgboost-ring", "xgboost-vertical"}
 
 
 def test_every_defense_is_among_them():

@@ -20,10 +20,10 @@ from fedtrees.messages.captured import (
     HistogramSegment,
     Intercept,
     LabelShare,
+    MergedCuts,
     RankedSketch,
     RowCount,
 )
-from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.boosting_protocol import PlainBoosting
 from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
 from fedtrees.trees.binning import bin_rows
@@ -106,7 +106,7 @@ class Worker(Lockstep):
         told = yield from self.gathered(own, "everybody makes cut points of all sketches")
         sketches = [Sketch(t.points, t.weights, t.offsets, t.low) for t in told]
         cuts = merge_sketches(sketches, self.params.max_bin, pruned_cuts)
-        message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
+        message = MergedCuts(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
         self.net.note(message, why="cut points, as they follow from all sketches")
         return cuts
 
@@ -177,7 +177,7 @@ class XGBoostRing(PlainBoosting):
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (
-        RowCount, LabelShare, Intercept, RankedSketch, HistogramSegment, GradientTotals
+        RowCount, LabelShare, Intercept, RankedSketch, MergedCuts, HistogramSegment, GradientTotals
     )  # fmt: skip
     peers: ClassVar[bool] = True
 
