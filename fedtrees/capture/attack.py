@@ -27,6 +27,7 @@ from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, FedtreesError, UsageError, did_you_mean
 from fedtrees.core.guess import Claim, Guess
+from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import parse_list
 from fedtrees.core.streams import Streams
@@ -237,8 +238,14 @@ def said_of(guess: Guess) -> str:
 
 
 def scored(name: str, guess: Guess, case: Case) -> Scores:
-    """Return the main scores of an attack's guess, each with its blind baseline."""
-    rows = score_guess(name, guess, case, _blind(guess, case))
+    """Return the main scores of an attack's guess, each with its blind baseline.
+
+    None where a capture lacks what its claims are compared with.
+    """
+    try:
+        rows = [*score_guess(name, guess, case, _blind(guess, case))]
+    except Unfit:
+        return {}
     main = {key for kind in _kinds(guess) for m in metrics_of(kind) for key in m.main}
     return {
         str(r["metric"]): (r["value"], r["blind"])
