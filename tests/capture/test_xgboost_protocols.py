@@ -10,11 +10,15 @@ from columns import run, seen_by, table_of
 
 from fedtrees.attacks.clear.attack import ClearGradients, SplitValues
 from fedtrees.attacks.mappers.ring import RingSegments
+from fedtrees.capture.attack import report, scored
 from fedtrees.capture.differences import from_protocol
+from fedtrees.capture.replay import columns_of
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.streams import Streams
 from fedtrees.messages.captured import BestSplits, HistogramSegment
+from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
@@ -150,6 +154,19 @@ def test_a_worker_reads_a_part_of_the_one_before_it(workers):
         assert told.sum() == pytest.approx(bins if workers == 2 else bins / 3, abs=2)
         assert guess.notes[f"positives of {claim.owner}"] == table.y.sum()
     assert RingSegments().inapplicable(view.blinded())
+
+
+def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(tmp_path):
+    truth, named = rows("columns3"), ("split-values", "clear-gradients")
+    told = report(str(capture("columns3", tmp_path)), "worker-1", truth, named=named)
+    values, labels = (row["scores"] for row in told["attacks"])
+    assert labels["label_accuracy"][0] == 1.0 > labels["label_accuracy"][1]
+    held = columns_of([*truth.values()])
+    done = train(XGBoostVertical(trees=2, max_depth=3), held, schema_of(6))
+    view = view_of(done, ("passive-1",), held)
+    case = Case(held, done.transcript.roles, ("passive-1",), done.schema, Streams(0), "active")
+    guess = SplitValues().run(view, np.random.default_rng(0))
+    assert scored("split-values", guess, case) == values
 
 
 def test_what_is_not_simulated_is_refused():
