@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.messages.boosting import BaseScore, GlobalHistogram
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
@@ -187,6 +188,16 @@ class RankedSketch(FeatureSketch):
 @dataclass(frozen=True, eq=False)
 class MergedCuts(CutPoints):
     """Cut points that everybody makes of the sketches of all; each notes them, nothing crosses."""
+
+
+@dataclass(frozen=True, eq=False)
+class AgreedStart(BaseScore):
+    """Where everybody starts, as it follows from what all told; noted likewise."""
+
+
+@dataclass(frozen=True, eq=False)
+class MergedHistogram(GlobalHistogram):
+    """The sum of a level over all parties, put together of what came; noted likewise."""
 
 
 @dataclass(frozen=True, eq=False)

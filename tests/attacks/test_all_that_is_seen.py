@@ -68,7 +68,7 @@ UNREAD_IN = {
         "FoundSplits": "no attack peels the machines' sums yet",
     },
     "xgboost-ring": {
-        **dict.fromkeys(("RowCount", "MergedCuts"), "sketches, which are read, tell it"),
+        "RowCount": "sketches, which are read, tell it",
         **dict.fromkeys(("LabelShare", "GradientTotals"), "`ring-segments` notes positives of it"),
     },
     "flower-bagging": AUDIT,

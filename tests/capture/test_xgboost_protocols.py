@@ -1,15 +1,18 @@
 """`xgboost-ring` and `xgboost-vertical` say what XGBoost's own workers said; so are their trees."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import xgboost as xgb
 from captures import capture, rows
 from columns import run, seen_by, table_of
+from federations import sample_federation
 
 from fedtrees.attacks.clear.attack import ClearGradients, SplitValues
 from fedtrees.attacks.mappers.ring import RingSegments
+from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.capture.attack import report, scored
 from fedtrees.capture.differences import from_protocol
 from fedtrees.capture.replay import columns_of
@@ -20,6 +23,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.messages.captured import BestSplits, HistogramSegment
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
 from fedtrees.protocols.views import view_of
@@ -154,6 +158,18 @@ def test_a_worker_reads_a_part_of_the_one_before_it(workers):
         assert told.sum() == pytest.approx(bins if workers == 2 else bins / 3, abs=2)
         assert guess.notes[f"positives of {claim.owner}"] == table.y.sum()
     assert RingSegments().inapplicable(view.blinded())
+
+
+def test_sums_that_come_together_are_peeled_as_those_that_a_server_tells():
+    clients, schema = sample_federation(rows=90)
+    held, found = over_clients(clients), []
+    for protocol in (XGBoostRing, partial(NVFlareHist, cuts="xgboost")):
+        done = train(protocol(trees=5, max_depth=4), held, schema)
+        view = view_of(done, ("client-0",), held)
+        (rows,) = HistogramPeeling(work=3e7).run(view, np.random.default_rng(0)).claims
+        found.append(rows.table.X.tolist())
+    assert found[0] == found[1]
+    assert len(found[0]) > 2
 
 
 def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(tmp_path):

@@ -16,11 +16,13 @@ from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.captured import (
+    AgreedStart,
     GradientTotals,
     HistogramSegment,
     Intercept,
     LabelShare,
     MergedCuts,
+    MergedHistogram,
     RankedSketch,
     RowCount,
 )
@@ -72,6 +74,7 @@ class Worker(Lockstep):
         self.sit()
         p, y = self.params, self.data.y
         start = self.objective.base_margin((yield from self.started()))
+        self.net.note(AgreedStart(start), why="where boosting starts, as it follows")
         self.cuts = yield from self.settled()
         self.bins = bin_rows(self.data.X, self.cuts)
         margin, trees = np.repeat(start[:, None], len(y), axis=1), []
@@ -118,12 +121,15 @@ class Worker(Lockstep):
         told = yield from self.gathered(message, "sums over the root of a tree")
         whole = to_fixed(np.sum([t.sums for t in told], axis=0), UNIT_BITS)
         grower = TreeGrower(self.cuts, self.params, whole, complete=self.schema.complete)
+        nodes, totals = ROOT, whole.reshape(1, 2)
         while True:
+            merged = MergedHistogram(number, nodes, hist, totals)
+            self.net.note(merged, why="the sums of all, as they come together")
             self.rows.split(self.bins, grower.decide(hist))
             if not len(grower.nodes):
                 return grower.finish()
-            level += 1
-            hist = yield from self.reduced(number, level, grower.to_build)
+            level, nodes, totals = level + 1, grower.to_build, whole[:0].reshape(0, 2)
+            hist = yield from self.reduced(number, level, nodes)
 
     def reduced(self, tree: int, level: int, nodes: NDArray[np.int32]) -> Script:
         """Return the sums of all workers over the bins of some nodes, by a ring all-reduce.
@@ -177,7 +183,8 @@ class XGBoostRing(PlainBoosting):
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (
-        RowCount, LabelShare, Intercept, RankedSketch, MergedCuts, HistogramSegment, GradientTotals
+        RowCount, LabelShare, Intercept, AgreedStart, RankedSketch, MergedCuts, HistogramSegment,
+        GradientTotals, MergedHistogram,
     )  # fmt: skip
     peers: ClassVar[bool] = True
 
