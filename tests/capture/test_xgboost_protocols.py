@@ -20,6 +20,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
+from fedtrees.defenses.label_noise import OneStage
 from fedtrees.messages.captured import BestSplits, HistogramSegment
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
@@ -136,6 +137,17 @@ def test_a_passive_party_reads_all_labels_and_values_that_are_in_no_model():
     assert ClearGradients().inapplicable(seen_by(done, held, "active"))
     for attack in (ClearGradients(), SplitValues()):
         assert attack.inapplicable(view.blinded())
+
+
+def test_noisy_labels_are_all_that_gradients_tell():
+    told = []
+    for seed in range(12):
+        noisy = OneStage(epsilon=1.0)
+        done, held = run("xgboost-vertical[trees=1,max_depth=2]", 2, defense=noisy, seed=seed)
+        view = seen_by(done, held, "passive-1")
+        (labels,) = ClearGradients().run(view, np.random.default_rng(0)).claims
+        told.append((labels.cluster == held["active"].y).mean())
+    assert np.mean(told) == pytest.approx(np.e / (1 + np.e), abs=0.04)  # 1,800 coins
 
 
 @pytest.mark.parametrize("workers", [2, 3])
