@@ -27,10 +27,10 @@ def test_every_script_is_one_line():
 
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(s, id=s.stem, marks=MARKS.get(s.stem, pytest.mark.slow)) for s in SCRIPTS],
+    [pytest.param(s, id=s.stem, marks=MARKS.get(s.stem, pytest.mark.long)) for s in SCRIPTS],
 )
 def test_a_script_runs_as_it_is(script, tmp_path):
-    """`pytest -m slow tests/capture/test_examples.py`; each took 8 to 45 seconds of a processor."""
+    """`pytest -m long tests/capture/test_examples.py`; each took 8 to 45 seconds of a processor."""
     here = str(Path(sys.executable).parent)
     env = {**os.environ, "PATH": os.pathsep.join([here, os.environ["PATH"]])}
     command = ["sh", str(script), str(tmp_path / "out")]
