@@ -178,8 +178,10 @@ class XGBoostRing(PlainBoosting):
 
     Sums go round a ring (``src/collective/allreduce.cc``), so that the next worker receives a part
     of a histogram that is of one worker's rows alone; label shares, sketches and sums over roots go
-    to all. Of two workers XGBoost sends one sum over a root each, and both totals: here they tell
-    their own, from which the same follows.
+    to all. What crosses is XGBoost's to the number where no worker has more than ``8 max_bin``
+    different values in a column; of more, sketches and cuts are others of the same rank error
+    (`fedtrees.trees.boosted.xgboost_cuts`). Of two workers XGBoost sends one sum over a root each,
+    and both totals: here they tell their own, from which the same follows.
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (

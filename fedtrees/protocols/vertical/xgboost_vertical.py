@@ -195,7 +195,9 @@ class XGBoostVertical(PlainBoosting):
 
     Who has the labels tells everybody each row's gradient; every party tells all others its best
     split of every node, taken or not, and which rows go left at its own. All end with the whole
-    model. XGBoost's federated server passes everything on, and sees what a passive party sees.
+    model. XGBoost's federated server passes everything on, and sees what a passive party sees. Cuts
+    are XGBoost's where columns have up to ``8 max_bin`` different values
+    (`fedtrees.trees.boosted.xgboost_cuts`).
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (
