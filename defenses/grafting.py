@@ -16,6 +16,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses.label_noise import ManyStages
+from fedtrees.messages.vertical import NodeRows
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.boosting import grow_tree
 from fedtrees.trees.boosted.fixed_point import Bits, to_fixed, weighted
@@ -61,6 +62,7 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
     """
 
     acts_through = frozenset({"finish", "rows"})
+    requires = (NodeRows,)  # where the active party alone has the trees
 
     def claim(self) -> Guarantee:
         """Return label-DP of what passive parties see."""

@@ -16,6 +16,8 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
+from fedtrees.messages.captured import BestSplits, Intercept, RowGradients
+from fedtrees.messages.models import BoostedModel
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within, ranked, respond, true_shares
@@ -50,8 +52,9 @@ class NoisyLabels(Defense):
         ChosenSplits: _NOISY,
         RowStatistics: "encrypted",
         RowsToRoute: "rows that nobody trained on",
+        **dict.fromkeys((Intercept, RowGradients, BestSplits, BoostedModel), _NOISY),
     }
-    requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
+    requires: ClassVar[tuple[type[Message], ...]] = (NodeRows, RowGradients)
     acts_on: ClassVar[frozenset[str]] = frozenset({"labels"})
     reads_rows: ClassVar[bool] = True
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"epsilon": (0.5, 2.0)}

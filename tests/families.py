@@ -33,7 +33,7 @@ FAMILIES = {
     "vertical": (
         "protocols.vertical", "protocols.behaviours.cheating",
         "messages.vertical", "messages.vertical_model", "attacks.labels",
-        "attacks.orders", "attacks.bins", "attacks.queries", "defenses.id_lmid",
+        "attacks.orders", "attacks.bins", "attacks.queries", "attacks.clear", "defenses.id_lmid",
         "defenses.grafting", "defenses.label_noise", "defenses.reduced_leakage",
     ),
     "forests": (

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtrees.bench.evaluate import BlindLine, Row, score_guess
 from fedtrees.bench.suite import DEFAULT_SUITE, Suite
 from fedtrees.capture.machine_readings import machine_readings
@@ -17,6 +20,7 @@ from fedtrees.capture.model_readings import (
     audited,
     model_readings,
 )
+from fedtrees.capture.operations import worker
 from fedtrees.capture.promises import promises
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
@@ -27,6 +31,8 @@ from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, FedtreesError, UsageError, did_you_mean
 from fedtrees.core.guess import Claim, Guess
+from fedtrees.core.local_data import LocalData
+from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import parse_list
 from fedtrees.core.streams import Streams
@@ -34,6 +40,7 @@ from fedtrees.core.view import Seen, View
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
 from fedtrees.messages.lightgbm import BinMappers, RootSums
+from fedtrees.messages.vertical import TreeColumns
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.views import view_of
@@ -146,16 +153,19 @@ def _view(
     rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare | RootSums)}
     columns = [len(sketches[0].low)] if sketches else []
     columns += [m.first + len(m.low) for r in kept if isinstance(m := r.message, BinMappers)]
+    split = {m.party: m.columns for r in kept if isinstance(m := r.message, TreeColumns)}
+    columns += [int(told[-1]) + 1 for told in split.values() if len(told)]
     if not columns:
         return None, None
     schema = schema_of(max(columns))
     roles = {p: SERVER if p == SERVER else BinningClient.role for p in sorted({*parties, who})}
     if who == THIRD:
         roles[who] = THIRD
+    held = columns_held(split, truth) if split else held_of(truth)
     view = View(
         principals=(who,),
         roles=roles,
-        own=(),
+        own=(held[who],) if split and who in held else (),
         schema=schema,
         protocol="",
         parameters={},
@@ -166,7 +176,18 @@ def _view(
     if not set(roles) - {SERVER, who} <= set(truth):
         return view, None
     streams = Streams(0)
-    return view, Case(held_of(truth), roles, (who,), schema, streams, BinningClient.role)
+    return view, Case(held, roles, (who,), schema, streams, BinningClient.role)
+
+
+def columns_held(
+    columns: Mapping[str, NDArray[np.int32]], truth: Mapping[str, Table]
+) -> dict[str, LocalData]:
+    """Return what parties hold that have such columns of the same rows, the first one labels."""
+    return {
+        name: LocalData(np.arange(len(t)), columns[name], t.X, t.y if name == worker(0) else None)
+        for name, t in truth.items()
+        if name in columns
+    }
 
 
 def replayed_view(
@@ -237,8 +258,14 @@ def said_of(guess: Guess) -> str:
 
 
 def scored(name: str, guess: Guess, case: Case) -> Scores:
-    """Return the main scores of an attack's guess, each with its blind baseline."""
-    rows = score_guess(name, guess, case, _blind(guess, case))
+    """Return the main scores of an attack's guess, each with its blind baseline.
+
+    None where a capture lacks what its claims are compared with.
+    """
+    try:
+        rows = [*score_guess(name, guess, case, _blind(guess, case))]
+    except Unfit:
+        return {}
     main = {key for kind in _kinds(guess) for m in metrics_of(kind) for key in m.main}
     return {
         str(r["metric"]): (r["value"], r["blind"])

@@ -2,12 +2,13 @@
 
 Read off runs of XGBoost 3.2 (``src/collective/aggregator.h``, ``src/tree/hist/evaluate_splits.h``):
 rank 0, who has the labels, broadcasts gradients of every row; of every level, each party's own best
-splits go to all, as UBJSON with the length of each before them.
+splits go to all, as UBJSON with the length of each before them, then bits of which rows go left
+(``common_row_partitioner.h``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,21 +17,24 @@ from numpy.typing import NDArray
 
 from fedtrees.capture.calls import Call
 from fedtrees.capture.operations import OtherOperation, worker
+from fedtrees.capture.training import INTERCEPT
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
-from fedtrees.messages.captured import BestSplits, RowGradients
+from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
+from fedtrees.messages.vertical import TreeColumns
 from fedtrees.trees.files.ubjson import decode_ubjson
 
 Told = tuple[int, tuple[int, ...], Message, str]
 _PAIR, _SIZE = 8, 8  # bytes of a gradient with its hessian in float32, and of a length
 _DEFAULT_LEFT = 1 << 31  # beside the number of the feature
+_BYTES = 8  # XGBoost's number of their type
 
 
 def messages(calls: Iterator[Call], world: int) -> Generator[Told, None, None]:
     """Yield what is understood of calls; raises `OtherOperation` if they are of something else."""
     everybody = tuple(range(world))
     columns, sizes, lengths = np.zeros(0, np.int64), [Call(), Call()], 0
-    round = -1
+    round, level, rows, bits = -1, -1, 0, list[Call]()
     for k, call in enumerate(calls):
         if set(call.buffers) != set(everybody):
             raise OtherOperation(f"a call of ranks {sorted(call.buffers)}")
@@ -38,24 +42,56 @@ def messages(calls: Iterator[Call], world: int) -> Generator[Told, None, None]:
         if call.kind == "gather":
             if not k:
                 columns = _numbers(call, everybody)
+                yield from _passed_on(_columns(columns), world, "how many columns each party has")
             if answer[:1] == b"{":
-                for rank in everybody:
-                    own = _splits(call.buffers[rank], sizes[0].buffers.get(rank, b""))
-                    told = _best(own, round, rank, columns)
-                    why = "everybody finds the best of all"
-                    yield rank, (world,), told, why
-                    others = tuple(r for r in everybody if r != rank)
-                    yield world, others, told, why
+                level += 1
+                own = [
+                    _splits(call.buffers[rank], sizes[0].buffers.get(rank, b""))
+                    for rank in everybody
+                ]
+                best = [_best(own[rank], round, level, rank, columns) for rank in everybody]
+                yield from _passed_on(best, world, "everybody finds the best of all")
             sizes = [sizes[1], call]
         elif call.kind == "broadcast":
             if lengths > 1 and len(answer) == lengths * _PAIR:
-                round += 1
+                round, level, rows = round + 1, -1, lengths
                 pairs = np.frombuffer(answer, "<f4").reshape(-1, 2)
                 told = RowGradients(round, pairs[:, 0], pairs[:, 1])
-                why = "every party sums them over its own bins"
-                yield 0, (world,), told, why
-                yield world, everybody[1:], told, why
+                yield from _passed_on([told], world, "every party sums them over its own bins")
             lengths = int.from_bytes(answer, "little") if len(answer) == _SIZE else 0
+            start = INTERCEPT.search(answer) if answer[:1] == b"{" else None
+            if start is not None:
+                told_start = [Intercept(float(start[1]), worker(0))]
+                yield from _passed_on(told_start, world, "where boosting starts")
+        elif call.code == _BYTES and rows and len(answer) == -(-rows // 8):
+            bits.append(call)
+            if len(bits) == 2:
+                goes = [_routes(bits, round, level, rows, rank) for rank in everybody]
+                yield from _passed_on(goes, world, "which rows go left")
+                bits.clear()
+
+
+def _passed_on(said: Sequence[Message], world: int, why: str) -> Iterator[Told]:
+    """Yield what parties tell the server, and what it tells all others of it."""
+    for rank, told in enumerate(said):
+        yield rank, (world,), told, why
+        yield world, tuple(r for r in range(world) if r != rank), told, why
+
+
+def _columns(columns: NDArray[np.int64]) -> list[TreeColumns]:
+    ends = np.cumsum([0, *columns.tolist()]).tolist()
+    return [
+        TreeColumns(worker(rank), np.arange(begin, end, dtype=np.int32))
+        for rank, (begin, end) in enumerate(pairwise(ends))
+    ]
+
+
+def _routes(calls: Sequence[Call], round: int, level: int, rows: int, rank: int) -> PartitionBits:
+    left, missing = (
+        np.unpackbits(np.frombuffer(c.buffers[rank], np.uint8), count=rows, bitorder="little")
+        for c in calls
+    )
+    return PartitionBits(round, level, left.astype(bool), missing.astype(bool), worker(rank))
 
 
 def _numbers(call: Call, everybody: tuple[int, ...]) -> NDArray[np.int64]:
@@ -80,7 +116,7 @@ def _splits(text: bytes, lengths: bytes) -> list[dict[str, Any]]:
 
 
 def _best(
-    found: list[dict[str, Any]], round: int, rank: int, columns: NDArray[np.int64]
+    found: list[dict[str, Any]], round: int, level: int, rank: int, columns: NDArray[np.int64]
 ) -> BestSplits:
     try:
         splits = [one["split"] for one in found]
@@ -95,6 +131,8 @@ def _best(
             worker(rank),
             int(columns[:rank].sum()),
             int(columns[rank]),
+            level,
+            np.array([bool(s["sindex"] & _DEFAULT_LEFT) for s in splits], np.bool_),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise OtherOperation(f"no splits of XGBoost's ({type(err).__name__})") from err

@@ -7,7 +7,7 @@ itself. What comes out has the protocol's messages, so that everything that read
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
 from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.trees.boosted.fixed_point import to_fixed
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.params import TreeParams
@@ -140,9 +141,9 @@ class Replay:
         """
         told = decoded.capture.told
         if told.wire in ("nvflare-trees", "flower"):
-            return _of_trees(decoded, _made(named))
+            return _of_trees(decoded, _known(named))
         said = _said(decoded)
-        protocol = _made(named) or _of_job(told.told, said)
+        protocol = _known(named) or _of_job(told.told, said)
         if protocol is None:
             return None
         if protocol.base_score is None:
@@ -184,15 +185,20 @@ class Replay:
         return train(again, held_of(tables), schema_of(self.columns))
 
 
-def _made(named: str) -> Any:
+def named_protocol(named: str) -> Any:
     """Construct a protocol that somebody named, None if nobody did."""
     if not named:
         return None
     specs = parse_list([named])
     if len(specs) != 1:
         raise UsageError(f"--protocol {named}: give one, with one value of each parameter")
-    protocol = register.make("protocol", specs[0])
-    if not isinstance(protocol, KNOWN):
+    return register.make("protocol", specs[0])
+
+
+def _known(named: str) -> Any:
+    """Return the same if captures are replayed as it; raises `UsageError` if not."""
+    protocol = named_protocol(named)
+    if protocol is not None and not isinstance(protocol, KNOWN):
         known = ", ".join(kind.name for kind in KNOWN)
         raise UsageError(f"no capture is replayed as {protocol.name}; as {known} they are")
     return protocol
@@ -265,6 +271,16 @@ def _of_trees(decoded: Decoded, named: Any) -> Replay | None:
 def schema_of(columns: int) -> Schema:
     """Return what is known of columns without names."""
     return Schema(tuple(Feature(f"f{k}") for k in range(columns)), "label")
+
+
+def columns_of(tables: Sequence[Table]) -> dict[str, LocalData]:
+    """Return what parties hold that have columns of the same rows, the first one labels."""
+    ends = np.cumsum([0, *(t.X.shape[1] for t in tables)]).tolist()
+    names = [ACTIVE, *(f"{PASSIVE}-{k}" for k in range(1, len(tables)))]
+    return {
+        name: LocalData(np.arange(len(t)), np.arange(begin, end), t.X, None if begin else t.y)
+        for name, t, (begin, end) in zip(names, tables, pairwise(ends), strict=True)
+    }
 
 
 def held_of(tables: Mapping[str, Table]) -> dict[str, LocalData]:

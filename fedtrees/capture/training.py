@@ -28,11 +28,12 @@ from fedtrees.messages.captured import (
     Intercept,
     LabelShare,
     RankedSketch,
+    RowCount,
 )
 
 SERVER = "server"
 _LEAST = 1e-12  # of a weight: whole numbers that are read as others are less
-_INTERCEPT = re.compile(rb"base_score[^\[]{1,20}\[([-+0-9.Ee]{1,30})\]")
+INTERCEPT = re.compile(rb"base_score[^\[]{1,20}\[([-+0-9.Ee]{1,30})\]")
 _ENTRY = 4  # float32 of a sketch's entry: least rank, greatest rank, weight, value
 _MOST_COLUMNS, _MOST_ROWS, _MOST_TABLES = 1 << 20, 1 << 40, 64
 #: Histograms of a level: of every pair of children one node's, the other's follows.
@@ -177,12 +178,15 @@ class Training:
         except OtherOperation:
             return
         self._rows = rows
+        why = "where boosting starts: the mean label"
         for rank in self._everybody:
-            part = LabelShare(int(rows[rank]), float(share[rank]))
-            yield rank, to[rank], part, "where boosting starts: the mean label"
-        value = _INTERCEPT.search(text)
+            yield rank, to[rank], RowCount(int(rows[rank]), worker(rank)), why
+        for rank in self._everybody:
+            part = LabelShare(int(rows[rank]), float(share[rank]), worker(rank))
+            yield rank, to[rank], part, why
+        value = INTERCEPT.search(text)
         if value is not None:
-            told, why = Intercept(float(value[1])), "where boosting starts"
+            told, why = Intercept(float(value[1]), worker(0)), "where boosting starts"
             yield from self._passed_on(0, told, told, why)
 
     def _passed_on(self, rank: int, own: Message, passed: Message, why: str) -> Iterator[Told]:
@@ -211,7 +215,7 @@ class Training:
             sketch = sketch_of(mine, scan[rank])
             for f in range(d):
                 values[f].append(sketch.points[sketch.offsets[f] : sketch.offsets[f + 1]])
-            passed = replace(sketch, owner=worker(rank)) if self._central else sketch
+            passed = replace(sketch, owner=worker(rank))
             why = "everybody makes cut points of all sketches"
             yield from self._passed_on(rank, sketch, passed, why)
         self._distinct = np.array([len(np.unique(np.concatenate(v))) or 1 for v in values])

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal
-from fedtrees.messages.cuts import FeatureSketch
+from fedtrees.messages.boosting import BaseScore, GlobalHistogram
+from fedtrees.messages.cuts import CutPoints, FeatureSketch
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
@@ -78,6 +79,15 @@ class ModelBytes(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class RowCount(Message):
+    """A party's number of rows."""
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.COUNTS})
+    rows: int
+    owner: str = ""
+
+
+@dataclass(frozen=True, eq=False)
 class LabelShare(Message):
     """A party's number of rows, and its part of the mean label, for where boosting starts.
 
@@ -87,6 +97,7 @@ class LabelShare(Message):
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rows: int
     share: float
+    owner: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +106,7 @@ class Intercept(Message):
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     value: float
+    owner: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +186,21 @@ class RankedSketch(FeatureSketch):
 
 
 @dataclass(frozen=True, eq=False)
+class MergedCuts(CutPoints):
+    """Cut points that everybody makes of the sketches of all; each notes them, nothing crosses."""
+
+
+@dataclass(frozen=True, eq=False)
+class AgreedStart(BaseScore):
+    """Where everybody starts, as it follows from what all told; noted likewise."""
+
+
+@dataclass(frozen=True, eq=False)
+class MergedHistogram(GlobalHistogram):
+    """The sum of a level over all parties, put together of what came; noted likewise."""
+
+
+@dataclass(frozen=True, eq=False)
 class RowGradients(Message):
     """Gradient and hessian of every row, as whoever has the labels tells them.
 
@@ -181,6 +208,7 @@ class RowGradients(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    verbatim: ClassVar[frozenset[str]] = frozenset({"g", "h"})
     round: int
     g: NDArray[np.float32]
     h: NDArray[np.float32]
@@ -205,6 +233,10 @@ class BestSplits(Message):
         The party.
     first, columns : int
         Its first column, and how many it has.
+    level : int
+        Splits above.
+    default_left : bool array, shape (k,)
+        Where rows without a value go.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
@@ -219,3 +251,21 @@ class BestSplits(Message):
     owner: str
     first: int
     columns: int
+    level: int = 0
+    default_left: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionBits(Message):
+    """Where one party says that rows go at the splits of a level that are by its columns.
+
+    `left`: bool array, shape (n,). Whether a row goes left, at a split of the party's own.
+    `missing`: bool array, shape (n,). Whether the party has no value of it, or not the column.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS, Reveal.FEATURES})
+    round: int
+    level: int
+    left: NDArray[np.bool_]
+    missing: NDArray[np.bool_]
+    owner: str

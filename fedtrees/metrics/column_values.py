@@ -50,13 +50,12 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")
 
     def truth(self, case: Case) -> VictimsColumns | None:
-        """Return the victims' columns, None where nobody else holds whole rows."""
+        """Return the victims' columns, None where nobody else holds any."""
         found = {
-            (name, f): np.unique(column[~np.isnan(column)], return_counts=True)
+            (name, int(f)): np.unique(column[~np.isnan(column)], return_counts=True)
             for name, held in case.victims.items()
-            if held.covers(case.schema)
-            for f, column in enumerate(held.table.X.T + np.float32(0))  # -0 and 0 are one value
-        }
+            for f, column in zip(held.columns, held.X.T + np.float32(0), strict=True)
+        }  # -0 and 0 are one value
         return VictimsColumns(found, case.schema) if found else None
 
     def refuses(self, claims: Sequence[ColumnValues], case: Case) -> str | None:

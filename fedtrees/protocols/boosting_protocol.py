@@ -47,3 +47,29 @@ class BoostingProtocol(TreeParams, Protocol):
                 f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
                 "between 0 and 1"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainBoosting(BoostingProtocol):
+    """Two classes, and all rows and columns in every tree, level by level.
+
+    Raises `UsageError` for anything else.
+    """
+
+    trees: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.subsample < 1 or self.samples_columns or self.grow_policy != "depthwise":
+            raise UsageError(
+                f"{self.name!r} grows trees level by level on all rows and columns: leave "
+                "subsample, colsample_* and grow_policy out"
+            )
+        check_known("objective", self.objective or Logistic.name, (Logistic.name,))
+
+    def objective_for(self, schema: Schema) -> Objective:
+        """Return the logistic loss; raises `UsageError` unless there are two classes."""
+        objective = super().objective_for(schema)
+        if not isinstance(objective, Logistic):
+            raise UsageError(f"{self.name!r} trains on two classes, not {objective.name}")
+        return objective

@@ -37,6 +37,7 @@ ATTACKS = (
     "leaf-inversion[batches=1,restarts=1,steps=5,starts=own]",
     "bin-mapper-reading",
     "single-row-bins",
+    "ring-segments",
 )
 FORESTS = "no attack puts the tree together yet"
 HELD_OUT = "no attack reads histograms of which rows are held out yet"
@@ -65,6 +66,10 @@ UNREAD_IN = {
     "lightgbm-data": {
         **dict.fromkeys(("WeightedLabels", "OwnStart"), "the classes' rows tell it"),
         "FoundSplits": "no attack peels the machines' sums yet",
+    },
+    "xgboost-ring": {
+        "RowCount": "sketches, which are read, tell it",
+        **dict.fromkeys(("LabelShare", "GradientTotals"), "`ring-segments` notes positives of it"),
     },
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,

@@ -261,6 +261,8 @@ def test_each_family_of_messages_has_its_protocols():
         {"local-forests"},
         {"secureboost", "vertical-forest"},
         {"vertical-regression"},
+        {"xgboost-ring"},
+        {"xgboost-vertical"},
     ]
     here = [family & {*OWN["protocol"]} for family in every]
     assert [set(family) for family in families()] == [family for family in here if family]

@@ -94,7 +94,7 @@ def test_all_machines_end_with_the_same_trees(machines):
     assert run.model.predict(X).std() > 0.01
     for party in (run.net.party(f"client-{k}") for k in range(machines)):
         with acting(party):
-            assert party.forest.predict(X).tolist() == run.model.predict(X).tolist()
+            assert party.model.predict(X).tolist() == run.model.predict(X).tolist()
 
 
 def test_numbers_are_trained_on_and_the_mean_label_of_each_crosses():

@@ -28,6 +28,7 @@ def records(tmp_path_factory):
 def test_every_call_is_decoded(records):
     kinds = Counter((type(r.message).__name__, r.sender == "server") for r in records)
     assert kinds == {
+        ("RowCount", False): 3,
         ("LabelShare", False): 3,
         ("Intercept", False): 1,
         ("Intercept", True): 1,

@@ -40,7 +40,7 @@ CRYPTO = {
     "vertical-regression": {"arbiter": "real", "key_bits": 1024, "bits": 16},
 }
 #: In which parties ask others than the coordinator before they answer.
-ASKING = {"lightgbm-data", "vertical-regression"}
+ASKING = {"lightgbm-data", "vertical-regression", "xgboost-ring", "xgboost-vertical"}
 
 
 def test_every_defense_is_among_them():
@@ -139,7 +139,7 @@ def test_what_leaves_a_host_is_what_the_transcript_says(name, monkeypatch):
         asking = {d.sender for d in over.net.asked} - {over.transcript.coordinator}
         assert bool(asking) == (name in ASKING)
         tried += 1
-    assert tried >= 2
+    assert tried >= 2 - (name == "xgboost-ring")  # of which no defense takes anything
 
 
 @pytest.mark.parametrize("name", [n for n in CRYPTO if present.CRYPTO and n in PROTOCOLS])

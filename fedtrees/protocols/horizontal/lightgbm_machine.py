@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message
-from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.lightgbm import (
@@ -23,8 +21,8 @@ from fedtrees.messages.lightgbm import (
     RootSums,
     WeightedLabels,
 )
-from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import public_cuts
+from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective
 from fedtrees.trees.lightgbm.bins import Mapper, find_bins
@@ -36,15 +34,9 @@ from fedtrees.trees.lightgbm.splits import LeafTotals, Split, best_split, fixed
 if TYPE_CHECKING:
     from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
 
-Said = TypeVar("Said", bound=Message)
-Script = Generator[Any, Message, Any]
 
-
-class Machine(Party):
-    """One machine: it goes on with its script as soon as what it waits for has come.
-
-    `names`: All machines, by rank.
-    """
+class Machine(Lockstep):
+    """One machine of LightGBM's."""
 
     role = "client"
 
@@ -53,79 +45,27 @@ class Machine(Party):
         self.data, self.params, self.schema = data, params, schema
         self.objective: Objective = params.objective_for(schema)
         self.objective.check(data.y)
-        self.inbox: dict[Any, Message] = {}
-        self.script = self.trained()
-        self.waits: Any = ""
-        self.running = self.begun = False
-        self.forest: Forest | None = None
 
-    @handles(BinMappers)
-    def note_bins(self, message: BinMappers) -> None:
-        """Take note of another's bins."""
-        self.arrived(message)
+    hear_bins = hears(BinMappers)
+    hear_classes = hears(ClassRows)
+    hear_labels = hears(WeightedLabels)
+    hear_start = hears(OwnStart)
+    hear_root = hears(RootSums)
+    hear_splits = hears(FoundSplits)
+    hear_histogram = hears(HistogramSegment)
 
-    @handles(ClassRows)
-    def note_classes(self, message: ClassRows) -> None:
-        """Take note of another's classes."""
-        self.arrived(message)
-
-    @handles(WeightedLabels)
-    def note_labels(self, message: WeightedLabels) -> None:
-        """Take note of another's labels."""
-        self.arrived(message)
-
-    @handles(OwnStart)
-    def note_start(self, message: OwnStart) -> None:
-        """Take note of where another would start."""
-        self.arrived(message)
-
-    @handles(RootSums)
-    def note_root(self, message: RootSums) -> None:
-        """Take note of another's root."""
-        self.arrived(message)
-
-    @handles(FoundSplits)
-    def note_splits(self, message: FoundSplits) -> None:
-        """Take note of another's splits."""
-        self.arrived(message)
-
-    @handles(HistogramSegment)
-    def note_histogram(self, message: HistogramSegment) -> None:
-        """Take note of sums on their way."""
-        self.arrived(message)
-
-    def arrived(self, message: Message) -> None:
-        """Keep a message, and go on if it was waited for."""
-        self.inbox[_key(message)] = message
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Do what can be done with what has come."""
-        if self.running:
-            return
-        self.running = True
-        while self.waits is not None and (not self.begun or self.waits in self.inbox):
-            told = self.inbox.pop(self.waits) if self.begun else None
-            self.begun = True
-            try:
-                self.waits = self.script.send(cast(Message, told))
-            except StopIteration:
-                self.waits = None
-        self.running = False
-
-    def gathered(self, message: Said, why: str) -> Generator[Any, Message, list[Said]]:
-        """Tell all others, and return what everybody told, by rank."""
-        own = self.net.tell(self.role, message, why=why)
-        found = []
-        for rank in range(self.world):
-            found.append(own if rank == self.rank else (yield _key(message, rank)))
-        return cast(list[Said], found)
+    def key(self, message: Message, rank: int | None = None) -> Any:
+        """Return its type and place, and of whom it is."""
+        if isinstance(message, HistogramSegment):
+            return HistogramSegment, message.tree, message.level, message.parties
+        told: Any = message
+        tree, step = getattr(told, "tree", 0), getattr(told, "step", 0)
+        return type(message), tree, step, told.rank if rank is None else rank
 
     def trained(self) -> Script:
         """Settle bins and the start, and boost."""
         p = self.params
-        self.names: list[str] = self.net.members(self.role)
-        self.rank, self.world = self.names.index(self.name), len(self.names)
+        self.sit()
         self.columns = yield from self.settled()
         self.owners = dealt({c: m.sent for c, m in self.columns.items()}, self.world)
         start = yield from self.started()
@@ -138,7 +78,7 @@ class Machine(Party):
             for leaf, value in zip(growing.leaves, values, strict=True):
                 margin[leaf.rows] += value
             trees.append(growing.tree(self.columns, values))
-        self.forest = Forest(tuple(trees), np.array([start], np.float32), self.objective)
+        self.model = Forest(tuple(trees), np.array([start], np.float32), self.objective)
 
     def settled(self) -> Script:
         """Find the bins of a block of columns, and return those of all."""
@@ -312,25 +252,10 @@ class Column:
         return len(self.mapper.bounds) - int(self.mapper.frequent == 0)
 
 
-class FirstMachine(Machine, Coordinator):
-    """The machine of rank 0, where a run is started."""
+class FirstMachine(Machine, First):
+    """The machine of rank 0."""
 
     role = "client"
-
-    def train(self, net: Network) -> Forest:
-        """Begin; all others go on as they are told something."""
-        self.go_on()
-        assert self.forest is not None
-        return self.forest
-
-
-def _key(message: Message, rank: int | None = None) -> Any:
-    """Return what a message is waited for as."""
-    if isinstance(message, HistogramSegment):
-        return HistogramSegment, message.tree, message.level, message.parties
-    told: Any = message
-    tree, step = getattr(told, "tree", 0), getattr(told, "step", 0)
-    return type(message), tree, step, told.rank if rank is None else rank
 
 
 def _added(values: NDArray[np.float32]) -> float:

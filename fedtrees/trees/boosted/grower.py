@@ -158,14 +158,17 @@ class TreeGrower:
         `nodes`.
         """
         hist = self.complete(built)
+        return self.accept(self.best(hist, mask), hist)
+
+    def best(self, hist: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Splits:
+        """Return the best splits of the waiting nodes, whose histograms these are."""
         if self._between is not None:
             mask = np.ones(hist.shape[:2], dtype=bool) if mask is None else mask
             mask = mask & self._between
         whole = hist
         if self._complete is not None and self._unbounded:
             whole = adding_up(hist, self.sums, self._cuts, self._complete)
-        splits = best_splits(whole, self.sums, self._cuts, self._params, mask, self.bits)
-        return self.accept(splits, hist)
+        return best_splits(whole, self.sums, self._cuts, self._params, mask, self.bits)
 
     def accept(self, splits: Splits, hist: NDArray[np.int64] | None = None) -> Decisions:
         """Go on from splits of the waiting nodes, however chosen.

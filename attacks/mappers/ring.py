@@ -1,0 +1,61 @@
+"""Sums of one worker alone on their way round a ring, as an attack on a view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtrees.attacks.evidence.shares import counts, shares
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import BinClassCounts, Guess
+from fedtrees.core.reasons import Reason
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+from fedtrees.messages.captured import GradientTotals, HistogramSegment, Intercept, RankedSketch
+
+
+@register.attack("ring-segments")
+@dataclass(frozen=True, kw_only=True)
+class RingSegments(Attack):
+    """Read rows and positives of one worker's bins off the first sums that go round a ring.
+
+    XGBoost's all-reduce (``allreduce.cc``) passes parts of a histogram on, the first hop of each
+    with the sums of its sender alone; so whoever follows sees these, and whoever sees two sums one
+    worker apart, what it added. In the first tree all rows have one gradient for each class.
+    """
+
+    def inapplicable(self, view: View) -> Reason | None:
+        """Return why the principals see no sums of a ring of one worker, None if they do."""
+        ring = any(True for _ in view.messages(RankedSketch))
+        sent = any(i.sender not in view.principals for i, _ in view.messages(HistogramSegment))
+        return None if ring and sent and _start(view) is not None else Reason("no-own-sums")
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return class counts of the bins that are seen, -1 of others; notes count them."""
+        start = _start(view)
+        first = [m for _, m in view.messages(HistogramSegment) if m.tree == m.level == 0]
+        if start is None or not first:
+            return Guess()
+        claims = []
+        notes = {"bins_seen": 0.0, "bins_of_one_row": 0.0}
+        for owner, own in sorted(shares(first).items()):
+            if owner in view.principals or len(own) % 2:
+                continue
+            rows, positives = counts(own, start).T
+            told = np.where(rows < 0, -1, np.stack([rows - positives, positives])).T
+            claims.append(BinClassCounts(owner, told))
+            notes["bins_seen"] += float((rows >= 0).sum())
+            notes["bins_of_one_row"] += float((rows == 1).sum())
+        roots = {m.parties: m.sums for _, m in view.messages(GradientTotals) if m.tree == 0}
+        for owner, (g, h) in sorted(roots.items()):
+            if owner not in view.principals and "," not in owner:
+                notes[f"positives of {owner}"] = round(float(h / (1 - start) - g), 3)
+        return Guess(tuple(claims), notes)
+
+
+def _start(view: View) -> float | None:
+    """Return the probability where boosting starts, as it was told or as the protocol says."""
+    told = next((m.value for _, m in view.messages(Intercept)), None)
+    start = view.parameters.get("base_score") if told is None else told
+    return float(start) if start is not None and 0 < start < 1 else None

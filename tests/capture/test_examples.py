@@ -1,0 +1,39 @@
+"""The examples run real federations on loopback, capture them, and what is read is so."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "capture"
+SCRIPTS = sorted(EXAMPLES.glob("*.sh"))
+MARKS = {
+    "nvflare": pytest.mark.extra("nvflare"),
+    "flower": pytest.mark.skipif(find_spec("flwr") is None, reason="needs flwr: no extra"),
+}
+
+
+def test_every_script_is_one_line():
+    assert {*MARKS} < {script.stem for script in SCRIPTS}
+    for script in SCRIPTS:
+        lines = script.read_text().splitlines()
+        assert (len(lines), lines[0]) == (2, "#!/bin/sh")
+        assert "loopback.py" in lines[1] or "flower_here.py" in lines[1]
+        assert " && fedtrees attack " in lines[1]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(s, id=s.stem, marks=MARKS.get(s.stem, pytest.mark.long)) for s in SCRIPTS],
+)
+def test_a_script_runs_as_it_is(script, tmp_path):
+    """`pytest -m long tests/capture/test_examples.py`; each took 8 to 45 seconds of a processor."""
+    here = str(Path(sys.executable).parent)
+    env = {**os.environ, "PATH": os.pathsep.join([here, os.environ["PATH"]])}
+    command = ["sh", str(script), str(tmp_path / "out")]
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    assert "what it tells" in done.stdout
+    assert "failed" not in done.stdout

@@ -1,0 +1,208 @@
+"""`xgboost-ring` and `xgboost-vertical` say what XGBoost's own workers said; so are their trees."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import xgboost as xgb
+from captures import capture, rows
+from columns import run, seen_by, table_of
+from federations import sample_federation
+
+from fedtrees.attacks.clear.attack import ClearGradients, SplitValues
+from fedtrees.attacks.mappers.ring import RingSegments
+from fedtrees.attacks.peeling.attack import HistogramPeeling
+from fedtrees.capture.attack import report, scored
+from fedtrees.capture.differences import from_protocol
+from fedtrees.capture.replay import columns_of
+from fedtrees.core.errors import UsageError
+from fedtrees.core.local_data import over_clients
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.streams import Streams
+from fedtrees.defenses.label_noise import OneStage
+from fedtrees.messages.captured import BestSplits, HistogramSegment
+from fedtrees.metrics.metric import Case
+from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
+from fedtrees.protocols.views import view_of
+
+LIGHTGBM = "lightgbm-data[trees=2,num_leaves=3,min_data_in_leaf=2,min_data_in_bin=1]"
+#: Captures, and what they are of.
+RECORDED = {
+    "ring2": "xgboost-ring[trees=2,max_depth=2]",
+    "ring3": "xgboost-ring[trees=2,max_depth=2]",
+    "columns3": "xgboost-vertical[trees=2,max_depth=3]",
+    "machines2": LIGHTGBM,
+    "machines3": LIGHTGBM,
+}
+VERTICAL = "xgboost-vertical[trees=3,max_depth=4,max_bin=16]"
+
+
+def made_up(workers, rows=40, missing=0.1):
+    rng = np.random.default_rng(workers)
+    X = rng.normal(size=(workers * rows, 4)).round(1).astype(np.float32)
+    y = (X[:, 0] + rng.normal(0, 0.7, len(X)) > 0).astype(np.int64)
+    X[rng.random(X.shape) < missing] = np.nan
+    parts = zip(np.split(X, workers), np.split(y, workers), strict=True)
+    return [Table(x, part) for x, part in parts]
+
+
+def schema_of(columns):
+    return Schema(tuple(Feature(f"f{k}") for k in range(columns)), "label", classes=("0", "1"))
+
+
+def real(X, y, **params):
+    """Return splits and leaves of XGBoost's own trees of a whole table, by node."""
+    params = {"objective": "binary:logistic", "tree_method": "hist", "nthread": 1, **params}
+    trees = xgb.train(params, xgb.DMatrix(X, y), params.pop("trees")).trees_to_dataframe()
+    names = {f"f{k}": k for k in range(X.shape[1])} | {"Leaf": -1}
+    return [
+        [
+            (names[f], -1.0 if f == "Leaf" else float(np.float32(s)), float(np.float32(g)))
+            for f, s, g in zip(t.Feature, t.Split, t.Gain, strict=True)
+        ]
+        for _, t in trees.groupby("Tree")
+    ]
+
+
+def same_as_real(model, X, y, order, **params):
+    """Compare trees node by node; `order`: the model's columns as XGBoost is given them."""
+    theirs = real(X[:, order], y, trees=len(model.trees), **params)
+    for ours, tree in zip(model.trees, theirs, strict=True):
+        assert len(ours) == len(tree) > 5
+        for node, (feature, threshold, gain) in enumerate(tree):
+            if feature < 0:
+                assert ours.feature[node] == -1
+                assert ours.value[node] == pytest.approx(gain, abs=1e-6)
+            else:
+                assert (ours.feature[node], ours.threshold[node]) == (order[feature], threshold)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_message_is_the_one_that_was_captured(name, tmp_path):
+    path = str(capture(name, tmp_path))
+    found = from_protocol(path, None, RECORDED[name], rows(name))
+    assert found["same"]
+    listed = {row["message"] for row in found["kinds"] if row["apart"]}
+    assert listed <= {"ColumnSizes", "EvaluationSums", *(["GradientTotals"] * (name == "ring2"))}
+    other = {k: replace(t, y=1 - t.y) for k, t in rows(name).items()}
+    assert not from_protocol(path, None, RECORDED[name], other)["same"]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_on_a_ring_all_grow_the_trees_of_xgboost_on_all_rows(workers):
+    tables = made_up(workers)
+    held = over_clients(tables)
+    done = train(XGBoostRing(trees=2, max_depth=3), held, schema_of(4))
+    whole = Table.concat(tables)
+    same_as_real(done.model, whole.X, whole.y, np.arange(4), max_depth=3)
+    for d in done.transcript:  # the first hop of a part is of its sender alone, the last of all
+        if isinstance(d.message, HistogramSegment):
+            whose = d.message.parties.split(",")
+            assert len(whose) < workers or len(d.receivers) == workers - 1
+            assert (len(whose) == 1) <= (whose == [d.sender])
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_over_columns_all_grow_the_trees_of_xgboost_on_all_columns(parties):
+    done, held = run(VERTICAL, parties)
+    table, _ = table_of()
+    order = np.concatenate([h.columns for h in held.values()])
+    same_as_real(done.model, table.X, table.y, order, max_depth=4, max_bin=16)
+    assert done.predict(table.X) == pytest.approx(done.model.predict(table.X), abs=0)
+    assert {m.owner for m in (d.message for d in done.transcript) if isinstance(m, BestSplits)} == {
+        *held
+    }
+
+
+def test_a_passive_party_reads_all_labels_and_values_that_are_in_no_model():
+    done, held = run(VERTICAL, 3)
+    view = seen_by(done, held, "passive-1")
+    (labels,) = ClearGradients().run(view, np.random.default_rng(0)).claims
+    assert labels.cluster.tolist() == held["active"].y.tolist()
+    guess = SplitValues().run(view, np.random.default_rng(0))
+    assert {c.owner for c in guess.claims} == {"active", "passive-2"}
+    taken = {(f, v) for t in done.model.trees for f, v in zip(t.feature, t.threshold, strict=True)}
+    beyond = 0
+    for claim in guess.claims:
+        own = held[claim.owner]
+        column = own.X[:, np.searchsorted(own.columns, claim.feature)]
+        assert np.isin(claim.values, column).all()
+        beyond += sum((claim.feature, v) not in taken for v in claim.values)
+    assert beyond > 0
+    assert guess.notes["splits_that_lost"] > 0
+    assert ClearGradients().inapplicable(seen_by(done, held, "active"))
+    for attack in (ClearGradients(), SplitValues()):
+        assert attack.inapplicable(view.blinded())
+
+
+def test_noisy_labels_are_all_that_gradients_tell():
+    told = []
+    for seed in range(12):
+        noisy = OneStage(epsilon=1.0)
+        done, held = run("xgboost-vertical[trees=1,max_depth=2]", 2, defense=noisy, seed=seed)
+        view = seen_by(done, held, "passive-1")
+        (labels,) = ClearGradients().run(view, np.random.default_rng(0)).claims
+        told.append((labels.cluster == held["active"].y).mean())
+    assert np.mean(told) == pytest.approx(np.e / (1 + np.e), abs=0.04)  # 1,800 coins
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_worker_reads_a_part_of_the_one_before_it(workers):
+    tables = made_up(workers, missing=0)
+    held = over_clients(tables)
+    done = train(XGBoostRing(trees=1, max_depth=2), held, schema_of(4))
+    view = view_of(done, ("client-0",), held)
+    guess = RingSegments().run(view, np.random.default_rng(0))
+    bins = sum(len(np.unique(c)) for c in Table.concat(tables).X.T)
+    for claim in guess.claims:
+        table, told = tables[int(claim.owner[-1])], claim.counts[:, 0] >= 0
+        true = np.concatenate(
+            [
+                [np.bincount(table.y[table.X[:, f] == v], minlength=2) for v in np.unique(c)]
+                for f, c in enumerate(Table.concat(tables).X.T)
+            ]
+        )
+        assert claim.counts[told].tolist() == true[told].tolist()
+        assert told.sum() == pytest.approx(bins if workers == 2 else bins / 3, abs=2)
+        assert guess.notes[f"positives of {claim.owner}"] == table.y.sum()
+    assert RingSegments().inapplicable(view.blinded())
+
+
+def test_sums_that_come_together_are_peeled_as_those_that_a_server_tells():
+    clients, schema = sample_federation(rows=90)
+    held, found = over_clients(clients), []
+    for protocol in (XGBoostRing, partial(NVFlareHist, cuts="xgboost")):
+        done = train(protocol(trees=5, max_depth=4), held, schema)
+        view = view_of(done, ("client-0",), held)
+        (rows,) = HistogramPeeling(work=3e7).run(view, np.random.default_rng(0)).claims
+        found.append(rows.table.X.tolist())
+    assert found[0] == found[1]
+    assert len(found[0]) > 2
+
+
+def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(tmp_path):
+    truth, named = rows("columns3"), ("split-values", "clear-gradients")
+    told = report(str(capture("columns3", tmp_path)), "worker-1", truth, named=named)
+    values, labels = (row["scores"] for row in told["attacks"])
+    assert labels["label_accuracy"][0] == 1.0 > labels["label_accuracy"][1]
+    held = columns_of([*truth.values()])
+    done = train(XGBoostVertical(trees=2, max_depth=3), held, schema_of(6))
+    view = view_of(done, ("passive-1",), held)
+    case = Case(held, done.transcript.roles, ("passive-1",), done.schema, Streams(0), "active")
+    guess = SplitValues().run(view, np.random.default_rng(0))
+    assert scored("split-values", guess, case) == values
+
+
+def test_what_is_not_simulated_is_refused():
+    with pytest.raises(UsageError, match="leave subsample"):
+        XGBoostRing(subsample=0.5)
+    with pytest.raises(UsageError, match="two workers or more"):
+        XGBoostRing().roles(1)
+    with pytest.raises(UsageError, match="two parties or more"):
+        XGBoostVertical().roles(1)
+    with pytest.raises(UsageError, match="two classes, not"):
+        XGBoostRing().check(Schema((Feature("x"),), "y", classes=()))
