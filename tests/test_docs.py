@@ -299,6 +299,7 @@ def test_the_bare_folders_refuse_to_be_imported(name):
     assert f"fedtrees.{name}" in done.stderr
 
 
+@pytest.mark.long
 def test_the_documentation_builds_without_a_warning(tmp_path):
     pytest.importorskip("sphinx", reason="the docs extra is not installed")
     pytest.importorskip("myst_parser", reason="the docs extra is not installed")

@@ -320,6 +320,7 @@ def test_labels_are_asked_for_by_id_alone():
     assert "no endpoint" in str(AskedLabels().inapplicable(view))
 
 
+@pytest.mark.long
 def test_restarts_never_lose_and_leave_known_labels_as_they_are(few_restarts):
     view, y = world("vertical-forest")
     model = model_of(view)

@@ -59,6 +59,7 @@ def test_what_is_certain_is_right(text, classes, defense):
     assert certain > 0.1
 
 
+@pytest.mark.long
 def test_the_active_party_reads_bins_that_one_who_never_looked_does_not():
     """Breast cancer, 250 rows, 15 columns each, 20 trees."""
     from fedtrees.data import catalogue

@@ -131,6 +131,7 @@ def memorised(seed, told):
     return {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}, member
 
 
+@pytest.mark.long
 def test_memorised_rows_are_found_and_strangers_are_not():
     for ratio in ("lira", "rmia"):
         found, member = memorised(0, told=True)

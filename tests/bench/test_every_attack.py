@@ -189,6 +189,7 @@ def test_the_same_on_larger_trees_with_three_seeds_everywhere(large):
         check_named(folder, margin)
 
 
+@pytest.mark.long
 def test_what_a_suite_leaves_out_is_counted_without_running_it(tmp_path):
     text = suite(["fedtree-hist"], [0], rows=60, trees=1, steps=1)
     text = text.replace(FEW["fedtree-hist"], '"none"')

@@ -433,6 +433,7 @@ threats = ["server", "server+client[index=0]"]
 """
 
 
+@pytest.mark.long
 def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, capfd):
     """Private keys, mask seeds, their shares, one client's sums: in no file, checkpoint or log."""
     drawn, secrets, pairs, plain, dealt = [], [], [], [], []

@@ -156,6 +156,7 @@ def same(a, b):
     return all(np.array_equal(x.feature, y.feature) for x, y in pairs)
 
 
+@pytest.mark.long
 def test_every_matrix_of_a_run_keeps_to_epsilon(monkeypatch):
     used, believed = [], LPMST.believed
     monkeypatch.setattr(LPMST, "believed", lambda *a: used.append(believed(*a)) or used[-1])
