@@ -34,6 +34,7 @@ from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.histogram import build_histogram, node_sums
 from fedtrees.trees.boosted.splits import Splits
+from fedtrees.trees.boosted.splitting import prune
 from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
@@ -79,8 +80,11 @@ class ColumnHolder(Lockstep):
         self.first = sum(sizes[: self.rank])
         self.cuts = xgboost_cuts(self.held.X, self.params.max_bin)
         self.bins = bin_rows(self.held.X, self.cuts)
-        score = yield from self.said_first(lambda: Intercept(self.start, self.name), Intercept(0.0))
-        start = self.objective.base_margin(score.value)
+        score = self.params.base_score
+        if score is None:
+            mean = yield from self.said_first(lambda: Intercept(self.mean, self.name), Intercept(0))
+            score = mean.value
+        start = self.objective.base_margin(score)
         margin, trees = np.repeat(start[:, None], len(self.held), axis=1), []
         for round in range(self.params.trees):
             told = yield from self.said_first(
@@ -97,11 +101,10 @@ class ColumnHolder(Lockstep):
         self.model = Forest(tuple(trees), start, self.objective)
 
     @property
-    def start(self) -> float:
-        """The probability where boosting starts, for who has the labels."""
+    def mean(self) -> float:
+        """The mean label, for who has the labels."""
         assert self.held.y is not None
-        score = self.params.base_score
-        return float(np.float32(self.held.y.mean())) if score is None else score
+        return float(np.float32(self.held.y.mean()))
 
     def gradients(self, round: int, margin: NDArray[np.float32]) -> RowGradients:
         """Return those of all rows, for who has the labels."""
@@ -122,11 +125,12 @@ class ColumnHolder(Lockstep):
         while len(grower.nodes):
             ranges = self.rows.ranges(grower.to_build)
             hist = grower.complete(build_histogram(self.bins, self.gh, self.rows.rows, ranges))
-            own = grower.best(hist)
+            own = grower.best(hist, pruned=False)  # gamma cuts off the best of all alone
             told = yield from self.gathered(
                 self.best(round, level, grower.nodes, own), "everybody finds the best of all"
             )
             splits = together(told, own, self.rank)
+            prune(splits, self.params)
             chosen = grower.accept(splits, hist)
             yield from self.moved(round, level, chosen)
             level += 1
@@ -134,7 +138,10 @@ class ColumnHolder(Lockstep):
 
     def best(self, round: int, level: int, nodes: NDArray[np.int32], s: Splits) -> BestSplits:
         """Return its own best splits; where none gains anything, zeros, as XGBoost does."""
-        left, right = (from_fixed(sums, UNIT_BITS) for sums in (s.left_sums, s.right_sums))
+        left, right = (
+            from_fixed(np.where(s.feature[:, None] < 0, 0, sums), UNIT_BITS)
+            for sums in (s.left_sums, s.right_sums)
+        )
         feature = np.where(s.feature < 0, 0, s.feature + self.first).astype(np.int32)
         return BestSplits(
             round, nodes.astype(np.int32), feature, s.threshold, s.gain, left, right,

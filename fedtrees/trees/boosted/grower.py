@@ -160,7 +160,13 @@ class TreeGrower:
         hist = self.complete(built)
         return self.accept(self.best(hist, mask), hist)
 
-    def best(self, hist: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Splits:
+    def best(
+        self,
+        hist: NDArray[np.int64],
+        mask: NDArray[np.bool_] | None = None,
+        *,
+        pruned: bool = True,
+    ) -> Splits:
         """Return the best splits of the waiting nodes, whose histograms these are."""
         if self._between is not None:
             mask = np.ones(hist.shape[:2], dtype=bool) if mask is None else mask
@@ -168,7 +174,9 @@ class TreeGrower:
         whole = hist
         if self._complete is not None and self._unbounded:
             whole = adding_up(hist, self.sums, self._cuts, self._complete)
-        return best_splits(whole, self.sums, self._cuts, self._params, mask, self.bits)
+        return best_splits(
+            whole, self.sums, self._cuts, self._params, mask, self.bits, pruned=pruned
+        )
 
     def accept(self, splits: Splits, hist: NDArray[np.int64] | None = None) -> Decisions:
         """Go on from splits of the waiting nodes, however chosen.

@@ -110,6 +110,8 @@ def best_splits(
     params: TreeParams,
     mask: NDArray[np.bool_] | None = None,
     bits: Bits = UNIT_BITS,
+    *,
+    pruned: bool = True,
 ) -> Splits:
     """Choose the split of every node.
 
@@ -133,6 +135,8 @@ def best_splits(
         Splits that may be chosen, by the bin they follow.
     bits : pair of int
         Binary places of the gradients and of the hessians in `hist`.
+    pruned : bool
+        Whether nodes stay leaves whose best split gains too little (`prune`).
     """
     splits = _best_thresholds(hist, totals, cuts, params, mask, bits)
     if cuts.categorical is not None:
@@ -140,12 +144,13 @@ def best_splits(
         tie = (rival.gain == splits.gain) & (rival.feature < splits.feature)
         rival.replace(~((rival.gain > splits.gain) | tie), splits)
         splits = rival
-    _prune(splits, params)
+    if pruned:
+        prune(splits, params)
     return splits
 
 
-def _prune(s: Splits, params: TreeParams) -> None:
-    """Make leaves where a split is impossible or gains too little."""
+def prune(s: Splits, params: TreeParams) -> None:
+    """Make leaves, in place, where a split is impossible or gains too little."""
     leaf = (s.feature < 0) | (s.gain <= MIN_GAIN) | (s.gain < np.float32(params.gamma))
     leaf |= (s.left_sums[:, 1] == 0) | (s.right_sums[:, 1] == 0)
     s.replace(leaf, Splits.leaves(len(s)))
