@@ -190,7 +190,8 @@ def main(name, *arguments):
             if part != "fedtrees":
                 shutil.move(package / part, target / part)
         (target / "sitecustomize.py").write_text(ONLY_HERE + APART)
-        for part in ("docs", "README.md", "CHANGELOG.md", "constraints.txt", ".ci"):
+        pages = (page.name for page in ROOT.glob("*.md"))
+        for part in ("docs", "constraints.txt", "CITATION.cff", ".ci", *pages):
             there = ROOT / part
             (shutil.copytree if there.is_dir() else shutil.copy)(there, target / part)
         shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns(name))

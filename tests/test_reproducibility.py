@@ -53,6 +53,7 @@ ANEW = "numba for any processor"
 FEW = ("fedtree-hist", "secureboost")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("setting", "of"),
     [(name, FEW if name == ANEW else ()) for name in SETTINGS]

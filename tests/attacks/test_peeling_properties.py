@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import guessed
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peeling_world import misleading_run
@@ -65,6 +66,7 @@ def test_what_is_certain_is_part_of_the_truth(seed):
     assert not run.wrong(guess)[guessed.confidence(guess) >= CERTAIN].any()
 
 
+@pytest.mark.long
 def test_of_all_that_is_returned_little_is_wrong():
     returned, wrong = 0, 0
     for seed in range(20):
@@ -100,6 +102,7 @@ def test_permuting_the_victims_changes_nothing(seed):
     )
 
 
+@pytest.mark.long
 @short
 @tables
 def test_more_noise_never_makes_a_wrong_row_more_certain(seed):

@@ -56,6 +56,7 @@ def attacked(fed, spec, who, defense="none"):
     return view, guess, leaf_scores(guess, fed, (who,), done)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["client-0", "client-2", "client-3", "server"])
 @pytest.mark.parametrize("sizes", [(50, 0, 60, 40), (0, 50, 60, 40), (50, 60, 40, 0)])
 def test_a_turn_that_passes_without_trees_shifts_no_names_in_the_cycle(sizes, who):

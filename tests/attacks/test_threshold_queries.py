@@ -78,6 +78,7 @@ def test_all_thresholds_are_found_to_the_last_bit(text, classes, answers):
     assert notes["records"] == sum(oracle.log) <= 2000
 
 
+@pytest.mark.long
 def test_labels_tell_most_thresholds_and_mislead_about_none():
     training, held = trained()
     claimed, _, _ = asked(training, held, "label")
@@ -100,6 +101,7 @@ def test_colluders_are_no_victims_and_own_splits_none():
     check_all(training, asked(training, held, who=who)[0], who)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("defense", "records"),
     [("answer-rounding[decimals=2]", 1000), ("answer-noise[scale=0.02]", 4000)],

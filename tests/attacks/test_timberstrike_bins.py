@@ -45,6 +45,7 @@ def scores(defense, seeds=(0, 1, 2), **params):
     return np.mean(found, axis=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "defense",
     [

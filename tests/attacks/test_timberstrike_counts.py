@@ -99,6 +99,7 @@ def test_values_find_the_number_of_rows_when_it_is_not_declared():
     assert (counts.n0 + counts.n1).sum() == len(w.victims)
 
 
+@pytest.mark.long
 def test_known_noise_is_shrunk_not_swallowed():
     """Noise-aware counts beat rounding the noisy sums, and keep the declared total."""
     from dataclasses import replace

@@ -78,6 +78,7 @@ def sought_of_a_part(data):
     return order[round(OWN_SHARE * len(order)) :]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "whose", "option"),
     [

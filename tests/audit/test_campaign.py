@@ -14,6 +14,7 @@ from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.verdict import to_json
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "first", [0, 50, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 150))]
 )

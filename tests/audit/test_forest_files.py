@@ -57,6 +57,7 @@ def test_a_forest_file_is_attacked_by_forest_boxes(tmp_path: Path):
     assert ra.advantage > 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("epsilon", "counted"), [(np.inf, 12), (60.0, 0)])
 def test_a_private_forest_is_read_with_its_claim(tmp_path: Path, epsilon, counted):
     rng = np.random.default_rng(0)
@@ -91,6 +92,7 @@ def test_clients_of_one_size_are_told_apart_by_their_thresholds(sizes, trees, bo
     assert apart == len(grown)
 
 
+@pytest.mark.long
 def test_a_private_forest_tells_more_than_own_rows_in_every_kind_of_column(tmp_path: Path):
     rng = np.random.default_rng(0)
     hot, number = rng.integers(0, 4, 150), rng.integers(1, 60, 150)

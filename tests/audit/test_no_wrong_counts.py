@@ -123,6 +123,7 @@ def everything(rows):
     return Known(rows=rows, learning_rate=0.3, reg_lambda=1.0)
 
 
+@pytest.mark.long(but=("settings-{}-18",))
 @pytest.mark.parametrize(
     ("known", "params", "least"),
     [
@@ -150,6 +151,7 @@ def test_leaf_values_alone_give_no_wrong_count(tmp_path, known, params, least):
     assert counted >= least
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("known", "params", "condition"),
     [
@@ -182,6 +184,7 @@ lgb.train(params, data, 6).save_model(f"{out}/{k}.txt")
 """
 
 
+@pytest.mark.long
 def test_counts_that_lightgbm_estimated_on_two_machines_are_not_certain(tmp_path):
     from sklearn.datasets import load_breast_cancer
 

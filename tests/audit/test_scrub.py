@@ -56,6 +56,7 @@ def test_points_are_made_for_every_leaf(tmp_path):
         start += len(tree.leaves)
 
 
+@pytest.mark.long
 def test_columns_that_no_tree_uses_cost_nothing(tmp_path):
     """A small file may say that it has ten million of them."""
     made = trained.central(tmp_path / "m.json", 60)

@@ -214,6 +214,7 @@ def test_queries_are_counted_where_the_model_is(trained):
     assert view.oracle.log == [3]
 
 
+@pytest.mark.long
 def test_every_mishap_has_its_error_and_the_next_attack_runs(trained, monkeypatch):
     view = view_in(trained)
     with pytest.raises(AttackError, match="LookupError: nothing to be found") as raised:

@@ -124,6 +124,7 @@ def test_models_of_every_protocol_are_trained_with_and_without_a_defense(name, m
     assert {"none"} < {part for _, part in ran}
 
 
+@pytest.mark.long(but=("id-lmid",))
 @pytest.mark.parametrize("name", named("defense", OF_NETWORKS))
 def test_every_defense_is_tried_beside_none(small, name):
     rows, verdict = small("-d", name, *(WIDE if name in OF_NETWORKS else ()))
@@ -134,6 +135,7 @@ def test_every_defense_is_tried_beside_none(small, name):
     assert "No defense was" not in verdict
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", named("protocol", NEURAL))
 def test_every_protocol_is_tried_with_and_without_a_defense(small, name):
     rows, verdict = small("-p", small_spec(name), *(WIDE if name in NEURAL else ()))
@@ -185,6 +187,7 @@ def test_a_named_protocol_meets_all_attacks_of_the_suite_and_the_defenses_that_a
     assert [str(a) for a in grid.attacks] == ["joint"]
 
 
+@pytest.mark.long
 def test_an_attack_is_tried_under_threats_that_it_applies_to():
     found = {p: t for ps, _, t, *_ in axes(chosen(QUICK, {"attacks": ["few-shot"]})) for p in ps}
     assert found == {p: ["passive[labels=20]"] for p in ("vertical-forest", "secureboost")}

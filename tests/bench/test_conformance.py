@@ -205,6 +205,7 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
     assert any("protects somewhere" in rule for rule in nowhere)
 
 
+@pytest.mark.long(but=("-hist", "secureboost", "flower-cyclic", "secure-sum", "id-lmid"))
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

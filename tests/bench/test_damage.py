@@ -294,6 +294,7 @@ def answered(plugin, name, over):
             return
 
 
+@pytest.mark.long
 def test_a_killed_attack_costs_one_cell_at_most(tmp_path):
     plugin, folder = tmp_path / "killer.py", tmp_path / "run"
     plugin.write_text(KILLER)
@@ -341,6 +342,7 @@ class Deadly(SplitOnly):
 """
 
 
+@pytest.mark.long
 def test_a_killed_worker_costs_one_training_at_most(tmp_path):
     plugin, folder = tmp_path / "deadly.py", tmp_path / "run"
     plugin.write_text(DEADLY)

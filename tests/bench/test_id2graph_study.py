@@ -33,6 +33,7 @@ def rows(tmp_path_factory):
     return load_rows(folder)
 
 
+@pytest.mark.long
 def test_table_2_stands_beside_ours(rows):
     _, header, lines = attack_table(rows)
     at = lines.index(next(x for x in lines if x[:2] == ["breast-cancer", "secureboost"]))

@@ -141,6 +141,12 @@ def loaded(folder, name, text):
     return file
 
 
+@pytest.mark.long(
+    but=(
+        "silent",
+        "innocent",
+    )
+)
 @pytest.mark.parametrize("how", LEAKS)
 def test_a_protocol_that_leaks_rows_is_caught_whatever_it_says(how, tmp_path):
     loaded(tmp_path, how, PROTOCOL + LEAKS[how])
@@ -407,6 +413,7 @@ def test_attacks_are_in_a_file_of_their_own(tmp_path):
         loaded(tmp_path, "hidden", hidden.replace("from fedtrees.core import *\n", ""))
 
 
+@pytest.mark.long
 def test_an_installed_package_s_attack_is_known_in_the_same_way(tmp_path, monkeypatch):
     (tmp_path / "others_attacks.py").write_text(PLAIN.replace("plain-guess", "others-guess"))
     folder = tmp_path / "others_attacks-1.0.dist-info"

@@ -139,6 +139,7 @@ def test_a_finished_run_computes_nothing_again(finished):
     assert reopen(finished).to_toml() == b.suite.to_toml()
 
 
+@pytest.mark.long
 def test_one_process_and_two_give_the_same_numbers(finished, tmp_path):
     b = bench(tmp_path / "two", workers=2)
     b.open(resume=False)
@@ -195,6 +196,7 @@ def attacked(folder):
     return [c for c in map(json.loads, cells.values()) if c["cell"]["stage"] == "attack"]
 
 
+@pytest.mark.long
 def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(tmp_path):
     """Nothing that was finished is lost or done again, and nothing is done twice."""
     plugin, folder = tmp_path / "noting.py", tmp_path / "run"

@@ -148,6 +148,7 @@ def test_a_wrong_law_of_a_protocol_fails_and_names_the_field(how, tmp_path):
     assert len(broken) == 1
 
 
+@pytest.mark.long(but=("central-dp-forest",))
 @pytest.mark.parametrize("name", ["dp-gbdt", "dp-forest"])
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 def test_right_laws_pass(name, noise):

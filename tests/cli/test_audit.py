@@ -85,6 +85,7 @@ def test_an_attack_is_scored_beside_the_blind_baseline(capsys, made):
     assert 0.4 < ra["score"] < 1
 
 
+@pytest.mark.long
 def test_one_table_is_split_between_attacker_and_victims(capsys, made):
     given = ("--truth", made / "train.csv", "--target", "ill", "--format", "json")
     _, out, _ = run(capsys, made / "m.json", *given)
@@ -141,6 +142,7 @@ def test_a_column_that_is_missing_is_named_with_a_guess(capsys, made, tmp_path):
     assert "did you mean 'mean_radios'?" in err
 
 
+@pytest.mark.long
 def test_columns_the_model_does_not_know_are_left_out_aloud(capsys, made, tmp_path):
     frame = pd.read_csv(made / "train.csv")
     frame.insert(0, "name", "somebody")
@@ -179,6 +181,7 @@ def test_an_empty_file_is_called_empty(capsys, tmp_path):
     assert "empty.json is empty: save the model again" in err
 
 
+@pytest.mark.long
 def test_a_model_of_five_hundred_trees_is_audited(tmp_path):
     made = trained.central(tmp_path / "m.json", 500, eta=0.05, max_depth=6)
     command = [sys.executable, "-m", "fedtrees.cli.main", "audit", str(made.path)]

@@ -70,6 +70,7 @@ def test_show_plot_and_report(run, capsys, tmp_path):
     assert json.loads(out)["file"].endswith("report.html")
 
 
+@pytest.mark.long
 def test_show_says_why_attacks_did_not_run_and_explain_what_is_no_protocol(capsys, tmp_path):
     folder = str(tmp_path / "run")
     _, _, err = call(capsys, "bench", *TINY, "-a", "random-leaf", "-a", "cl", "--out", folder)
@@ -110,6 +111,7 @@ def test_off_a_terminal_lines_name_the_cell_and_count_one_as_one(capsys):
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_stopped(
     capsys, monkeypatch, tmp_path
 ):

@@ -412,6 +412,7 @@ def test_the_claim_names_what_it_does_not_cover():
     )
 
 
+@pytest.mark.long
 def test_explaining_says_who_can_read():
     done, _ = run("boosted", "paillier[bits=1024]")
     rows = disclosures(done.transcript, done.defense)

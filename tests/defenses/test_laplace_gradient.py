@@ -191,6 +191,7 @@ def test_parameters_are_finite_and_positive(name, value):
         noisy(**{"epsilon": 1.0, name: value})
 
 
+@pytest.mark.long
 def test_a_bench_writes_claim_and_spending_side_by_side(tmp_path):
     suite = """
 name = "noise"

@@ -203,6 +203,7 @@ def assert_all_agree(seeds) -> None:
     assert found == {}
 
 
+@pytest.mark.long
 def test_three_hundred_small_cases():
     assert_all_agree(range(300))
 

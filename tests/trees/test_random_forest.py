@@ -151,6 +151,7 @@ def test_growing_level_by_level_over_owners_is_growing_at_once(table, count, see
     assert all(np.array_equal(getattr(whole, p), getattr(summed, p)) for p in PARTS)
 
 
+@pytest.mark.long(but=("digits",))
 @pytest.mark.parametrize("load", [load_breast_cancer, load_digits])
 @pytest.mark.parametrize("count", [1, 2, 5, 20])
 def test_without_row_draws_the_forest_ignores_who_owns_which_row(load, count):
