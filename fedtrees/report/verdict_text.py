@@ -216,7 +216,7 @@ def refused(found: Found) -> str:
         name, why = unfit[0]
         return f"None ran: {name} does not fit this protocol ({why})."
     if not tried:
-        return "No defense was asked for."
+        return "No defense was tried: none was asked for, or none fits."
     cell = found.leak.cell
     if cell is None or found.leak.adversary is None or found.leak.kind != "leak":
         return f"Nothing here shows what {said.some(tried)} would stop."

@@ -45,7 +45,7 @@ def test_a_leak_is_said_with_its_line_and_the_strongest_attack(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     text = said(table)
     assert "guess 59% of the values right (blind 40%), by a." in text["LEAK"]
-    assert text["USE"] == "No defense was asked for."
+    assert text["USE"] == "No defense was tried: none was asked for, or none fits."
 
 
 def test_what_holds_is_used_and_what_only_helps_eases(table):
