@@ -21,6 +21,7 @@ LONG = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in parts()]
 )
@@ -34,6 +35,7 @@ def test_a_part_measures_itself_beside_its_rivals(name, monkeypatch):
     assert markdown(lines).count("\n") == len(lines) + 1
 
 
+@pytest.mark.long
 def test_the_command_of_the_docs_prints_a_table():
     command = [sys.executable, "-m", "fedtrees.benchmarks.perf", "--only", "forests"]
     done = subprocess.run(

@@ -176,6 +176,7 @@ def exact_share(epsilon, who, name, seeds=range(3)):
     return np.mean(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["server", "client-0"])
 @pytest.mark.parametrize("name", ["timberstrike", "joint"])
 def test_counts_are_read_as_far_as_the_noise_allows(who, name):

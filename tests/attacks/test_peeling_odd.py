@@ -90,6 +90,7 @@ ODD = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ODD)
 def test_odd_input_gives_nothing_wrong(name):
     run = ODD[name]()

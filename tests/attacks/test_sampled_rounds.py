@@ -225,6 +225,7 @@ def test_peeling_reads_most_rows_where_some_are_held_out():
     assert not run.wrong(run.attack())[guessed.confidence(run.attack()) >= 0.99].any()
 
 
+@pytest.mark.long
 def test_sampled_rounds_are_read(monkeypatch):
     """What is found, whatever is submitted, is better than rows like one's own."""
     found_in = sys.modules["fedtrees.attacks.timberstrike.reconstruct"]  # a function hides its name

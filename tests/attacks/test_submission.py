@@ -360,6 +360,7 @@ def gap(data, protocol, defense, who, attack, seed):
     return score_records(guessed.rows(guess), truth, view.schema).ra - blind
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("protocol", "defense", "who", "attack"),
     [  # -0.42, -0.45 and -0.13 before, wine

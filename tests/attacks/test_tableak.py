@@ -382,6 +382,7 @@ def published():
     return Reference.of(path, str(folder))
 
 
+@pytest.mark.long
 def test_batches_of_the_published_network_are_found(published):
     assert published.inverted(8, 0, true=False, steps=1)[0] > 99.9
     assert published.inverted(32, 3, true=False, steps=1)[0] > 99.9

@@ -58,6 +58,7 @@ def check_all(training, claimed, who=("active",)):
         assert claimed[at][:2] == [column, threshold]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "classes", "answers"),
     [

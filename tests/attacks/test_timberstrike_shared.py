@@ -69,6 +69,7 @@ def counts_exact(fed, done, view, spec=ONE):
     return got["leaf_counts_exact"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("who", ["client-2", "server"])

@@ -99,6 +99,7 @@ def test_permuting_the_rows_sought_changes_nothing(models, monkeypatch, kind, wh
     assert before == after
 
 
+@pytest.mark.long
 def test_permuting_the_truth_beside_own_rows_changes_nothing(models, monkeypatch):
     made, found = models["bagging"]
     own, truth = rows(made, 1), rows(made, 0, 2)

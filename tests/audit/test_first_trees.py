@@ -33,6 +33,7 @@ def test_whole_counts_are_found_without_the_base_score(n, n1):
     assert np.array_equal(found.n1[known], np.array(n1)[known])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leaves", [2, 8])
 @pytest.mark.parametrize("h", [250.0, 9000.0, 1e9])
 def test_leaves_of_one_size_leave_too_many_choices(leaves, h, monkeypatch):

@@ -18,6 +18,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @pytest.mark.parametrize("params", SETTINGS, ids=lambda p: f"eta {p['eta']}")
 def test_the_settings_of_a_training_are_read_off_its_model(tmp_path, params, masked):

@@ -21,6 +21,7 @@ def suite():
     return Suite.load(NAME)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("threat", "guesses"),
     [

@@ -30,6 +30,7 @@ def copied(tmp_path, monkeypatch):
     code_digest.cache_clear()
 
 
+@pytest.mark.long
 def test_a_change_in_any_room_that_a_bench_loads_changes_every_key(copied):
     command = [sys.executable, "-c", LOADED]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -79,6 +79,7 @@ def test_figures_tables_and_copies(run, tmp_path):
         run.save(tmp_path / "copy")
 
 
+@pytest.mark.long
 def test_a_table_from_memory_is_its_csv_file(tmp_path):
     X, y = load_wine(return_X_y=True, as_frame=True)
     options = {**TINY, "defense": "none", "data": (X, (y == 1).rename("grape"))}

@@ -47,6 +47,7 @@ def test_table_2_stands_beside_ours(rows):
     assert ours["`spectral`"] == "-"  # was not run
 
 
+@pytest.mark.long
 def test_figures_vary_one_thing_and_floor_the_strongest_at_blind(rows):
     lines = [x for x in variation_table(rows)[2] if x[0] == "breast-cancer"]
     assert [line[2] for line in lines] == ["`trees=2`", "`trees=5`"]

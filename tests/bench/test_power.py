@@ -26,6 +26,7 @@ QUICK = [(p, d) for p, d in MECHANISMS if not any(name in d for name in _LATER)]
 CLAIM_1 = "laplace-hist[epsilon=1,calibrated=true]"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("protocol", "defense"), QUICK)
 def test_a_fourth_of_the_noise_is_refuted(protocol, defense):
     cell = audited(protocol, defense, 4, seed=0, fewer=8)

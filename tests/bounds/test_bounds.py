@@ -158,6 +158,7 @@ def test_an_attack_that_knows_more_than_its_view_is_caught():
     assert not cheat.pure
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", here("attack", ["joint"]))
 def test_all_tables_tried_give_most_of_the_possible_gain(attack):
     """Who is not told the prior of these tables, but that columns are 0 or 1, is near the ceiling.

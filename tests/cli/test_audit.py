@@ -72,6 +72,7 @@ def test_the_text_says_it_plainly(capsys, made, monkeypatch):
     assert "eta 0.3, lambda 1, inferred" in out
 
 
+@pytest.mark.long
 def test_an_attack_is_scored_beside_the_blind_baseline(capsys, made):
     given = ("--own", made / "own.csv", "--truth", made / "train.csv", "--target", "ill")
     _, out, _ = run(capsys, made / "m.json", *given, "--format", "json")

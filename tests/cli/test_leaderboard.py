@@ -84,6 +84,7 @@ def blind_raised(row):
     return row | {"value": "0.99"} if guess else row
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -125,6 +125,7 @@ def words_of(line):
     return re.sub(r"\s+", " ", str(line))
 
 
+@pytest.mark.long
 def test_every_cell_is_what_the_records_say(run, said):
     records, checked = Records(run), set()
     (found,) = said.settings

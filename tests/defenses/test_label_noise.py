@@ -171,6 +171,7 @@ def test_every_matrix_of_a_run_keeps_to_epsilon(monkeypatch):
     assert among == {1, 2, 3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("text", [BOOSTED, FOREST])
 def test_training_is_that_on_the_noisy_labels_and_nothing_else(text, classes):

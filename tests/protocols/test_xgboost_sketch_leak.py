@@ -23,6 +23,7 @@ def measured():
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", ["collective", "federated"])
 def test_every_value_of_the_other_worker_crosses_and_none_that_nobody_holds(measured, transport):
     if transport == "federated" and not PLUGIN:

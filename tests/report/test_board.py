@@ -188,6 +188,7 @@ def page(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (BROWSER and AXE.is_file()), reason="needs chromium and axe-core")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_screen_reader_meets_no_barrier_and_columns_sort(page, theme, tmp_path):

@@ -45,6 +45,7 @@ def test_what_is_drawn_of_a_study_stands_on_its_page(study):
     assert not missing
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (BROWSER and AXE.is_file()), reason="needs chromium and axe-core")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_screen_reader_meets_no_barrier(page, theme, tmp_path):

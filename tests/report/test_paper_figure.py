@@ -101,6 +101,7 @@ def test_a_figure_is_drawn_in_the_font_it_was_laid_out_in_on_every_machine(panel
     assert Path(file).name == "DejaVuSans.ttf"
 
 
+@pytest.mark.long
 def test_titles_say_in_what_panels_differ_and_labels_what_names_are_called(panels):
     labels = {"pima": "Pima", "laplace-hist": "noise", "auc": "area"}
     figure = paper.frontier(panels, width="column", labels=labels)

@@ -124,6 +124,7 @@ def assert_same(X, y, params, objective=LOGISTIC, *, clients=1, types=TYPES, ato
     return forest, theirs
 
 
+@pytest.mark.long
 @CLIENTS
 @pytest.mark.parametrize("missing", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("objective", [LOGISTIC, SQUARED_ERROR], ids=["binary", "regression"])
@@ -136,6 +137,7 @@ def test_mixed_columns(objective, missing, clients):
     assert any((~np.isnan(t.threshold) & (t.feature >= 0)).any() for t in forest.trees)
 
 
+@pytest.mark.long
 def test_adult():
     """48,842 people, 8 categorical columns of 2 to 41 categories, missing values in 3 of them."""
     data = load("adult", data_dir())

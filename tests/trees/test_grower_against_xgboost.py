@@ -50,6 +50,7 @@ def test_duplicated_columns_use_the_first(cancer):
     assert max(t.feature.max() for t in forest.trees) < X.shape[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     [

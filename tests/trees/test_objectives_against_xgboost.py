@@ -121,6 +121,7 @@ def test_integer_weights_count_rows_repeatedly(cancer):
     np.testing.assert_array_equal(weighted.margin(X), repeated.margin(X))
 
 
+@pytest.mark.long
 @CLIENTS
 @pytest.mark.parametrize(
     "change",

@@ -61,6 +61,7 @@ def assert_within_noise(found, slack):
     assert (found.mean(axis=0) > -slack - 3 * error).all(), (found.mean(axis=0), error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["breast-cancer", "wine", "digits", "pima"])
 def test_a_forest_is_as_good_as_scikit_learns(name):
     assert_within_noise(differences(name, trees=40, seeds=4), slack=0.005)
