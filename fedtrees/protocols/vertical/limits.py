@@ -100,14 +100,17 @@ class LimitedTree:
             raise BeyondParametersError(f"tree {tree}, while {self.number} is grown")
 
     def _above(self, node: int) -> None:
-        if self._depths.get(node, -1) >= self.limits.depth:
+        if node not in self._depths:
+            raise BeyondParametersError(f"node {node} is none that was told of")
+        if self._depths[node] >= self.limits.depth:
             raise BeyondParametersError(f"node {node} is deeper than max_depth={self.limits.depth}")
 
     def _part(self, node: int, left: int) -> None:
-        if self._left.setdefault(node, left) != left:
-            raise BeyondParametersError(f"node {node} has other children than before")
         self._above(node)
-        self._depths[left] = self._depths[left + 1] = self._depths.get(node, 0) + 1
+        if self._left.get(node, left) != left or (node not in self._left and left in self._depths):
+            raise BeyondParametersError(f"node {node} has other children than before, or others'")
+        self._left[node] = left
+        self._depths[left] = self._depths[left + 1] = self._depths[node] + 1
         most = self.limits.leaves - 1
         if 0 < most < len(self._left):
             raise BeyondParametersError(f"{len(self._left)} splits of a tree; at most {most}")
