@@ -461,3 +461,9 @@ def test_root_rows_of_a_forest_are_the_rows_it_drew():
     roots = [s.message for s in seen if isinstance(s.message, RootRows)]
     assert [len(m.rows) for m in roots] == [120, 120, 120]
     assert len({m.rows.tobytes() for m in roots}) == 3
+
+
+def test_candidates_of_a_level_are_not_kept_for_best_node_first():
+    with pytest.raises(UsageError, match="candidates=node-quantiles are those of one level"):
+        SecureBoost(candidates="node-quantiles", grow_policy="lossguide")
+    assert SecureBoost(grow_policy="lossguide").candidates == "global"

@@ -179,6 +179,11 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
             check_flag(name, getattr(self, name))
         if self.multi_output and (self.max_leaves or self.grow_policy != "depthwise"):
             raise UsageError("multi_output trees grow level by level; leave max_leaves out")
+        if self.candidates == "node-quantiles" and self.grow_policy != "depthwise":
+            raise UsageError(
+                f"grow_policy={self.grow_policy!r}: candidates=node-quantiles are those of one "
+                "level, and then forgotten; take candidates=global, or leave grow_policy out"
+            )
         for name in ("colsample_bylevel", "colsample_bynode"):
             if getattr(self, name) < 1:
                 raise UsageError(
