@@ -104,6 +104,7 @@ def test_the_tutorial_runs_and_finds_what_it_says(capsys):
     assert "same predictions: True" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_first_audit_finds_what_it_says():
     found = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_audit.py"))
     assert found["right"]

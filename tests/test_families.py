@@ -5,6 +5,7 @@ from families import CROSSING, FAMILIES, crossings, imports_fail, modules, witho
 from layers import lint
 
 
+@pytest.mark.long
 def test_one_family_stands_on_others_and_nothing_shared_on_any():
     found = crossings()
     assert {ends: sorted(where) for ends, where in found.items() if ends not in CROSSING} == {}

@@ -35,6 +35,7 @@ def test_an_attack_that_imports_the_truth_breaks_a_contract(tmp_path):
     assert "attacks cannot reach the truth" in result.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("where", "what"),
     [

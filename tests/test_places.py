@@ -111,6 +111,7 @@ def test_these_are_all_claims():
     assert made - {Claim} == set(CLAIMS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.__name__)
 def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
     found = {place(p) for p in EVERYTHING if imports(p, "fedtrees.core.guess", claim.__name__)}
@@ -189,6 +190,7 @@ ROLES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ROLES)
 def test_roles_are_named_by_protocols_and_defenses(role):
     found = {

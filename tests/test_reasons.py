@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,16 @@ ALLOWED = {
 STATES = {"ok", "skip", "unfit", "limit", "failed", "timeout", "undefined", "void", "gap"}
 
 
+@cache
 def product():
+    """Return the syntax tree of every file of the product by its path."""
+    return dict(_parsed())
+
+
+def _parsed():
     for folder in ("fedtrees", "attacks", "defenses"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
-
-
-TREES = dict(product())
 
 
 def called(node):
@@ -71,7 +75,7 @@ def reads_prose(node):
 def test_no_product_code_reads_a_sentence():
     found = {
         (name, node.lineno)
-        for name, tree in TREES.items()
+        for name, tree in product().items()
         for node in ast.walk(tree)
         if reads_prose(node)
     }
@@ -110,9 +114,10 @@ def test_every_code_has_a_state_a_sentence_and_survives_a_file(code):
     assert str(reason.alike)
 
 
+@pytest.mark.long
 def test_every_code_is_used_and_every_use_has_its_arguments():
     used = {FITS.code}
-    for name, tree in TREES.items():
+    for name, tree in product().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Reason":
                 first = node.args[0]

@@ -7,6 +7,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("fedtrees", "attacks", "defenses", "benchmarks")
 SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
@@ -102,6 +104,7 @@ def unknown(text: str) -> list[str]:
     return wrong
 
 
+@pytest.mark.long
 def test_what_texts_name_exists():
     wrong = {str(p.relative_to(ROOT)): unknown(p.read_text()) for p in TEXTS}
     assert {path: names for path, names in wrong.items() if names} == {}

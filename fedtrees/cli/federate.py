@@ -64,14 +64,14 @@ def federate(
         workspace.mkdir()
         assert sites is not None
         with started(federation, Path(sites), workspace) as admin:
-            told = _run(federation, admin, folder, admin.parent / "localhost")
+            told = _run(federation, admin, folder, 120)
     else:
         from fedtrees.federation.deployment import user_of
 
         assert kit is not None
         user_of(Path(kit))
         folder.mkdir(mode=0o700, parents=True)
-        told = _run(federation, Path(kit), folder, None)
+        told = _run(federation, Path(kit), folder, 30)
     if format.is_json:
         typer.echo(json.dumps(told, indent=1))
     else:
@@ -105,7 +105,7 @@ def _tell(federation: Agreed, as_json: bool) -> None:
     typer.echo(f"each site    fedtrees site --csv FILE --allow {federation.hash}")
 
 
-def _run(federation: Agreed, kit: Path, out: Path, server: Path | None) -> dict[str, Any]:
+def _run(federation: Agreed, kit: Path, out: Path, seconds: float) -> dict[str, Any]:
     """Run a job and return how it ended."""
     import tempfile
 
@@ -114,32 +114,27 @@ def _run(federation: Agreed, kit: Path, out: Path, server: Path | None) -> dict[
     print(f"federation {federation.hash}: connecting", file=sys.stderr)
     deployment: Deployment = Deployment(kit)
     try:
-        deployment.wait_for([*federation.parties.values()], 120 if server else 30)
+        deployment.wait_for([*federation.parties.values()], seconds)
         with tempfile.TemporaryDirectory() as made:
             job = job_of(federation, Path(made))
-            status = deployment.run(job, out, _Progress(server))
+            status = deployment.run(job, out, _Progress(), federation.round_timeout)
     finally:
         deployment.close()
     return ended(federation, out, status)
 
 
 class _Progress:
-    """Prints what the server says, where it can be read, else what NVFlare says of the job."""
+    """Prints what the coordinator says, once it does; before, what NVFlare says of the job."""
 
-    def __init__(self, server: Path | None) -> None:
-        self._server, self._told, self._status = server, 0, ""
+    def __init__(self) -> None:
+        self._told, self._status = 0, ""
 
-    def __call__(self, status: str) -> None:
-        if self._server is None:
-            if status != self._status:
-                print(status.lower(), file=sys.stderr)
-            self._status = status
-            return
-        for path in self._server.glob("*/fedtrees/progress.txt"):
-            lines = path.read_text().splitlines()
-            for line in lines[self._told :]:
-                print(line, file=sys.stderr)
-            self._told = len(lines)
+    def __call__(self, status: str, said: list[str]) -> None:
+        if not said and status != self._status:
+            print(status.lower(), file=sys.stderr)
+        for line in said[self._told :]:
+            print(line, file=sys.stderr)
+        self._told, self._status = len(said), status
 
 
 def ended(federation: Agreed, out: Path, status: str) -> dict[str, Any]:

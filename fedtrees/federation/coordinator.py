@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -96,6 +97,7 @@ def conduct(
         return told
 
     log: Log | None = None
+    beats = Beats(names, send, federation.round_timeout)
     try:
         asks = {"federation": federation.plain(), "hash": federation.hash, "key": key.hex()}
         told = at_once(names, lambda name: ask(name, {"does": "agree", **asks}))
@@ -107,8 +109,10 @@ def conduct(
         folder = run_folder(out, federation)
         log = Log(folder, federation, federation.coordinator, rows)
         at_once(names, lambda name: ask(name, {"does": "begin", "rows": rows}))
+        beats.start()
         net = _network(federation, send, own, rows, log, say)
         model, _ = drive(federation.made, net, federation.made.sealing())
+        beats.over.set()
         released = as_message(model) if federation.made.released else None
         body = b"" if released is None else encode(released)
         at_once(names, lambda name: ask(name, {"does": "end"}, body))
@@ -125,6 +129,23 @@ def conduct(
         if log is not None:
             log.close(why)
         raise
+    finally:
+        beats.over.set()
+
+
+class Beats(threading.Thread):
+    """Lets sites hear that their coordinator is there: who hears nothing for `seconds` stops."""
+
+    def __init__(self, names: list[str], send: Send, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self._names, self._send, self._seconds = names, send, seconds
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Beat until the run is over."""
+        beat = framed({"does": "beat"})
+        while not self.over.wait(self._seconds / 4):
+            at_once(self._names, lambda n: _tell(partial(self._send, n, beat, self._seconds / 4)))
 
 
 def why_of(err: BaseException) -> str:

@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,14 @@ from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.federation.agreed import SERVER, Agreed
 
 SETTINGS = "site.toml"
+#: Under what the owner of a job finds what its coordinator says.
+SAID = "fedtrees"
 ADMIN = "owner@example.org"
 _SERVER_HOST = "localhost"
 _ALLOWED = "fedtrees.federation.flare"
 _RUNTIME = "nvflare.collab.runtime"  # what calls them
-_SILENT = 60.0  # seconds after which a server that says nothing is lost
+_STARTING = 60.0  # seconds that a server has at least to begin with a job
+_STOPPING = 5.0  # seconds that a server has to answer before a job is given up
 _RUNNING = ("SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING")
 
 
@@ -79,7 +83,8 @@ def job_of(federation: Agreed, folder: Path) -> Path:
     server = {
         "format_version": 2,
         "components": [
-            {"id": "_server", "path": f"{_ALLOWED}.Coordinator", "args": {"federation": told}}
+            {"id": "_server", "path": f"{_ALLOWED}.Coordinator", "args": {"federation": told}},
+            {"id": SAID, "path": f"{_ALLOWED}.Progress", "args": {}},
         ],
         "workflows": [
             {
@@ -234,6 +239,41 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
                 process.wait(max(0.0, until - time.monotonic()))
 
 
+class _Heard(threading.Thread):
+    """Asks a server for a job's status and what its coordinator says; its calls may hang."""
+
+    def __init__(self, session: Any, job_id: str) -> None:
+        super().__init__(daemon=True)
+        self._session, self._left = session, threading.Event()
+        self.job_id, self.status, self.said = job_id, "SUBMITTED", list[str]()
+        self._at, self._begun = time.monotonic(), False
+
+    def run(self) -> None:
+        """Ask each second, until the job is over."""
+        while self.status in _RUNNING and not self._left.wait(1.0):
+            with suppress(Exception):  # of the engine, which is not heard then
+                self.status = str(self._session.get_job_status(self.job_id)).upper()
+                told = self._session.show_stats(self.job_id, SERVER)
+                stats = told.get(SERVER) or {}  # of its process for the job: none if that hangs
+                self._begun |= bool(stats)
+                self.said = stats.get(SAID, {}).get("said", self.said)
+                if stats or self.status != "RUNNING":
+                    self._at = time.monotonic()
+
+    def silent(self, seconds: float) -> bool:
+        """Return whether nothing was heard for so long."""
+        limit = seconds if self._begun else max(seconds, _STARTING)
+        return time.monotonic() - self._at > limit
+
+    def abort(self) -> None:
+        """End the job, if the server can be reached."""
+        self._left.set()
+        self.join(_STOPPING)
+        if not self.is_alive():
+            with suppress(Exception):  # of the engine
+                self._session.abort_job(self.job_id)
+
+
 class Deployment:
     """A running deployment, as the owner of a job sees it.
 
@@ -263,39 +303,40 @@ class Deployment:
                 raise ProtocolError(f"site {lacking[0]!r} is not there after {seconds:g} s")
             time.sleep(0.5)
 
-    def run(self, job: Path, out: Path, each: Callable[[str], None]) -> str:
-        """Run a job, and put what its server kept into a folder; return how it ended."""
-        job_id = self._session.submit_job(str(job))
+    def run(
+        self, job: Path, out: Path, each: Callable[[str, list[str]], None], silent: float = 60.0
+    ) -> str:
+        """Run a job, and put what its server kept into a folder; return how it ended.
+
+        Parameters
+        ----------
+        each : callable
+            Takes NVFlare's status of the job and all lines that its coordinator said so far.
+        silent : float
+            Seconds after which a server that says nothing is lost.
+        """
+        heard = _Heard(self._session, self._session.submit_job(str(job)))
+        heard.start()
         try:
-            status, heard = "SUBMITTED", time.monotonic()
-            while status in _RUNNING:
-                time.sleep(1.0)
-                with suppress(Exception):  # of the engine, which is not heard then
-                    status = str(self._session.get_job_status(job_id)).upper()
-                    if status != "RUNNING" or any(self._job_says(job_id)):
-                        heard = time.monotonic()
-                if time.monotonic() - heard > _SILENT:
-                    with suppress(Exception):
-                        self._session.abort_job(job_id)
-                    return f"silent for {_SILENT:g} s"
-                each(status)
+            while heard.is_alive() and not heard.silent(silent):
+                heard.join(0.2)
+                each(heard.status, heard.said)
+            if heard.is_alive():
+                each("SILENT", [*heard.said, f"the server is lost: silent for {silent:g} s"])
+                heard.abort()
+                return f"silent for {silent:g} s"
         except KeyboardInterrupt:
-            self._session.abort_job(job_id)
+            heard.abort()
             raise
         try:
-            found = Path(self._session.download_job_result(job_id, str(out)))
+            found = Path(self._session.download_job_result(heard.job_id, str(out)))
         except Exception as err:  # of a server that was killed there is none
-            return f"{status}, no result: {type(err).__name__}"
+            return f"{heard.status}, no result: {type(err).__name__}"
         for kept in found.rglob("fedtrees"):
             shutil.copytree(kept, out, dirs_exist_ok=True)
             break
         shutil.rmtree(found, ignore_errors=True)
-        return status
-
-    def _job_says(self, job_id: str) -> Iterable[Any]:
-        """Return what the server's process of a job says of itself; nothing if it hangs."""
-        told: Mapping[str, Any] = self._session.show_stats(job_id, "server")
-        return told.values()
+        return heard.status
 
     def close(self) -> None:
         """Leave."""

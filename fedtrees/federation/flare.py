@@ -12,17 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
 from nvflare.fuel.utils.log_utils import get_obj_logger
+from nvflare.widgets.info_collector import InfoCollector
 
 from fedtrees.core.errors import PartyError
 from fedtrees.federation.agreed import Agreed, read
 from fedtrees.federation.coordinator import Send, conduct, why_of
-from fedtrees.federation.log import end_with
+from fedtrees.federation.deployment import SAID, SETTINGS
+from fedtrees.federation.log import ENDED, PROGRESS, end_with
 from fedtrees.federation.site import Refused, Settings, Site, refusal
 
-#: Where a site's settings lie in its startup kit.
-SETTINGS = "site.toml"
 _POLL = 1.0  # seconds between questions of the server to a site that coordinates
 
 
@@ -73,20 +75,23 @@ class Coordinator:
 
         def say(text: str) -> None:
             log.info(text)
-            with (out / "progress.txt").open("a") as file:
+            with (out / PROGRESS).open("a") as file:
                 file.write(f"{text}\n")
+
+        def over(why: str) -> None:
+            if not (out / ENDED).is_file():
+                say(f"stopped: {why}" if why else "done")
+                end_with(out, why)
 
         try:
             if federation.coordinator in federation.parties:
                 self._watch(federation, say)
             else:
                 send = _sender(federation, collab.clients, secure=False)
-                conduct(federation, send, out, say, stopped=partial(end_with, out))
-            say("done")
-            end_with(out, "")
+                conduct(federation, send, out, say, stopped=over)
+            over("")
         except BaseException as err:
-            say(f"stopped: {why_of(err)}")
-            end_with(out, why_of(err))
+            over(why_of(err))
             raise
 
     def _watch(self, federation: Agreed, say: Any) -> None:
@@ -108,6 +113,19 @@ class Coordinator:
             raise PartyError(f"{party!r} at {site!r} is lost, or does not take part") from err
         if why:
             raise PartyError(why)
+
+
+class Progress(FLComponent):
+    """Tells the owner, who asks NVFlare for statistics of the job, what the coordinator says."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Answer one event."""
+        if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
+            run = fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())
+            said = Path(run) / "fedtrees" / PROGRESS
+            lines = said.read_text().splitlines() if said.is_file() else []
+            collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
+            collector.set_info(SAID, {"said": lines})
 
 
 class FlareSite:

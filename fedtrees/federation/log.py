@@ -19,7 +19,7 @@ from fedtrees.core.transcript import PUBLIC, Transcript
 from fedtrees.federation.agreed import Agreed
 
 LOG, STATUS, MODEL = "log.capture", "status.json", "model"
-ENDED = "ended.json"
+ENDED, PROGRESS = "ended.json", "progress.txt"  # of a server
 #: What a log names as its framework.
 FRAMEWORK = "fedtrees"
 

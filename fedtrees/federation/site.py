@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Mapping
@@ -197,7 +198,8 @@ class Site:
         self._served: Served | None = None
         self._log: Log | None = None
         self._own: Own | None = None
-        self._over, self._answered, self._told = False, 0, time.monotonic()
+        self._over, self._answered = False, 0
+        self._told = self._heard = time.monotonic()
 
     def call(self, caller: str, blob: bytes) -> bytes:
         """Answer a frame of a caller, whom the engine has authenticated."""
@@ -207,6 +209,9 @@ class Site:
             if does == "agree":
                 return framed(self._agree(caller, header))
             self._check_caller(caller)
+            self._heard = time.monotonic()
+            if does == "beat":
+                return framed({"beat": True})
             if does == "begin":
                 return self._begin(header)
             if does == "end":
@@ -294,6 +299,7 @@ class Site:
             self._log.write(message, sender, (receiver,), why)
 
         self._served = Served(host, log, self._failed)
+        threading.Thread(target=self._listen, args=(federation.round_timeout,), daemon=True).start()
         self._say(f"{party} takes part in {federation.name}, {federation.hash}; log: {self._out}")
         return framed({"begun": True})
 
@@ -315,6 +321,13 @@ class Site:
             self._log.close(why)
         self._say(f"stopped: {why}")
         return {"stopped": True}
+
+    def _listen(self, seconds: float) -> None:
+        """Stop where the coordinator, which beats four times as often, is not heard for so long."""
+        while not self._over:
+            time.sleep(min(1.0, seconds / 4))
+            if not self._over and time.monotonic() - self._heard > seconds:
+                self._stop(f"the coordinator is lost: not heard for {seconds:g} s")
 
     def _failed(self, err: Exception) -> None:
         self._say(f"failed: {type(err).__name__}: {err}")

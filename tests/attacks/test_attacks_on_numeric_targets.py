@@ -79,6 +79,7 @@ def test_targets_are_compared_by_features_alone():
     assert off.per_feature["y"] < 0.7  # where features decide, targets may still be near others'
 
 
+@pytest.mark.long
 def test_a_blind_guess_has_own_rows_targets_or_those_of_a_range():
     own, rng = rows(30), np.random.default_rng(1)
     for guess in blind_guesses(own, SCHEMA, 20, rng, draws=2).values():

@@ -28,6 +28,7 @@ from fedtrees.trees.forest.random_forest import ClassTree, shares
 TABLE = made_up(0, 90)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [(), (SecureSum(),)])
 def test_rows_of_whole_tables_are_read_off_class_histograms(parts):
     run = Run(ForestHist(trees=15, max_bin=16, bootstrap=False), TABLE, 3, SERVER, parts=parts)
@@ -102,6 +103,7 @@ def test_a_chain_finds_tables_as_likely_as_the_truth():
     assert (again.leaf == state.leaf).all()
 
 
+@pytest.mark.long
 def test_leaf_counts_of_whole_tables_tell_rows():
     run = Run(LocalForests(trees=30, bootstrap=False), TABLE, principals=SERVER)
     records = ForestBoxes(work=0.5).run(run.view, np.random.default_rng(0)).claims[0]

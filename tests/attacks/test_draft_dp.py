@@ -82,6 +82,7 @@ def test_a_forest_routes_as_random_splits_do_and_knows_which_leaves_are_out_of_r
     assert forest.estimated_rows() == 200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["geometric", "labels"])
 def test_bookkeeping_is_what_recomputing_gives(kind):
     variables, rows = rows_of(30, 2)
@@ -131,6 +132,7 @@ def test_a_small_chain_visits_tables_as_often_as_enumeration_says(kind, beta):
     assert gap < 0.02  # of 40,000 independent draws: 0.008
 
 
+@pytest.mark.long
 def test_exact_counts_give_the_rows_back():
     variables, rows = rows_of(20, 3)
     noise = Noise.of("geometric", math.inf, 20)
@@ -177,6 +179,7 @@ def test_the_consensus_of_shuffled_copies_is_the_table():
     assert found.spread == 0.0
 
 
+@pytest.mark.long
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.integers(1, 6))
 @settings(max_examples=25, deadline=None)
 def test_no_consensus_breaks_a_group(seed, none, width):
@@ -341,6 +344,7 @@ def test_numbers_are_read_up_to_the_thresholds():
     assert variables.decode(np.array([[1, 2]])).tolist() == [[5.5, 0.0, 0.0]]
 
 
+@pytest.mark.long
 def test_many_rows_begin_with_a_small_table_and_need_few_moves_from_there():
     variables, rows = rows_of(1000, 12)
     forest, noise = forest_of(variables, rows, scale=5.0), Noise("geometric", 5.0)

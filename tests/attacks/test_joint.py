@@ -75,6 +75,7 @@ def as_found(monkeypatch):
     monkeypatch.setattr(module, "submitted", lambda found, *_: (found, {}))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("as_found")
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
 def test_rows_stay_in_the_first_leaves(odd, level):
@@ -118,6 +119,7 @@ def test_chains_agree_with_the_sums_better_than_their_start(odd):
     assert rms[1] > 1.1 * rms[2]
 
 
+@pytest.mark.long
 def test_same_evidence_same_guess(odd):
     first, second, other = (attack(odd, odd.evidence(), seed=s) for s in (4, 4, 5))
     np.testing.assert_array_equal(guessed.rows(first).X, guessed.rows(second).X)
@@ -157,6 +159,7 @@ def test_steps_end_the_search_early_and_the_guess_says_so(odd):
     assert few.within_steps(len(odd.victims)) == replace(few, chains=1, moves=250)
 
 
+@pytest.mark.long
 def test_exact_sums_are_read_first(loose):
     """Where every row can be followed its box is known, and the chains need not run."""
     guess = attack(loose, loose.evidence(), options=Joint())
@@ -190,6 +193,7 @@ def margins(w, X, trees):
     return margin
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("level", ["values", "statistics"])
 def test_bad_input(level, exact):

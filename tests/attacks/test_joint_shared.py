@@ -257,6 +257,7 @@ def test_own_trees_are_counted_not_others():
     assert attack(view, replace(QUICK, max_trees=0)).notes["trees_read"] == 0
 
 
+@pytest.mark.long
 def test_targets_of_three_classes_are_read():
     for spec in PROTOCOLS:
         view = view_in(spec, "client-1", classes=3)

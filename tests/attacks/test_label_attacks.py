@@ -91,6 +91,7 @@ def test_a_climb_reaches_its_target_on_a_forest(few_restarts):
     assert measure(LabelMixture(), *world("vertical-forest")) > 0.86
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["vertical-forest", "secureboost"])
 def test_true_labels_explain_what_was_chosen(protocol):
     view, y = world(protocol)
@@ -176,6 +177,7 @@ def test_clusters_are_named_after_classes_that_have_trees():
         np.testing.assert_array_equal(model.named(np.array(names)[y]), y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(
     "protocol", ["vertical-forest[trees=2]", "secureboost[trees=2,multi_output=true]"]

@@ -70,6 +70,7 @@ def test_all_rows_are_followed_through_all_trees(loose):
     assert wrong_leaves(loose, found.leaf_counts) == []
 
 
+@pytest.mark.long
 def test_steps_end_the_search_early_and_what_is_certified_is_still_true(loose):
     assert certify(loose).notes["stopped_early"] == 0
     counts = []

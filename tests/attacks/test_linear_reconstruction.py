@@ -39,6 +39,7 @@ def true_bins(training):
     return {column: bin for (_, column), bin in training.bins_of_rows.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "classes", "defense"), RUNS)
 def test_what_is_certain_is_right(text, classes, defense):
     """Whatever defends the labels, the active party knows what it summed."""
@@ -82,6 +83,7 @@ def test_the_active_party_reads_bins_that_one_who_never_looked_does_not():
         assert ((claim.low <= claim.rank) & (claim.rank <= claim.high)).all()
 
 
+@pytest.mark.long
 def test_there_is_nothing_to_read_without_sums():
     attack, nobody = LinearReconstruction(), np.random.default_rng(0)
     training, held = run("secureboost[trees=1]", 3)

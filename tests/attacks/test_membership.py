@@ -76,6 +76,7 @@ def test_a_sketch_holds_all_members_and_hardly_anybody_else():
     assert at_few(found["together"], member, 0.01).tpr == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("defense", ["none", "secure-sum", "secure-sum+public-cuts"])
 def test_sums_on_a_members_path_have_room_for_it(defense):
     view, case = world(defense)
@@ -101,6 +102,7 @@ def test_of_two_references_one_has_a_row_and_classes_are_even():
     assert (found[0] != found[2]).any()
 
 
+@pytest.mark.long
 def test_compiled_references_are_boosted_as_the_engine_boosts():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(150, 4)).astype(np.float32), rng.integers(0, 2, 150)

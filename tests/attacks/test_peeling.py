@@ -52,6 +52,7 @@ def test_a_colluding_client_is_no_victim_of_the_server():
     assert set(guessed.owner(run.attack())) == {"client-0", "client-2"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("principals", [SERVER, ("server", "client-0")])
 def test_a_secure_sum_hides_owners_only(principals):
     run = Run(
@@ -76,6 +77,7 @@ def test_what_is_returned_is_part_of_the_truth(seed, depth):
     assert wrong <= 1.5 + 2 * (1 - guessed.confidence(guess)).sum()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clients", [2, 3, 10])
 def test_missing_values_and_categories_are_read_off(clients):
     table = made_up(3, n=200, codes=2)
@@ -113,6 +115,7 @@ def test_copies_of_a_row_are_returned_as_often_as_they_are_there():
     assert found[key] in (0, truth[key])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "least"),
     [

@@ -58,6 +58,7 @@ def test_returned_rows_come_to_the_margins_they_claim_and_the_histograms_hold_th
         assert (hessians(run, forest, rows.take(mine)) <= there + 1e-5).all()
 
 
+@pytest.mark.long
 @short
 @tables
 def test_what_is_certain_is_part_of_the_truth(seed):
@@ -77,6 +78,7 @@ def test_of_all_that_is_returned_little_is_wrong():
     assert wrong <= 0.03 * returned
 
 
+@pytest.mark.long
 @short
 @tables
 def test_permuting_the_victims_changes_nothing(seed):

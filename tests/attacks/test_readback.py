@@ -213,6 +213,7 @@ def test_bins_that_the_server_hides_miss_own_rows_too(clinic):
     assert ((lo <= true) & (true <= hi)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("step", "share"), [(0.02, 1.0), (0.1, 0.5)])
 def test_leaf_values_alone_tell_counts_where_the_sums_behind_them_were_rounded(step, share, clinic):
     schema, tables = clinic

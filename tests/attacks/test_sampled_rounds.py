@@ -210,6 +210,7 @@ def test_randomness_come_as_often_as_the_share_says_where_sums_say_nothing():
     assert np.mean(seen[5:]) == pytest.approx(0.7, abs=0.03)
 
 
+@pytest.mark.long
 def test_peeled_rows_of_sampled_rounds_are_right():
     returned, wrong = 0, 0
     for seed in range(10):

@@ -108,6 +108,7 @@ def test_clients_of_one_class_are_counted_in_bagging(arrival, who):
     assert len(guessed.rows(guess)) == len(victims_of_all(fed, (who,)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
 def test_clients_of_few_rows_are_not_taken_for_many_of_them(classes):
     """A leaf may not hold more positives than rows, nor may one of p be the other root's."""
@@ -178,6 +179,7 @@ def test_late_sizes_add_up_though_only_values_are_seen():
     assert len(guessed.rows(guess)) == 110
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["flower-bagging[trees=8", "flower-cyclic[trees=12"])
 def test_a_masked_tree_of_one_leaf_hides_no_other_tree(protocol):
     fed, spec = federation((50, 60, 40)), f"{protocol},max_depth=3,gamma=3]"

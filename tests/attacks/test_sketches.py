@@ -147,6 +147,7 @@ def test_nobody_is_taken_for_all_where_a_sketch_is_not_seen(shared):
     assert pooled(replace(shared.view, seen=kept)) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["client", "server"])
 def test_peeling_returns_rows_to_the_last_bit_with_their_owner(who):
     """With no more values than bins, and under a sum: columns tell whose row it is."""

@@ -195,6 +195,7 @@ def table(X, y=None):
     return Table(np.asarray(X, np.float32), np.zeros(len(X), np.int64) if y is None else y)
 
 
+@pytest.mark.long
 def test_the_recipe_that_suits_own_rows():
     """Columns that say everything of each other are kept together, others are mixed."""
     wide = Schema(tuple(Feature(f"x{k}") for k in range(10)), "y", ("a", "b"))

@@ -101,6 +101,7 @@ def test_small_batches_are_found_whole_and_labels_are_counted():
     assert np.mean(found) > 0.95
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", [False, True])
 def test_rows_are_told_to_the_last_value_by_algebra(missing):
     told = 0
@@ -227,6 +228,7 @@ def test_products_of_whitened_gradients_are_those_of_gradients():
     np.testing.assert_allclose(inner, met.sum(axis=1), rtol=1e-3, atol=1e-3 * square.max())
 
 
+@pytest.mark.long
 def test_likely_rows_that_explain_a_gradient_are_nearer_than_likely_rows():
     scores = []
     for seed in range(4):
@@ -403,6 +405,7 @@ def test_gradients_of_the_published_network_are_found(published):
         assert np.allclose(got, gradient, rtol=0, atol=1e-7)
 
 
+@pytest.mark.long
 def test_the_attack_loads_no_torch():
     code = (
         "import sys; import fedtrees.attacks.gradients.attack; "

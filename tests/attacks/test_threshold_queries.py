@@ -89,6 +89,7 @@ def test_labels_tell_most_thresholds_and_mislead_about_none():
         assert claimed[at][2] < threshold <= claimed[at][3]
 
 
+@pytest.mark.long
 def test_columns_need_not_be_known():
     training, held = trained()
     for answers in ("leaf-ids", "score"):

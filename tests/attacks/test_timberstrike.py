@@ -111,6 +111,7 @@ def test_every_solver_keeps_rows_in_the_first_leaves(solver, level):
         np.testing.assert_array_equal(found, n)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
 def test_same_evidence_same_guess(strong, level):
     evidence = strong.evidence(level)

@@ -85,6 +85,7 @@ def test_in_open_boxes_values_are_missing_as_often_as_own_ones_of_the_label(half
         np.testing.assert_allclose(missing[boxes.y == c].mean(axis=0), own, atol=0.07)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.1, 0.5])
 @pytest.mark.parametrize("level", ["values", "statistics"])
 def test_a_guess_has_as_many_missing_values_and_beats_own_rows_drawn_again(share, level):

@@ -55,6 +55,7 @@ def true_gradients(rows, done):
         margin += tree.value[leaf]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fedtree-hist", "nvflare-hist"])
 def test_the_noise_of_a_sum_is_what_evidence_says(name):
     view, victims, done = seen(noise(600), name=name, trees=60)

@@ -109,6 +109,7 @@ def test_permuting_the_truth_beside_own_rows_changes_nothing(models, monkeypatch
     assert before == after
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("client", [0, 1, 2])
 def test_a_fifth_of_a_client_s_rows_tells_which_client_it_is(models, monkeypatch, client):
     made, found = models["bagging"]
@@ -116,6 +117,7 @@ def test_a_fifth_of_a_client_s_rows_tells_which_client_it_is(models, monkeypatch
     assert [known[:2] for _, known, _, _ in given] == [(len(made.parts[client]), True)]
 
 
+@pytest.mark.long
 def test_leaves_are_scored_where_their_rows_are_known(models):
     """Of clients in turns the first tree counts the rows of the first alone."""
     made, found = models["turns"]

@@ -44,6 +44,7 @@ def test_first_tree_counts_of_a_central_model_are_exact(tmp_path, depth, masked)
     assert not any(t.exact.any() for t in found.trees[1:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("params", [{}, {"base_score": 0.5}, {"max_depth": 2, "eta": 0.1}])
 def test_every_client_of_a_bagging_model_is_found_with_its_own_base_score(tmp_path, params):
     made = trained.bagging(tmp_path / "m.json", **params)

@@ -85,6 +85,7 @@ def ends_well(path, out):
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_damage_ends_in_our_errors_or_in_a_copy_of_what_was_read(models, tmp_path, seed):
     rng, well = np.random.default_rng(seed), 0
@@ -150,6 +151,7 @@ def test_a_part_that_cannot_be_copied_is_named(models, tmp_path, change, message
     assert not (tmp_path / "out.json").exists()
 
 
+@pytest.mark.long
 def test_notes_and_unknown_keys_are_not_copied(models, tmp_path):
     def note(learner):
         learner["attributes"] |= {"patients": "ward 7", "best_iteration": "1"}
@@ -162,6 +164,7 @@ def test_notes_and_unknown_keys_are_not_copied(models, tmp_path):
     assert learner_of(done.path)["attributes"] == {"best_iteration": "1"}
 
 
+@pytest.mark.long
 def test_names_of_categories_are_copied(tmp_path):
     """XGBoost codes a data frame's columns by them."""
     import pandas as pd

@@ -45,6 +45,7 @@ def test_what_is_no_fitted_classifier_of_trees_is_refused():
         from_sklearn(RandomForestClassifier())
 
 
+@pytest.mark.long
 def test_a_forest_file_is_attacked_by_forest_boxes(tmp_path: Path):
     X, y = load_wine(return_X_y=True)
     X, y = X[:, :4].astype(np.float32), (y > 0).astype(np.int64)

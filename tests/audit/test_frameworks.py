@@ -79,6 +79,7 @@ def certain(found):
     return [t.index for t in found.trees if t.exact.all()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GROWN_BY)
 def test_what_is_certain_is_true(name):
     found = audit_of(name)
@@ -168,6 +169,7 @@ def test_our_protocols_grow_the_same_trees(name, protocol, order):
             np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
 
 
+@pytest.mark.long
 def test_learning_rates_that_are_no_round_numbers_are_told_apart(tmp_path):
     """As NVFlare scales them: by each client's share of the rows."""
     made = trained.bagging(tmp_path / "whole.json", rounds=4, scaled=True)

@@ -32,6 +32,7 @@ pairs = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(pairs, st.integers(1, 30), st.none() | st.fractions(0, 1, max_denominator=6))
 def test_certain_counts_are_those_that_every_combination_shares(listed, rows, share):
@@ -128,6 +129,7 @@ def grown(n, n1, p, eta, reg_lambda):
     return Tree(np.where(leaf, -1, 0), np.zeros(len(node)), left, right, leaf, value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fixed", [None, 0.3, 0.5])
 def test_what_leaf_values_tell_of_a_client_is_true(fixed):
     """Over random leaves; from a fixed base score nothing follows."""

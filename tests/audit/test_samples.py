@@ -16,6 +16,7 @@ from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [0, 60])
 def test_nothing_that_audits_of_random_forests_state_is_wrong(tmp_path, first):
     wrong, tally = forest_campaign.campaign(first, 60, tmp_path)

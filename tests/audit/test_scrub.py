@@ -19,6 +19,7 @@ def peak_memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["json", "ubj"])
 def test_predictions_are_unchanged_and_statistics_gone(tmp_path, ending):
     made = trained.cyclic(tmp_path / f"m.{ending}")
@@ -34,6 +35,7 @@ def test_predictions_are_unchanged_and_statistics_gone(tmp_path, ending):
     assert {f.state for f in audit(read_model(done.path)).fields if not f.needed} == {"zero"}
 
 
+@pytest.mark.long
 def test_the_wrapper_still_stops_at_its_best_round(tmp_path):
     X, y = trained.table()
     model = xgb.XGBClassifier(n_estimators=60, early_stopping_rounds=3, learning_rate=1, n_jobs=1)
@@ -89,6 +91,7 @@ def test_a_model_with_splits_by_categories_is_scrubbed(tmp_path):
     assert done.leaves_reached > 0.9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("blind", "message"), [(False, "has other trees"), (True, "predicts differently")]
 )

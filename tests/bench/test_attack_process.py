@@ -123,6 +123,7 @@ def test_no_rows_but_own_ones_are_in_memory(trained, name, source):
         assert rows_in(here.table) > rows_in(view.rows)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_nobody_s_memory_can_be_read(trained, source):
     truth = f"truth lies here: {secrets.token_hex(16)}".encode()
@@ -321,6 +322,7 @@ def test_a_spy_finds_neither_run_nor_transcript_nor_command_line(trained, tmp_pa
         assert not any(found[name] for name in ("datagram", "sockets", "shared memory")), found
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing is closed elsewhere, and docs say so")
 def test_a_kernel_without_landlock_closes_what_it_can_and_says_what_is_open():
     out = subprocess.run(

@@ -40,6 +40,7 @@ def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
     assert min(over_baseline(cell, data_dir(), lower).values()) > MARGIN
 
 
+@pytest.mark.long
 def test_who_has_no_rows_stands_beside_one_who_knows_the_population(suite):
     cells = [c for c in plan(suite).blind if c.setting.data.name == "pima" and not c.setting.seed]
     for threat in ("server", "client"):

@@ -110,6 +110,7 @@ def fitting(options, monkeypatch):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", without("defense", OF_NETWORKS))
 def test_models_are_trained_with_every_defense_and_without(name, monkeypatch):
     ran = fitting({"defenses": [name]}, monkeypatch)
@@ -224,6 +225,7 @@ def test_what_goes_with_nothing_is_refused_at_once(options, said):
         chosen(QUICK, options)
 
 
+@pytest.mark.long
 def test_a_missing_extra_is_named_at_once(monkeypatch):
     monkeypatch.setattr(choice, "find_spec", lambda name: None)
     for options in ({"defenses": ["dp-sgd"]}, {"protocols": ["fedsgd-mlp"]}, {"attacks": ["dlg"]}):

@@ -276,6 +276,7 @@ def test_clustering_own_columns_conforms_where_parties_hold_columns():
     assert [f for f in findings if not f.kept] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=marked("attack", name)) for name in contenders()]
 )

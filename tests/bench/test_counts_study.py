@@ -20,6 +20,7 @@ def test_a_coarse_step_hides_leaves_of_many_clients_first():
     assert all(part.wrong == 0 and part.likely >= part.certain for part in (*fine, *coarse))
 
 
+@pytest.mark.long
 def test_random_rows_hide_counts_and_leave_rows_readable():
     line = Line("none", random_rows=10)
     alone, _, whole = read(TABLE, line, 0, None)
@@ -29,6 +30,7 @@ def test_random_rows_hide_counts_and_leave_rows_readable():
     assert found.among >= found.read > found.blind + 0.15
 
 
+@pytest.mark.long
 def test_bins_read_are_worth_more_than_bins_ignored_and_both_more_than_nothing():
     found = cost(TABLE, Line("hist-rounding[step=0.5]"), 0, None, rows=True, trees=3)
     assert found.read > found.ignored + 0.05 > found.blind + 0.1

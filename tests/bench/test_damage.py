@@ -95,6 +95,7 @@ CELL_DAMAGE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("turn", range(3))
 def test_damaged_cells_are_computed_again_and_no_others(copy, whole, turn):
     cells = sorted((copy / "cells").glob("*.json"))
@@ -121,6 +122,7 @@ def mutations(content, rng):
         yield content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["rows.csv", "suite.toml", "environment.json", "disclosure.json", "SHA256SUMS"]
 )

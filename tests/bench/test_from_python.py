@@ -48,6 +48,7 @@ def test_one_object_whoever_made_it():
             BenchOptions(**wrong)
 
 
+@pytest.mark.long
 def test_the_rows_are_those_of_the_command(run, tmp_path):
     options = [("-p", "protocol"), ("-d", "defense"), ("-a", "attack"), ("-j", "jobs")]
     given = [str(part) for flag, key in options for part in (flag, TINY[key])]
@@ -68,6 +69,7 @@ def test_the_frame_is_tidy_and_the_verdict_is_text(run):
     assert "split-only" in run.verdict or "wine" in run.verdict
 
 
+@pytest.mark.long
 def test_figures_tables_and_copies(run, tmp_path):
     assert isinstance(run.figure(threat="client", width="column"), Figure)
     assert run.figure(tmp_path / "f.svg").stat().st_size

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from fedtrees.bench.conformance import sample_training
 from fedtrees.core.registry import load_plugin, register
@@ -24,6 +25,7 @@ print(before, len(consensus._consensus.signatures))
 """
 
 
+@pytest.mark.long
 def test_kernels_that_were_compiled_before_are_loaded_once():
     rng = np.random.default_rng(0)
     tables = [
@@ -62,6 +64,7 @@ class Compiles(Attack):
 """
 
 
+@pytest.mark.long
 def test_an_attack_s_kernels_are_compiled_outside_it_and_it_writes_no_machine_code(
     tmp_path, monkeypatch
 ):

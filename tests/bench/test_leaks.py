@@ -168,6 +168,7 @@ registered("leak-sharing", CutsRequest, Sharing)
 """
 
 
+@pytest.mark.long
 def test_parties_that_share_an_object_are_caught(tmp_path):
     loaded(tmp_path, "sharing", PROTOCOL + SHARING)
     broken = {f.rule: f.detail for f in check("protocol", Spec("leak-sharing")) if not f.kept}

@@ -70,6 +70,7 @@ NOISY = [("dp-gbdt[epsilon=1]", "none"), ("dp-forest[epsilon=1]", "none"),
          ("fedtree-hist", "laplace-hist[epsilon=1,calibrated=true]")]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("protocol", "defense"), NOISY)
 def test_half_the_noise_is_found_in_what_is_left_of_sums(protocol, defense):
     honest, half = (audited(protocol, defense, k, seed=3, fewer=16).found.noise for k in (1, 2))

@@ -77,6 +77,7 @@ def picked(rows, **wanted):
     return [r for r in rows if all(r[k] == v for k, v in wanted.items())]
 
 
+@pytest.mark.long
 def test_a_claim_of_ones_own_is_benched_beside_its_blind_baseline_and_drawn(over_rows):
     folder, rows = over_rows
     (row,) = picked(rows, stage="attack", threat="client", metric="share_error")
@@ -93,6 +94,7 @@ def test_a_claim_of_ones_own_is_benched_beside_its_blind_baseline_and_drawn(over
     assert "plugin-read-share" in page
 
 
+@pytest.mark.long
 def test_a_blind_cell_without_rows_to_reconstruct_works(over_columns):
     folder, rows = over_columns
     assert {r["status"] for r in rows if r["threat"] == "passive"} == {"ok"}

@@ -48,12 +48,14 @@ def test_a_sixteenth_of_a_step_of_dp_sgd_is_refuted():
     assert audited("fedsgd-mlp", "dp-sgd[epsilon=1]", 16, 0, fewer=8).refuted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", here("protocol", ["vertical-regression"]))
 def test_a_sixteenth_of_the_noise_of_dp_gd_is_refuted_and_all_is_not(protocol):
     cells = [audited(protocol, "dp-gd[epsilon=1]", k, 0, 8) for k in (16, 1)]
     assert [cell.refuted for cell in cells] == [True, False]
 
 
+@pytest.mark.long
 def test_sums_that_alone_are_opened_tell_less():
     """The noise of every client is in them."""
     shown = [

@@ -44,6 +44,7 @@ def rows(tmp_path_factory):
     return load_rows(folder)
 
 
+@pytest.mark.long
 def test_every_cell_stands_beside_its_published_figure(rows):
     cells = list(compared("table6", rows))
     assert [(c.protocol, c.depth) for c in cells] == [

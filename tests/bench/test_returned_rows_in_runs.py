@@ -2,6 +2,8 @@
 
 import csv
 
+import pytest
+
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 
@@ -25,6 +27,7 @@ def attack_rows(suite, folder):
         return [r for r in csv.DictReader(file) if r["stage"] == "attack"]
 
 
+@pytest.mark.long
 def test_returned_rows_are_scored(tmp_path):
     rows = attack_rows(SUITE, tmp_path / "run")
     for threat in ("client", "server"):
@@ -36,6 +39,7 @@ def test_returned_rows_are_scored(tmp_path):
         assert float(score["returned_owned"]["value"]) > 0.9
 
 
+@pytest.mark.long
 def test_what_an_attack_does_not_return_is_guessed_blindly(tmp_path):
     defended = SUITE.replace("threats", 'defenses = ["laplace-hist[epsilon=1]"]\nthreats')
     rows = attack_rows(defended, tmp_path / "run")

@@ -86,6 +86,7 @@ def identity(row):
     return tuple(row[c] for c in COLUMNS if c not in ("run", "seconds", "value", "advantage"))
 
 
+@pytest.mark.long
 def test_every_cell_has_its_rows_once(finished):
     rows = rows_of(finished)
     assert tuple(rows[0]) == COLUMNS

@@ -137,6 +137,7 @@ WRONG_LAWS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", WRONG_LAWS)
 def test_a_wrong_law_of_a_protocol_fails_and_names_the_field(how, tmp_path):
     base, kind, change, said = WRONG_LAWS[how]

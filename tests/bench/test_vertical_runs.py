@@ -84,6 +84,7 @@ def values(rows, stage, **wanted):
     return {name: float(value) for name, value in named.items() if value}
 
 
+@pytest.mark.long
 def test_the_line_to_beat_is_the_labelled_party_alone(rows):
     """A bound that shows nothing leaves just that: two ways to the same trees."""
     alone = values(rows, "reference", protocol="active-only")

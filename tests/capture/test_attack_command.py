@@ -77,6 +77,7 @@ def test_two_captures_are_compared_kind_by_kind(tmp_path, capsys):
     assert apart["ClassRows", "worker-0", "worker-1"]["apart"] == "1 messages, 0"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("over", ["rabit", "xgboost", "lightgbm"])
 def test_a_run_of_today_is_captured_and_read_without_error(over):
     if over == "xgboost" and not xgboost.build_info().get("USE_FEDERATED"):

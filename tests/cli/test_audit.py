@@ -94,6 +94,7 @@ def test_one_table_is_split_between_attacker_and_victims(capsys, made):
     assert (attack["own"], attack["targets"]) == (114, 455)
 
 
+@pytest.mark.long
 def test_a_client_of_a_bagging_model_is_attacked_alone(capsys, tmp_path):
     """Its rows are recognised by the leaves of its first tree; all of its counts are exact."""
     made = trained.bagging(tmp_path / "m.json", rounds=4)
@@ -108,6 +109,7 @@ def test_a_client_of_a_bagging_model_is_attacked_alone(capsys, tmp_path):
     assert scores["leaf_mass_exact"] == 1.0
 
 
+@pytest.mark.long
 def test_scrubbing_says_what_is_left(capsys, made, tmp_path):
     _, out, _ = run(capsys, made / "m.json", "--scrub", tmp_path / "c.json", "--format", "json")
     found = json.loads(out)["scrub"]

@@ -51,6 +51,7 @@ def test_a_bench_leaves_a_table_rows_and_a_report(run):
     assert str(run.parent) not in text  # no path of this machine
 
 
+@pytest.mark.long
 def test_show_plot_and_report(run, capsys, tmp_path):
     code, out, _ = call(capsys, "show", str(run), "--format", "json")
     board = json.loads(out)["leaderboards"][0]
@@ -350,6 +351,7 @@ def test_a_base_score_that_does_not_suit_the_target_stops_a_bench_before_it_star
     assert not (tmp_path / "run" / "rows.csv").exists()
 
 
+@pytest.mark.long
 def test_failed_cells_exit_3_and_are_named(capsys, tmp_path):
     protocol = "fedtree-hist[trees=1,cuts=public]"
     arguments = ("bench", "--data", "diabetes", "--seeds", "1", "-j", "1")

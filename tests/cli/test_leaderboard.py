@@ -105,6 +105,7 @@ def test_a_forged_row_is_refused_when_its_view_is_computed_again(all_of, change,
     assert not site.exists()
 
 
+@pytest.mark.long
 def test_an_honest_one_is_shown(honest, tmp_path, capsys):
     assert call("leaderboard", honest, "-o", tmp_path / "site", "--format", "json") == 0
     told = json.loads(capsys.readouterr().out)

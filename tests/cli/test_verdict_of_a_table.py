@@ -142,6 +142,7 @@ def test_every_cell_is_what_the_records_say(run, said):
     assert {m for _, m in checked} >= {"exact_rows", "ra", "column_values"}
 
 
+@pytest.mark.long
 def test_prices_are_what_the_records_say(run, said):
     records = Records(run)
     (found,) = said.settings

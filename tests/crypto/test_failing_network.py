@@ -212,6 +212,7 @@ def outcomes(count, threshold, seed, harm):
         yield "exact" if len(survivors) == count else "fewer"
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(
     count=st.integers(2, 4),

@@ -389,6 +389,7 @@ def test_targets_that_do_not_suit_the_task_are_explained(write, content, task, m
         load_csv(write(content), "y", task=task)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scale", "message"),
     [

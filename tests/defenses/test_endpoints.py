@@ -19,6 +19,7 @@ def made(text):
     return part
 
 
+@pytest.mark.long
 def test_rounded_probabilities_are_multiples_of_the_step_and_add_up():
     X = table_of(3)[0].X
     plain = run(SMALL, classes=3)[0].predict(X)

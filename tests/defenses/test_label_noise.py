@@ -75,6 +75,7 @@ def test_odds_are_within_the_exponential_and_close(epsilon):
         assert float(odds) == pytest.approx(math.exp(epsilon), rel=1e-11)
 
 
+@pytest.mark.long
 @given(PRIORS, EPSILONS)
 def test_no_answer_is_likelier_by_more_than_the_odds_whatever_the_prior(prior, epsilon):
     odds = odds_within(epsilon)
@@ -194,6 +195,7 @@ def test_noise_is_drawn_anew_in_every_trial():
     assert (one.model.y != other.model.y).mean() > 0.2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_prior_spares_noise(stages):
     """Means of three trials: 1/(1 + e) = .269 in one stage."""
@@ -252,6 +254,7 @@ def test_grown_anew_is_the_deepest_ancestor_that_noise_did_not_turn(flipped, exp
     assert grafted_nodes(tree, rows, noisy, true) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("text", [BOOSTED, FOREST, BOOSTED.replace("[", "[multi_output=true,")])
 def test_repairs_are_seen_by_nobody(text, classes):

@@ -77,6 +77,7 @@ def same_trees(a, b):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("defense", ["grid-cuts", "dp-grid-cuts[epsilon=2]"])
 def test_nobody_sees_a_single_clients_counts_nor_any_other_summary(protocol, defense):

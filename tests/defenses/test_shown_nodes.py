@@ -179,6 +179,7 @@ def test_a_bound_that_hides_nothing_in_any_table_is_refused_at_once(xi, relative
     assert IDLMID(1.0 if relative else 20.0, relative=relative)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [BOOSTED, FOREST])
 def test_what_the_most_telling_node_told_is_measured(text):
     for defense in (IDLMID(0.3), IDLMID(0.5, relative=True)):

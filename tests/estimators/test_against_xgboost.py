@@ -64,6 +64,7 @@ def test_weights_and_penalties_reach_the_trees():
     np.testing.assert_allclose(predictions(model, X), expected, rtol=5e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "loader", "settings"), [BINARY, CLASSES, NUMBER])
 def test_a_saved_model_predicts_the_same_in_xgboost_and_loaded_again(
     kind, loader, settings, tmp_path

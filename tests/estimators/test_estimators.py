@@ -98,6 +98,7 @@ def test_early_stopping_shortens_the_model():
 # --- views and attacks
 
 
+@pytest.mark.long
 def test_a_view_is_what_a_party_saw_and_an_attack_reads_it():
     model = gbdt(n_estimators=1).fit(X, Y)
     view = model.view("client-1")

@@ -40,14 +40,13 @@ def allow(folder, kits, federation, **changed):
 class Killing:
     """Ends the process of a site's job once the server has told of a round."""
 
-    def __init__(self, server, kit, signum):
-        self.server, self.kit, self.signum, self.at = server, kit, signum, 0.0
+    def __init__(self, kit, signum):
+        self.kit, self.signum, self.at = kit, signum, 0.0
+        self.named = ""
 
-    def __call__(self, status):
-        begun = any(
-            p.read_text().count("round") for p in self.server.glob("*/fedtrees/progress.txt")
-        )
-        if self.at or not begun:
+    def __call__(self, status, said):
+        self.named = next((line for line in said if line.startswith("stopped")), "")
+        if self.at or not any(line.startswith("round") for line in said):
             return
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -60,7 +59,7 @@ class Killing:
                 os.kill(int(pid), self.signum)
 
 
-def ran(deployment, folder, made, name, each=lambda status: None):
+def ran(deployment, folder, made, name, each=lambda status, said: None):
     """Run a federation; return the folder of what its server kept, and its last word."""
     out = folder / name
     (folder / f"job-{name}").mkdir()
@@ -102,7 +101,7 @@ def test_a_deployment(tmp_path, monkeypatch):
     federation = make_trial(tmp_path / "trial", **HORIZONTAL)
     (tmp_path / "nvflare").mkdir()
     with started(federation, tmp_path / "trial" / "sites", Path("nvflare")) as admin:
-        kits, server = admin.parent, admin.parent / "localhost"
+        kits = admin.parent
         deployment = Deployment(admin)
         deployment.wait_for([*federation.parties.values()], 120)
 
@@ -141,10 +140,11 @@ def test_a_deployment(tmp_path, monkeypatch):
         long = {**HORIZONTAL, "protocol": "fedtree-hist[trees=400]", "round_timeout": 8.0}
         made = make_trial(tmp_path / "long", **long)
         allow(tmp_path / "long", kits, made)
-        killing = Killing(server, kits / "site-3", signal.SIGKILL)
+        killing = Killing(kits / "site-3", signal.SIGKILL)
         out, last = run(made, "killed", killing)
         assert killing.at
         assert last.startswith("stopped: 'client-2' at 'site-3'")
+        assert killing.named == last  # the owner hears it before NVFlare has ended the job
         assert not [*out.rglob("model.*"), *(tmp_path / "long").rglob("model.*")]
         statuses = [json.loads(p.read_text()) for p in out.rglob("status.json")]
         assert all("'client-2'" in s["stopped"] for s in statuses)

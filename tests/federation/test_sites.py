@@ -302,6 +302,31 @@ def test_all_who_are_lost_together_are_named(tmp_path):
     stopped(sites, "'client-1' does not answer; 'client-2' does not answer", send=send)
 
 
+def test_sites_hear_a_slow_coordinator_and_leave_one_that_is_lost(tmp_path):
+    federation = agreed(*RUNS[0], round_timeout=0.6)
+    sites, asked = Sites(federation, tmp_path), []
+
+    def send(party, blob, seconds):
+        asked.append(unframed(blob)[0].get("does"))
+        if asked[-1] == "ask" and asked.count("ask") == 5:
+            time.sleep(1.5)
+        return sites.send(party, blob, seconds)
+
+    folder = sites.run(send=send)
+    assert json.loads((folder / STATUS).read_text())["stopped"] == ""
+    assert asked.count("beat") >= 3
+    (tmp_path / "again").mkdir()
+    silent = Sites(federation, tmp_path / "again")
+    for name in federation.parties:
+        asks = {"federation": federation.plain(), "hash": federation.hash, "key": ""}
+        silent.send(name, framed({"does": "agree", **asks}), 1)
+        silent.send(name, framed({"does": "begin", "rows": 60}), 1)
+    time.sleep(1.2)
+    statuses = [json.loads(p.read_text()) for p in (tmp_path / "again").rglob(STATUS)]
+    assert {s["stopped"] for s in statuses} == {"the coordinator is lost: not heard for 0.6 s"}
+    assert len(statuses) == 3
+
+
 def test_the_commands_make_a_trial_tell_its_hash_and_note_what_a_site_allows(tmp_path, capsys):
     said = partial(told_by, capsys)
     trial = tmp_path / "trial"

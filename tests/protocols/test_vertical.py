@@ -78,6 +78,7 @@ def test_boosting_is_the_central_engines_node_by_node(parties, classes):
     assert len(owners) == parties  # everybody's columns are in it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "parties"), [("phishing", 2), ("obesity-7", 3)])
 def test_on_published_tables_trees_are_the_central_engines_and_no_node_exceeds_xi(name, parties):
     """Phishing has two or three values a column: many splits gain exactly the same."""

@@ -38,6 +38,7 @@ def forest():
     return trained("dp-forest[epsilon=40,trees=10,depth=4,bins=8]", held, SCHEMA), held
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threat", ["public", "server", "client"])
 def test_what_is_told_stays_and_the_blind_adversary_is_told_it_too(forest, threat):
     view, case = seen(*forest, f"{threat}[attributes=3]")

@@ -209,6 +209,7 @@ def test_an_arbiter_and_anybody_open_everything(more):
     assert scores["entries"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("told", ["own", "public"])
 @pytest.mark.parametrize("who", ["arbiter+active", "arbiter+passive[entries=12]"])
 def test_an_arbiter_and_anybody_read_what_dp_gd_left_of_rows(told, who):

@@ -124,6 +124,7 @@ def test_what_cannot_be_compared_is_refused(run, tmp_path):
         compare(run, write_run(tmp_path / "other", table(setting=SETTINGS[2])))
 
 
+@pytest.mark.long
 def test_the_command_fills_at_most_a_screen(run, tmp_path, capsys, monkeypatch):
     def everything(row):
         worse = row["stage"] == "attack" and row["advantage"] != ""

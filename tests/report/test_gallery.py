@@ -24,6 +24,7 @@ def page(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_ten_figures_each_with_its_command_and_marks_that_lead_to_it(page):
     text = page.read_text()
     sections = re.findall(r'<section id="([\w-]+)".*?</section>', text, re.S)

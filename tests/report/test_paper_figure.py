@@ -92,6 +92,7 @@ def test_no_text_of_a_figure_stands_on_another_or_outside(panels, width, inches,
     assert {text.get_fontsize() for text, _ in found} == {7.0, 8.0}
 
 
+@pytest.mark.long
 def test_a_figure_is_drawn_in_the_font_it_was_laid_out_in_on_every_machine(panels):
     figure = paper.frontier(panels, width="column")
     laid_out = texts(figure)

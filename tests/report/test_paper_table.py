@@ -45,6 +45,7 @@ def cells(text):
     return [[c.strip() for c in line.strip("|").split(" | ")] for line in lines[:1] + lines[2:]]
 
 
+@pytest.mark.long
 def test_names_are_no_formulas_and_no_lines(tmp_path):
     name = '=HYPERLINK("http://x")\nrest|more'
     table = fill(Table(tmp_path / "run"), {name: MADE["a_1"], "+1": MADE["b%"]})

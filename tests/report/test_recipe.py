@@ -83,6 +83,7 @@ def test_a_protocol_without_a_claim_is_no_recipe_by_itself(table):
     assert found(table).choice.name == "plain with shield"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("open_by", ["ra", "counts"])
 def test_rows_and_counts_both_rule_a_recipe_out(table, open_by):
     undefended(table)

@@ -85,6 +85,7 @@ def test_no_label_of_a_frontier_stands_on_another_or_outside(measured, frame):
     assert [out for _, _, out in boxes] == [0] * len(boxes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frame", [0, 1])
 def test_nothing_is_wider_than_its_place(measured, frame):
     assert measured[frame]["wide"] == 0
@@ -103,6 +104,7 @@ document.documentElement.dataset.axe = JSON.stringify([found.passes.length,
 }));</script></body>"""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not AXE.is_file(), reason="needs npm install --prefix .axe axe-core")
 def test_a_screen_reader_meets_no_barrier(report, tmp_path):
     text = re.sub(r"<meta http-equiv=[^>]*>", "", report.read_text(encoding="utf-8"))
@@ -117,6 +119,7 @@ def test_a_screen_reader_meets_no_barrier(report, tmp_path):
     assert passes > 20
 
 
+@pytest.mark.long
 def test_hostile_names_do_nothing_and_the_console_is_quiet(tmp_path):
     few = [d for d in DEFENSES if d[0] in ("none", "split-only")]
     table = [r | {"attack": r["attack"] and r["attack"] + HOSTILE} for r in rows(SETTINGS[:1], few)]

@@ -225,6 +225,7 @@ def test_a_defense_that_does_not_fit_is_named_with_the_reason(table):
     assert text["USE"].startswith("None ran: id-lmid does not fit this protocol (")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_its_terminal_and_names_every_defense(tmp_path, width):
     from rich.console import Console

@@ -94,6 +94,7 @@ def test_regression_targets_of_any_size(diabetes, scale):
     np.testing.assert_allclose(forest.margin(X), theirs.margin(X), rtol=2e-6)
 
 
+@pytest.mark.long
 @CLIENTS
 @pytest.mark.parametrize("mean", [1.0, 1e-5])
 def test_weights(cancer_missing, wine, diabetes, clients, mean):

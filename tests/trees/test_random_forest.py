@@ -263,6 +263,7 @@ def test_max_leaf_nodes_keeps_what_best_first_growth_would_grow():
         )
 
 
+@pytest.mark.long
 def test_missing_values_learn_their_direction():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 1)).astype(np.float32)

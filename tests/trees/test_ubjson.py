@@ -50,6 +50,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(values)
 def test_values_are_decoded(value):
     assert decode_ubjson(encode(value)) == value

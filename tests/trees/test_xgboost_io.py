@@ -66,6 +66,7 @@ def forests(draw):
     return Forest(tuple(trees), start.astype(np.float32), objective)
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(forests())
 def test_written_forests_read_back_equal_and_predict_the_same(forest):
