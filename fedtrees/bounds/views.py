@@ -1,7 +1,7 @@
 """Which tables look alike to whom: views of real runs, told apart by what is readable in them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -12,7 +12,7 @@ from fedtrees.bounds.tables import TinyTables
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, names_of
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
@@ -149,12 +149,12 @@ def _key(view: View, held: Mapping[str, LocalData], known: dict[int, bytes]) -> 
 def digest_of(message: Message) -> bytes:
     """Return a digest of the readable fields of a message."""
     made = blake2b(type(message).__qualname__.encode())
-    for item in fields(message):
-        value: Any = getattr(message, item.name)
+    for name in names_of(type(message)):
+        value: Any = getattr(message, name)
         if isinstance(value, Sealed):
             value = (value.keyholders, value.shape, value.dtype)
         if isinstance(value, np.ndarray):
-            made.update(f"{item.name} {value.dtype} {value.shape}".encode() + value.tobytes())
+            made.update(f"{name} {value.dtype.str} {value.shape}".encode() + value.tobytes())
         else:
-            made.update(f"{item.name} {value!r}".encode())
+            made.update(f"{name} {value!r}".encode())
     return made.digest()

@@ -6,12 +6,11 @@ It gives the byte counts, the saved transcripts and the wire format of a remote 
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from fedtrees.core.arrays import Reader, described
 from fedtrees.core.errors import DataError, did_you_mean
-from fedtrees.core.messages import _TYPES, Message, message_type
+from fedtrees.core.messages import _TYPES, Message, message_type, names_of
 
 _MAGIC = b"FTM1"
 _PREFIX = len(_MAGIC) + 4
@@ -59,8 +58,10 @@ def header_of(message: Message, *, open_seals: bool = False) -> tuple[dict[str, 
     To count bytes, sealed values are described as if open (`open_seals`).
     """
     arrays: list[Any] = []
-    values = {item.name: getattr(message, item.name) for item in fields(message)}
-    entries = {k: described(v, arrays, open_seals=open_seals) for k, v in values.items()}
+    entries = {
+        name: described(getattr(message, name), arrays, open_seals=open_seals)
+        for name in names_of(type(message))
+    }
     return {"type": type(message).__name__, "fields": entries}, arrays
 
 

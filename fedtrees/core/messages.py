@@ -61,9 +61,15 @@ def closed(message: Message) -> bool:
     return any(isinstance(getattr(message, f.name), Sealed) for f in fields(message))
 
 
+@cache
+def names_of(cls: type[Message]) -> tuple[str, ...]:
+    """Return the names of the fields of a type of message."""
+    return tuple(f.name for f in fields(cls))
+
+
 def check_fields(message: Message) -> None:
     """Raise `ProtocolError` where something hangs on a message that is none of its fields."""
-    known = {f.name for f in fields(message)}
+    known = names_of(type(message))
     odd = [name for name in vars(message) if name not in known and not hasattr(type(message), name)]
     if odd:
         raise ProtocolError(
@@ -130,13 +136,13 @@ class Message:
         _TYPES[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
+        for name in names_of(type(self)):
+            value = getattr(self, name)
             if isinstance(value, np.ndarray):
-                object.__setattr__(self, item.name, frozen(value))
+                object.__setattr__(self, name, frozen(value))
             elif not isinstance(value, (bool, int, float, str, np.generic, Sealed, type(None))):
                 raise ProtocolError(
-                    f"{type(self).__name__}.{item.name} is a {type(value).__name__}; a message "
+                    f"{type(self).__name__}.{name} is a {type(value).__name__}; a message "
                     "carries arrays, numbers, strings, booleans, sealed arrays or None"
                 )
 

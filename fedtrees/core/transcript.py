@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,11 @@ class Delivery:
     receivers: tuple[str, ...]
     message: Message  # what is `Sealed` in it is closed to all but its keyholders
     why: str  # the reason the protocol gives for this disclosure
-    nbytes: int  # encoded size in bytes, per receiver; 0 for what the sender worked out itself
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Encoded size in bytes, per receiver; 0 for what the sender worked out itself."""
+        return 0 if self.receivers == (self.sender,) else encoded_size(self.message)
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,7 @@ class Transcript:
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
         """Append one crossing; raises `ProtocolError` as `check_fields`."""
         check_fields(message)
-        nbytes = 0 if receivers == (sender,) else encoded_size(message)
-        crossing = (len(self.deliveries), self.rounds, sender, receivers, message, why, nbytes)
+        crossing = (len(self.deliveries), self.rounds, sender, receivers, message, why)
         self.deliveries.append(Delivery(*crossing))
 
     def __iter__(self) -> Iterator[Delivery]:

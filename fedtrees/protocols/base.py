@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -216,7 +216,7 @@ class Protocol(ABC):
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The public parameters, by name."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def check(self, schema: Schema) -> None:  # noqa: B027 - most take any target
         """Refuse a target that this protocol cannot train on.
