@@ -91,6 +91,7 @@ def test_first_counts_are_exact_and_codes_are_codes(run, attack):
     assert np.isin(code[~np.isnan(code)], np.arange(CODES)).all()
 
 
+@pytest.mark.long
 def test_what_lattice_certifies_is_right():
     later = 0
     for seed in range(6):

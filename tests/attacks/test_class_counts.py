@@ -123,6 +123,7 @@ def test_splits_and_leaves_on_the_way_are_the_released_forest():
         assert (ours.counts == theirs.counts).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("protocol", "parts", "step"),
     [
@@ -166,6 +167,7 @@ def test_numbers_of_draws_have_the_odds_of_the_rows_in_a_leaf():
     assert seen[3::3].sum() == 4000
 
 
+@pytest.mark.long
 def test_shares_of_pure_leaves_tell_more_than_the_boxes_alone():
     run = Run(LocalForests(trees=30, leaf_counts=False, bootstrap=False), TABLE, 3, SERVER)
 

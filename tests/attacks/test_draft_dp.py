@@ -143,6 +143,7 @@ def test_exact_counts_give_the_rows_back():
     assert noise.kind == "exact"
 
 
+@pytest.mark.long
 def test_less_noise_leaks_more_and_own_rows_help():
     errors = {}
     for scale in (20.0, 0.5):

@@ -366,6 +366,7 @@ def test_rows_to_predict_are_told_by_where_they_are_routed():
     assert metric.truth(replace(case, principals=("active",))) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("settings", ["multi_output=true", "multi_output=false"])

@@ -68,6 +68,7 @@ def test_many_trees_do_not_overflow_the_packed_key():
     np.testing.assert_array_equal(twins.of_row[:40], twins.of_row[:39:-1])
 
 
+@pytest.mark.long
 def test_some_optimum_keeps_twins_together_and_louvain_comes_close():
     """All 877 partitions of 7 rows: the twin theorem, and how often Louvain finds the best."""
     every, reached = partitions(7), 0

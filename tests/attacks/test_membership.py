@@ -85,6 +85,7 @@ def test_sums_on_a_members_path_have_room_for_it(defense):
     assert auc(short, member) > 0.6
 
 
+@pytest.mark.long
 def test_public_cut_points_are_nobodys_values():
     view, case = world("none", "public")
     assert auc(scored(view)["thresholds"], case.candidates.member) > 0.5

@@ -29,6 +29,7 @@ def read(run):
     return found, truth, sum(truth.values(), Counter())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("who", "parts", "least"), [(SERVER, [], 0.95), (None, [], 0.9), (SERVER, [SecureSum()], 0.8)]
 )

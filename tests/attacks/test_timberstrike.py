@@ -33,6 +33,7 @@ def strong():
     return world(X, y, 40, order=lucky, categorical={5: 3})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
 def test_it_beats_resampling_own_rows(strong, level):
     guess = guessed.rows(attack(strong, strong.evidence(level)))

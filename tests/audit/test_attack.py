@@ -132,6 +132,7 @@ def test_leaves_are_scored_where_their_rows_are_known(models):
     assert first.rebuilt == first.targets
 
 
+@pytest.mark.long
 def test_nobody_attacks_his_own_rows(models):
     made, found = models["turns"]
     assert attack(found, rows(made, 0), rows(made, 1, 2)).reason.code == "audited-own-rows"

@@ -367,6 +367,7 @@ def test_one_tree_and_one_leaf(tmp_path):
     assert len(found.trees[0].leaf) == 1
 
 
+@pytest.mark.long
 def test_the_cost_grows_with_the_number_of_trees_and_not_with_its_square(tmp_path, whole):
     def cost(trees):
         model = copy.deepcopy(whole)

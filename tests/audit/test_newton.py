@@ -78,6 +78,7 @@ def test_masked_stumps_name_no_settings(tmp_path):
     assert infer_settings(model.forest.trees, model.statistics) is None
 
 
+@pytest.mark.long
 def test_a_leaf_beside_a_large_subtree_is_solved_for_too():
     """The subtree is cut off, and the leaf alone has no equation: its parent's have."""
     lone, below = 1, 2 * MAX_LEAVES  # a leaf beside a balanced subtree

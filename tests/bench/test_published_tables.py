@@ -65,6 +65,7 @@ def test_every_cell_stands_beside_its_published_figure(rows):
     assert set(second.default["attack_spec"]) == {"timberstrike"}
 
 
+@pytest.mark.long
 def test_tables_and_figure(rows, tmp_path):
     cells = list(compared("table6", rows))
     header, _, *lines = leakage(cells).splitlines()

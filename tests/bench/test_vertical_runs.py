@@ -94,6 +94,7 @@ def test_the_line_to_beat_is_the_labelled_party_alone(rows):
     assert alone["log_loss"] == bound["log_loss"] != free["log_loss"]
 
 
+@pytest.mark.long
 def test_labels_are_scored_beside_cl_and_ciphertexts_are_counted(rows):
     attack = values(rows, "attack", threat="passive", defense="none")
     assert (

@@ -184,6 +184,7 @@ def test_sums_that_come_together_are_peeled_as_those_that_a_server_tells():
     assert len(found[0]) > 2
 
 
+@pytest.mark.long
 def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(tmp_path):
     truth, named = rows("columns3"), ("split-values", "clear-gradients")
     told = report(str(capture("columns3", tmp_path)), "worker-1", truth, named=named)

@@ -154,6 +154,7 @@ def test_prices_are_what_the_records_say(run, said):
         assert len(defense.price.by_seed) == 2
 
 
+@pytest.mark.long
 def test_the_verdict_names_the_leak_by_the_records(run, verdict):
     leak = re.search(r"LEAK\s+(.*)", verdict)[1]
     found = re.search(r"rebuild (\S+) of 80 rows in every column .*by histogram-peeling", leak)

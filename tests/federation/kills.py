@@ -93,11 +93,12 @@ class Campaign:
 
     def left(self, logs, at):
         """Return how long after a loss a site has ended its run; inf if it has not."""
-        while time.time() < at + DEADLINE + 2 * SLACK:
+        while True:
             for status in logs.glob("*/status.json"):
                 return status.stat().st_mtime - at
+            if time.time() > at + DEADLINE + 2 * SLACK:
+                return float("inf")
             time.sleep(0.2)
-        return float("inf")
 
     def one(self, rng, n):
         """Run one federation that loses somebody; return what went wrong, if anything."""

@@ -91,6 +91,7 @@ def test_nothing_is_wider_than_its_place(measured, frame):
     assert measured[frame]["wide"] == 0
 
 
+@pytest.mark.long
 def test_a_setting_is_read_at_a_sitting(measured):
     """Eleven defenses against two adversaries; what is folded is not shown."""
     assert measured[0]["shown"] <= 3600
