@@ -1,6 +1,5 @@
 """Membership inference as an attack on a view."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,8 +10,17 @@ from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.replay import cuts_of, params_of
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.membership.ratios import lira, rmia
-from fedtrees.attacks.membership.references import REFERENCES, references, said_by
+from fedtrees.attacks.membership.ratios import lira, rmia, weight_of
+from fedtrees.attacks.membership.references import (
+    REFERENCES,
+    Trainer,
+    boosts,
+    counts,
+    grows,
+    logit_of_own,
+    references,
+    said_by,
+)
 from fedtrees.attacks.membership.structure import held_thresholds, in_sketch, on_path
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
@@ -23,10 +31,13 @@ from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.core.view import View
 from fedtrees.messages.cuts import FeatureSketch
-from fedtrees.messages.models import BoostedModel
 from fedtrees.trees.boosted.forest import Forest
-from fedtrees.trees.boosted.losses import objective_of
+from fedtrees.trees.boosted.losses import SquaredError, objective_of
+from fedtrees.trees.forest.params import ForestParams
+from fedtrees.trees.forest.random_decision import RandomDecisionForest
+from fedtrees.trees.forest.random_forest import RandomForest
 
+Model = Forest | RandomForest | RandomDecisionForest
 Floats = NDArray[np.float64]
 
 
@@ -54,7 +65,7 @@ class MembershipInference(Attack):
             raise UsageError(f"models={self.models!r}: give an even number of 2 or more")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there is no boosted model in a view."""
+        """Return why there is no model of trees in a view."""
         return Reason("no-trees") if model_in(view) is None else None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
@@ -62,26 +73,44 @@ class MembershipInference(Attack):
         model, rows = model_in(view), view.candidates
         if rows is None or model is None:
             return Guess()
-        found = dict(self._tests(view, model, rows, rng))
-        claims: list[Claim] = [Membership("together", together(found))]
+        found, weight = self._tests(view, model, rows, rng)
+        claims: list[Claim] = [Membership("together", together(found, weight))]
         return Guess((*claims, *(Membership(name, score) for name, score in found.items())))
 
     def _tests(
-        self, view: View, model: Forest, rows: Table, rng: np.random.Generator
-    ) -> Iterator[tuple[str, Floats]]:
+        self, view: View, model: Model, rows: Table, rng: np.random.Generator
+    ) -> tuple[dict[str, Floats], float]:
+        """Return what each test scores, and what a nat of the last is worth."""
+        found = dict[str, Floats]()
         sketches = [m for s, m in view.messages(FeatureSketch) if s.sender not in view.principals]
         if sketches:
-            yield "sketch", in_sketch(rows.X, sketches)
+            found["sketch"] = in_sketch(rows.X, sketches)
         seen, cuts = _seen(view), cuts_of(view)
         if seen is not None and cuts is not None and _followed(seen):
-            yield "path", on_path(rows, seen, cuts)
-        yield "thresholds", held_thresholds(rows.X, model.trees)
+            found["path"] = on_path(rows, seen, cuts)
+        if not isinstance(model, RandomDecisionForest):  # whose tests are drawn without data
+            found["thresholds"] = held_thresholds(rows.X, model.trees, view.rows)
         if sketches:  # others' values tell more than what a model makes of them
-            return
-        how = params_of(view), model.objective, cuts
-        refs, logit = references(rows, view.rows, *how, self.models, rng), said_by(model, rows)
-        yield "lira", lira(logit, refs)
-        yield "rmia", rmia(logit, refs)
+            return found, 0.0
+        numbers = isinstance(model, Forest) and isinstance(model.objective, SquaredError)
+        refs = references(rows, view.rows, _trainer(view, model), self.models, rng, numbers)
+        if isinstance(model, Forest):
+            logit = said_by(model, rows)
+        else:
+            logit = logit_of_own(model.probabilities(rows.X), rows.y)
+        found |= {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}
+        return found, weight_of(refs)
+
+
+def _trainer(view: View, model: Model) -> Trainer:
+    """Return what trains as the model was."""
+    cuts = cuts_of(view)
+    if isinstance(model, RandomDecisionForest):
+        return counts(model)
+    if isinstance(model, RandomForest):
+        known = {k: v for k, v in view.parameters.items() if k in ForestParams.__dataclass_fields__}
+        return grows(ForestParams(**known), model.n_classes, cuts)
+    return boosts(params_of(view), model.objective, cuts)
 
 
 def _followed(seen: Evidence) -> bool:
@@ -94,10 +123,13 @@ def _seen(view: View) -> Evidence | None:
     return None if no_trees(view, numbers=True) else evidence_of(view)
 
 
-def model_in(view: View) -> Forest | None:
-    """Return the boosted model that was released or can be read, None if there is none."""
-    for _, message in view.messages(BoostedModel):
-        return message.model()
+def model_in(view: View) -> Model | None:
+    """Return the model of trees that was released or can be read, None if there is none."""
+    for seen in view.seen:
+        if hasattr(seen.message, "model"):
+            found = seen.message.model()
+            if isinstance(found, Model):
+                return found
     evidence = _seen(view)
     if evidence is None:
         return None
@@ -105,13 +137,18 @@ def model_in(view: View) -> Forest | None:
     return Forest(evidence.trees, np.atleast_1d(evidence.base_margin), objective)
 
 
-def together(found: dict[str, Floats]) -> Floats:
+def together(found: dict[str, Floats], weight: float = 0.0) -> Floats:
     """Return one score of all tests, shape (n,).
 
     First whether a sketch holds all values and whether all sums can hold the row, which is true of
-    members; then how it ranks by the other tests, in the mean.
+    members; then the log-odds by thresholds and `rmia`, as ranks beside those of the other two.
+
+    `weight`: What a nat of ``rmia`` is worth, as of `weight_of`.
     """
     sure = sum(np.where(found[name] >= full, 1.0, 0.0)
                for name, full in (("sketch", 1.0), ("path", 0.0)) if name in found)  # fmt: skip
-    ranks = [middle_ranks(score) for score in found.values()]
-    return np.asarray(sure + np.mean(ranks, axis=0), dtype=np.float64)
+    none = np.zeros(len(next(iter(found.values()))))
+    odds = found.get("thresholds", none) + weight * found.get("rmia", none)
+    others = [middle_ranks(found[name]) for name in ("sketch", "path") if name in found]
+    ranks = np.mean([*others, middle_ranks(odds)], axis=0)
+    return np.asarray(sure + ranks, dtype=np.float64)

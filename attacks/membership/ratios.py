@@ -1,5 +1,7 @@
 """Likelihood ratios: how a model differs on a row from models with and without it."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,3 +47,26 @@ def rmia(logit: NDArray[np.float64], refs: References) -> NDArray[np.float64]:
         log_p, log_refs = (-np.logaddexp(0, -z) for z in (logit, refs.logit))
     mean = np.logaddexp.reduce(log_refs, axis=0) - np.log(len(log_refs))
     return np.asarray(log_p - mean, dtype=np.float64)
+
+
+def weight_of(refs: References) -> float:
+    """Return the log-odds of membership that a nat of `rmia` is worth (Platt 1999).
+
+    Some references are taken for the model in question, one after another: whether a row is a
+    member is known of these.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    models = len(refs.held)
+    if models < 4:  # without its complement none is left
+        return 1.0
+    score, member = list[NDArray[np.float64]](), list[NDArray[np.bool_]]()
+    for k in range(0, models, max(2, models // 8 * 2)):
+        others = ~np.isin(np.arange(models), (k, k ^ 1))  # its complement holds what it lacks
+        rest = replace(refs, held=refs.held[others], logit=refs.logit[others])
+        score.append(rmia(refs.logit[k], rest))
+        member.append(refs.held[k])
+    x = np.concatenate(score)
+    spread = max(float(x.std()), 1e-12)
+    fitted = LogisticRegression().fit(x[:, None] / spread, np.concatenate(member))
+    return float(fitted.coef_[0, 0]) / spread

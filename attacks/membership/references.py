@@ -1,6 +1,6 @@
 """Reference models: the same training on random halves of the candidates."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,14 @@ from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Objective, SquaredError
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.forest.grower import grow_random_forest
+from fedtrees.trees.forest.params import ForestParams
+from fedtrees.trees.forest.random_decision import RandomDecisionForest
 from fedtrees.trees.sketch import quantile_cuts
 
+#: Takes all rows, of which the first n are candidates; returns what trains on some of the rows and
+#: says the logit of each candidate's own class, as `said_by`.
+Trainer = Callable[[Table, int], Callable[[NDArray[np.bool_]], NDArray[np.float64]]]
 #: Half of them have each candidate.
 REFERENCES = 16
 #: Errors of numeric targets that are told apart, in standard deviations of these.
@@ -54,36 +60,79 @@ def halves(y: NDArray[Any], pairs: int, rng: np.random.Generator) -> Iterator[ND
 
 
 def references(
-    rows: Table, known: Table | None, params: TreeParams, objective: Objective, cuts: Cuts | None,
-    models: int, rng: np.random.Generator,
+    rows: Table, known: Table | None, trainer: Trainer, models: int, rng: np.random.Generator,
+    numbers: bool = False,
 ) -> References:  # fmt: skip
-    """Boost reference models of candidates; rows known to have been trained on are in each.
+    """Train reference models of candidates; rows known to have been trained on are in each.
 
-    Parameters
-    ----------
-    cuts : Cuts or None
-        The cut points of the model in question; None: quantiles of all these rows.
-    models : int
-        An even number.
+    `models`: An even number.
     """
     every = rows if known is None else Table.concat([rows, known])
-    cuts = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
-    bins, sure = bin_rows(every.X, cuts), np.ones(len(every) - len(rows), dtype=bool)
+    sure = np.ones(len(every) - len(rows), dtype=bool)
     held = np.array([*halves(rows.y, models // 2, rng)])
-    numbers, plain = isinstance(objective, SquaredError), is_plain(params, objective, cuts)
+    said = trainer(every, len(rows))
+    return References(held, np.array([said(np.append(half, sure)) for half in held]), numbers)
 
-    def said(half: NDArray[np.bool_]) -> NDArray[np.float64]:
-        used = np.concatenate([half, sure])
-        y = every.y[used]
-        classes = numbers or len(np.unique(y)) == max(objective.n_outputs, 2)
-        started = params if classes else replace(params, base_score=0.5)
-        if plain:  # of the log-odds of class 1
-            margin = margins(bins, every.y, used, started)[: len(rows)]
-            return np.where(rows.y == 1, margin, -margin)
-        forest = grow_forest(bins.take(used), y, cuts, started, objective, streams=Streams(0))
-        return said_by(forest, rows)
 
-    return References(held, np.array([said(half) for half in held]), numbers)
+def boosts(params: TreeParams, objective: Objective, cuts: Cuts | None) -> Trainer:
+    """Return what boosts trees; `cuts`: of the model in question, None: quantiles of all rows."""
+
+    def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
+        told = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
+        bins, rows = bin_rows(every.X, told), every.take(np.arange(n))
+        numbers, plain = isinstance(objective, SquaredError), is_plain(params, objective, told)
+
+        def said(used: NDArray[np.bool_]) -> NDArray[np.float64]:
+            y = every.y[used]
+            classes = numbers or len(np.unique(y)) == max(objective.n_outputs, 2)
+            started = params if classes else replace(params, base_score=0.5)
+            if plain:  # of the log-odds of class 1
+                margin = margins(bins, every.y, used, started)[:n]
+                return np.where(rows.y == 1, margin, -margin)
+            forest = grow_forest(bins.take(used), y, told, started, objective, streams=Streams(0))
+            return said_by(forest, rows)
+
+        return said
+
+    return trainer
+
+
+def grows(params: ForestParams, n_classes: int, cuts: Cuts | None) -> Trainer:
+    """Return what grows random forests; `cuts` as in `boosts`."""
+
+    def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
+        told = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
+        bins, rows = bin_rows(every.X, told), every.take(np.arange(n))
+
+        def said(used: NDArray[np.bool_]) -> NDArray[np.float64]:
+            forest = grow_random_forest(
+                bins.take(used), every.y[used], told, params, n_classes=n_classes
+            )
+            return logit_of_own(forest.probabilities(rows.X), rows.y)
+
+        return said
+
+    return trainer
+
+
+def counts(model: RandomDecisionForest) -> Trainer:
+    """Return what counts rows in the leaves of the same random trees, without noise."""
+    n_classes = model.counts.shape[2]
+
+    def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
+        leaves, rows = model.apply(every.X), every.take(np.arange(n))
+
+        def said(used: NDArray[np.bool_]) -> NDArray[np.float64]:
+            cell = leaves[used] * n_classes + every.y[used, None]
+            size = model.counts[0].size
+            counted = [np.bincount(tree, minlength=size) for tree in cell.T]
+            table = np.array(counted).reshape(model.counts.shape)
+            forest = RandomDecisionForest(model.splits, table)
+            return logit_of_own(forest.probabilities(rows.X), rows.y)
+
+        return said
+
+    return trainer
 
 
 def said_by(forest: Forest, rows: Table) -> NDArray[np.float64]:

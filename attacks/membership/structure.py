@@ -12,6 +12,7 @@ from fedtrees.core.schema import Table
 from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.forest.random_forest import ClassTree
 
 Floats = NDArray[np.float64]
 #: Of a hessian: sums are of float32 in fixed point.
@@ -19,20 +20,30 @@ _ROUNDED = 1e-3
 _LEAST = 1e-16  # hessian of a row, as in XGBoost
 
 
-def held_thresholds(X: NDArray[np.float32], trees: Sequence[Tree]) -> Floats:
-    """Return how telling the thresholds are that candidates hold, nats, shape (n,).
+def held_thresholds(
+    X: NDArray[np.float32], trees: Sequence[Tree | ClassTree], own: Table | None = None
+) -> Floats:
+    """Return how much likelier members hold the thresholds that candidates hold, nats, shape (n,).
 
-    A cut point of a sketch is a value that somebody holds. One that few candidates hold tells more:
-    minus the log of their share, summed over the columns of each.
+    A cut point of a sketch is a value that somebody holds. Of k candidates that hold it one at
+    least is a member, each with one chance in two: of one that is not the others must have been,
+    -log(1 - 2^(1-k)). One alone is a member, unless its value is also somebody's who is no
+    candidate: log n stands for that. Columns are summed.
+
+    `own`: Rows known to have been trained on, which explain the values that they hold.
     """
     told = np.zeros(len(X))
     for column in range(X.shape[1]):
         used = [t.threshold[t.feature == column] for t in trees]
         values = np.unique(np.concatenate([*used, np.zeros(0, dtype=np.float32)]))
+        values = values[~np.isnan(values)]
+        if own is not None:
+            values = np.setdiff1d(values, own.X[:, column])
         x = X[:, column]
-        hit = np.isin(x, values[~np.isnan(values)])
         _, at, count = np.unique(x, return_inverse=True, return_counts=True)
-        told += np.where(hit, -np.log(count[at.ravel()] / len(x)), 0.0)
+        shared = -np.log1p(-(0.5 ** np.maximum(count - 1, 1)))
+        nats = np.where(count == 1, np.log(len(x)), shared)
+        told += np.where(np.isin(x, values), nats[at.ravel()], 0.0)
     return told
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.ratios import lira
-from fedtrees.attacks.membership.references import references, said_by
+from fedtrees.attacks.membership.references import boosts, references, said_by
 from fedtrees.audit.disclosure import checks
 from fedtrees.core.schema import Table
 from fedtrees.metrics.membership import FEW, at_few, auc
@@ -105,7 +105,7 @@ class Model:
         forest = from_xgboost_json(self.folder / "model.json")
         params = TreeParams(trees=trees, max_depth=depth, min_child_weight=weight)
         begun, rng = process_time(), np.random.default_rng(self.seed)
-        refs = references(self.rows, None, params, forest.objective, None, MODELS, rng)
+        refs = references(self.rows, None, boosts(params, forest.objective, None), MODELS, rng)
         ours = lira(said_by(forest, self.rows), refs)
         cpu, parts = process_time() - begun, (self.rows.take(member), self.rows.take(~member))
         mine = [not c.passed for c in checks(forest, *parts, weight)]

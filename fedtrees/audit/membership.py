@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.attack import together
-from fedtrees.attacks.membership.ratios import lira, rmia
-from fedtrees.attacks.membership.references import REFERENCES, references, said_by
+from fedtrees.attacks.membership.ratios import lira, rmia, weight_of
+from fedtrees.attacks.membership.references import REFERENCES, boosts, references, said_by
 from fedtrees.attacks.membership.structure import held_thresholds
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.disclosure import Check, checks, depth_of, groups_of
@@ -98,20 +98,20 @@ def told(
         raise DataError(f"{data} and {reserve} have more than {MOST_ROWS} rows; give a part")
     rows, member = Table.concat([train, rest]), np.arange(len(train) + len(rest)) < len(train)
     params, streams = _params(found, forest, min_child_weight), Streams(seed).child("membership")
-    refs = references(
-        rows, None, params, forest.objective, None, REFERENCES, streams.rng("references")
-    )
+    trainer = boosts(params, forest.objective, None)
+    refs = references(rows, None, trainer, REFERENCES, streams.rng("references"))
     logit = said_by(forest, rows)
     scores = {"thresholds": held_thresholds(rows.X, forest.trees),
               "lira": lira(logit, refs), "rmia": rmia(logit, refs)}  # fmt: skip
-    scores = {"together": together(scores), **scores, "rows alone": blind_scores(rows, member)}
+    first, alone = together(scores, weight_of(refs)), blind_scores(rows, member)
+    scores = {"together": first, **scores, "rows alone": alone}
     rng = streams.rng("errors")
     tests = tuple(
         TestResult(name, auc(s, member), at_few(s, member, FEW), error_of(s, member, FEW, rng),
                    at_few(s, member, FEWER))
         for name, s in scores.items()
     )  # fmt: skip
-    first, at = scores["together"], groups_of(forest.predict(train.X))
+    at = groups_of(forest.predict(train.X))
     below = np.searchsorted(np.sort(first[~member]), first[member], side="left")
     done = checks(forest, train, rest, min_child_weight)
     return Told(tuple(done), tests, 1 - below / len(rest), np.bincount(at)[at]), notes

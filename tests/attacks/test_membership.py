@@ -9,14 +9,16 @@ import pytest
 from fedtrees.attacks.membership.attack import MembershipInference, together
 from fedtrees.attacks.membership.margins import is_plain, margins
 from fedtrees.attacks.membership.ratios import lira, rmia
-from fedtrees.attacks.membership.references import halves, references, said_by
+from fedtrees.attacks.membership.references import boosts, halves, references, said_by
+from fedtrees.attacks.membership.structure import held_thresholds
 from fedtrees.bench.conformance import sample_table
 from fedtrees.bench.evaluate import make_defense, score_guess, told_candidates
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess, Membership, Records
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.schema import Table
-from fedtrees.core.specs import parse_one
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
 from fedtrees.metrics.membership import MembershipMetric, at_few, auc, blind_scores
 from fedtrees.metrics.metric import Case
@@ -28,6 +30,9 @@ from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
+
+FORESTS = ("forest-hist[trees=10,max_depth=8]", "local-forests[trees=10,max_depth=8]",
+           "dp-forest[epsilon=10000,trees=40,depth=6]")  # fmt: skip
 
 
 @cache
@@ -129,7 +134,7 @@ def memorised(seed, told):
     mine = Table(X, y).take(used) if told else rest
     cuts = quantile_cuts(mine.X, 256)
     model = grow_forest(mine.X, mine.y, cuts, params, LOGISTIC)
-    refs = references(Table(X, y), None, params, LOGISTIC, None, 8, rng)
+    refs = references(Table(X, y), None, boosts(params, LOGISTIC, None), 8, rng)
     logit = said_by(model, Table(X, y))
     return {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}, member
 
@@ -186,6 +191,37 @@ def test_all_tests_are_scored_beside_the_attacks_own():
 def test_what_is_sure_comes_first():
     score = together({"sketch": np.array([0.9, 1.0]), "rmia": np.array([9.0, -9.0])})
     assert score[1] > score[0]
+
+
+def test_who_alone_holds_a_threshold_was_trained_on_and_own_rows_explain_theirs():
+    X = np.array([[1.0], [2.0], [2.0], [3.0], [4.0]], dtype=np.float32)
+    params = TreeParams(trees=1, max_depth=1, min_child_weight=0.0)
+    y = np.array([0, 0, 1, 1, 1])
+    tree = grow_forest(X, y, quantile_cuts(X, 8), params, LOGISTIC).trees[0]
+    stump = replace(tree, threshold=np.where(tree.feature == 0, np.float32(2), tree.threshold))
+    told = held_thresholds(X, [stump])
+    assert told == pytest.approx([0, np.log(2), np.log(2), 0, 0])
+    alone = replace(tree, threshold=np.where(tree.feature == 0, np.float32(3), tree.threshold))
+    assert held_thresholds(X, [alone])[3] == pytest.approx(np.log(5))
+    assert not held_thresholds(X, [alone], Table(X[3:4], np.array([1]))).any()
+
+
+@pytest.mark.parametrize("spec", FORESTS)
+def test_members_of_random_forests_are_told_from_others(spec):
+    found, seeds = [], range(3)
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        X, y = rng.uniform(0, 8, (240, 4)).astype(np.float32), rng.integers(0, 2, 240)
+        schema = Schema(tuple(Feature(n, low=0, high=8) for n in "abcd"), "y")
+        held = over_clients([Table(X, y).take(np.arange(k, 120, 2)) for k in range(2)])
+        run = train(register.make("protocol", parse_grid(spec)[0]), held, schema, seed=seed)
+        roles = {**run.transcript.roles, "public": "public"}
+        others = Table(X, y).take(np.arange(120, 240))
+        case = Case(held, roles, ("public",), schema, Streams(0), "public", others=others)
+        view = told_candidates("membership", view_of(run, ("public",), held), case)
+        assert MembershipInference().inapplicable(view) is None
+        found.append(auc(scored(view)["together"], case.candidates.member))
+    assert np.mean(found) > 0.65
 
 
 def test_a_classifier_of_rows_takes_empty_columns_and_few_rows():
