@@ -64,19 +64,27 @@ def test_a_threat_names_a_behaviour_of_a_role():
     assert str(threat) == "server:isolating+client[count=2]"
 
 
-def test_splits_told_to_one_client_open_its_bins_in_an_ideal_sum_and_under_masks_nothing():
-    view, run, case = cheated("isolating", SecureSum())
+SUMS = ["masking[mode=real]", "masking[mode=ideal]", "paillier[bits=1024]",
+        "paillier[mode=ideal]", "secure-sum"]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
+def test_splits_told_to_one_client_open_its_bins_and_nothing_under_any_sum():
+    view, run, case = cheated("isolating")
     score, opened = scored(view, case)
     assert (opened, run.refused) == (5, "")
     assert score.value > 0.75
     assert score.blind < 0.3
-    for text in here("defense", ["masking[mode=real]", "masking[mode=ideal]"]):
-        (masks,) = make_defense(parse_composed([text])[0]).parts
-        view, run, case = cheated("isolating", masks)
+    for text in here("defense", SUMS):
+        (sums,) = make_defense(parse_composed([text])[0]).parts
+        view, run, case = cheated("isolating", sums)
         bare, opened = scored(view, case)
         assert opened == 0
         assert bare.value < 0.35
-        assert run.model.trees[-1].feature[0] < 0  # and there is nothing to grow from
+        if text.startswith("paillier"):  # an honest party sees it
+            assert "not all were told the same" in run.refused
+        else:
+            assert run.model.trees[-1].feature[0] < 0  # and there is nothing to grow from
 
 
 def test_attacks_read_only_who_did_what_they_read():
