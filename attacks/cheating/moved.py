@@ -33,8 +33,10 @@ class MovedCuts(Attack):
         if self.inapplicable(view):
             return Guess()
         cuts = next(m for _, m in view.messages(CutPoints))
-        sent = [m for s, m in view.messages(FeatureSketch) if s.sender in view.principals]
-        if sent and any(name.startswith("crafted") for name in view.behaviours):
+        if any(name.startswith("crafted") for name in view.behaviours):
+            sent = [m for s, m in view.messages(FeatureSketch) if s.sender in view.principals]
+            if not sent:  # cut points are settled otherwise
+                return Guess()
             starts, ends = sent[-1].offsets[:-1], sent[-1].offsets[1:]
             some = np.flatnonzero(ends > starts)
             low, high = sent[-1].points[starts[some]], sent[-1].points[ends[some] - 1]
