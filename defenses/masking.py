@@ -16,12 +16,12 @@ from fedtrees.core.aggregation import (
     Opening,
     Wire,
     agreed,
+    digest_of,
     summands,
     summed,
     whole,
 )
 from fedtrees.core.channel import Change, Event
-from fedtrees.core.codec import encode
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import ProtocolError, UsageError, check_flag, check_whole
 from fedtrees.core.guarantee import Computational, Guarantee
@@ -220,11 +220,6 @@ class MaskedReplies(Closing):
         self.ledger = Ledger()
         self._masker: Masker
         self._dealt = 0
-        self._told = blake2b()
-
-    def hear(self, message: Message) -> None:
-        """Masks depend on it: they cancel only among those who were told the same."""
-        _add(self._told, message)
 
     def takes(self, message: Message) -> bool:
         """Tell whether it is one of the rounds."""
@@ -293,7 +288,7 @@ class UnmaskedSums(Opening):
     def hear(self, names: Iterable[str], message: Message) -> None:
         """Note what each was told, as it does itself."""
         for name in names:
-            _add(self._told[name], message)
+            self._told[name].update(digest_of(message))
 
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Agree on keys where none are left, let masked replies cross, and open their sum.
@@ -361,10 +356,6 @@ class UnmaskedSums(Opening):
             boxes = sums.opaque(masks.boxes(name), sizes.box(plan) * (len(names) - 1))
             wire.ask([name], MaskBoxes(others, boxes), _KEYS)
         return masks
-
-
-def _add(told: Any, message: Message) -> None:
-    told.update(blake2b(encode(message)).digest())
 
 
 def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:

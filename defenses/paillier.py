@@ -1,6 +1,6 @@
 """Secure aggregation under a Paillier key, computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import encrypted_sums
 from fedtrees.defenses.real_sums import RealSums, opaque
-from fedtrees.messages.aggregation import OpenedSum, PaillierKey
+from fedtrees.messages.aggregation import OpenedSum, PaillierKey, PaillierSeeds
 from fedtrees.sealing import sizes
 from fedtrees.sealing.ledger import Ledger, Told, costs_by_party
 from fedtrees.sealing.slots import Slots
@@ -38,6 +38,7 @@ _STRENGTH = {1024: 80, 2048: 112, 3072: 128}
 
 _INT64_BITS = 64
 _KEY = "the public key that everybody encrypts under; its holder opens sums"
+_SEEDS = "seeds of masks that bind a sum to what all were told, for the holder of the key"
 _ADDED = "the encrypted sum, for the holder of the key to open"
 _OPENED = "the sum, opened by the holder of the key"
 
@@ -182,6 +183,11 @@ class PaillierSums(Aggregation):
             return Slots(most // terms, terms)
         return Slots(bound, terms, found)
 
+    def seeds(self, names: Sequence[str], texts: Iterable[bytes]) -> PaillierSeeds:
+        """Return the sealed seeds of parties as a message."""
+        size = len(names) * sizes.rows(1, self.how.bits).nbytes
+        return PaillierSeeds(",".join(names), opaque(b"".join(texts), size, real=not self.ideal))
+
     def sealed(
         self, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots],
         holder: str, ledger: Ledger,
@@ -235,8 +241,8 @@ class KeyHolding(_Client):
         self._reply: Message | None = None  # its part of the sum that it will open
 
     def takes(self, message: Message) -> bool:
-        """Tell whether it is a sum to be opened."""
-        return type(message) is type(self._reply)
+        """Tell whether it is a sum to be opened, or what opens it."""
+        return isinstance(message, PaillierSeeds) or type(message) is type(self._reply)
 
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
         """Return the public key where it is asked for; its own reply crosses nowhere."""
@@ -250,13 +256,20 @@ class KeyHolding(_Client):
         self._reply, (self._parts, self._slots) = reply, self._numbers(reply, how)
         return None
 
-    def answer(self, message: Message) -> Message:
-        """Open a sum, and add its own part."""
+    def answer(self, message: Message) -> Message | None:
+        """Open a sum, and add its own part; take in the others' seeds before."""
+        if isinstance(message, PaillierSeeds):
+            names, text = message.parties.split(","), message.seeds.payload
+            size = len(text) // len(names)
+            texts = {name: text[i * size : (i + 1) * size] for i, name in enumerate(names)}
+            self._holder.take_seeds(texts)
+            return None
         assert self._reply is not None
         opened, found = [], {}
         for field, array in summands(self._reply).items():
             own, text = self._parts[field], getattr(message, field).payload
-            opened.append(self._holder.opened(text, own.size, self._slots[field]) + own)
+            slots, told = self._slots[field], self._told.digest()
+            opened.append(self._holder.opened(text, own.size, slots, told) + own)
             found[field] = from_whole(opened[-1], array.shape, array.dtype)
         self.kept.append((replace(self._reply, **found), _OPENED))
         self._reply = None
@@ -275,17 +288,19 @@ class Encrypting(_Client):
         """Tell whether it is the key."""
         return isinstance(message, PaillierKey)
 
-    def answer(self, message: Message) -> None:
-        """Take in the key."""
+    def answer(self, message: Message) -> Message:
+        """Take in the key, and tell its holder the seed of its masks."""
         assert isinstance(message, PaillierKey)
         self._encrypter.learn(message.key.payload, message.bits)
         self._holder = message.holder
+        return self._sums.seeds([self._name], [self._encrypter.seed()])
 
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message:
         """Encrypt the reply; ``rows`` and ``classes`` are what is declared of all."""
         assert reply is not None
         numbers, slots = self._numbers(reply, how)
-        texts = {f: self._encrypter.encrypted(n, slots[f]) for f, n in numbers.items()}
+        told = self._told.digest()
+        texts = {f: self._encrypter.encrypted(n, slots[f], told) for f, n in numbers.items()}
         return self._sums.sealed(reply, texts, slots, self._holder, self.ledger)
 
 
@@ -330,7 +345,9 @@ class Adding(Opening):
         """Let the first client draw a key and tell its public part."""
         key = wire.seal([holder], {"key": True}, _KEY)[holder]
         assert isinstance(key, PaillierKey)
-        wire.ask(others, key, _KEY)
+        seeds = wire.ask(others, key, _KEY, _SEEDS).values()
+        texts = [m.seeds.payload for m in seeds if isinstance(m, PaillierSeeds)]
+        wire.ask([holder], self._sums.seeds(others, texts), _SEEDS)
         adder = self._sums.adder(others, self.ledger)
         adder.learn(key.key.payload, key.bits)
         return adder

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 FAMILIES = {
     "horizontal": (
         "protocols.horizontal", "protocols.behaviours.isolating", "protocols.behaviours.halving",
+        "protocols.behaviours.poisoned",
         "attacks.cheating", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
         "attacks.peeling", "attacks.sketches", "attacks.mappers", "defenses.laplace_hist",
         "defenses.hist_rounding",

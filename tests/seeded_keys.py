@@ -37,6 +37,7 @@ class EncryptedSums:
         self.adder = RealAdder(names, Ledger())
         for side in (*self.others.values(), self.adder):
             side.learn(self.holder.public_key(), bits)
+        self.holder.take_seeds({name: side.seed() for name, side in self.others.items()})
         self.added, self.opened = self.adder.added, self.holder.opened
 
     def begin(self):

@@ -17,6 +17,7 @@ from fedtrees.core.guess import (
     ColumnBins,
     ColumnRanks,
     ColumnValues,
+    CutWindows,
     Entries,
     EveryRecord,
     Labels,
@@ -101,6 +102,7 @@ CLAIMS = {
     Thresholds: {"fedtrees/metrics/thresholds.py"},
     Entries: {"fedtrees/metrics/entries.py"},
     BinClassCounts: {"fedtrees/metrics/bin_counts.py"},
+    CutWindows: {"fedtrees/metrics/moved_cuts.py"},
 }
 
 
@@ -136,6 +138,7 @@ def test_metrics_are_imported_by_nobody_who_scores():
             "routed_labels",
             "entries",
             "bin_counts",
+            "moved_cuts",
         )
     }
     known = {

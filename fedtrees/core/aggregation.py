@@ -4,12 +4,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, ProtocolError
+from fedtrees.core.codec import encode
+from fedtrees.core.errors import DataError, EquivocationError, ProtocolError
 from fedtrees.core.messages import Message, sealed
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.streams import Streams
@@ -68,9 +70,11 @@ class Closing(ABC):
 
     def __init__(self) -> None:
         self.kept: list[tuple[Message, str]] = []
+        self._told = blake2b()
 
-    def hear(self, message: Message) -> None:  # noqa: B027 - most sums open whatever was told
-        """Note what the party is told, before it answers."""
+    def hear(self, message: Message) -> None:
+        """Note what the party is told, before it answers: sums open for who was told the same."""
+        self._told.update(digest_of(message))
 
     @abstractmethod
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
@@ -93,7 +97,7 @@ class Opening(ABC):
 
     ledger: Any = None
 
-    def hear(self, names: Iterable[str], message: Message) -> None:  # noqa: B027 - as `Closing`
+    def hear(self, names: Iterable[str], message: Message) -> None:  # noqa: B027 - most need not
         """Note what these parties are told."""
 
     @abstractmethod
@@ -126,15 +130,26 @@ class Aggregation(ABC):
         return {}
 
 
+#: Of every party, a digest of all that it was told and its reply.
+Inside = dict[str, tuple[bytes, Message]]
+
+
 class IdealSum(Aggregation):
     """The ideal functionality: nothing but the sum is opened, and nothing else crosses."""
 
     def __init__(self) -> None:
-        self.inside: dict[str, Message] = {}
+        self.inside: Inside = {}
+        self._last: tuple[Message | None, bytes] = None, b""
+
+    def digest(self, message: Message) -> bytes:
+        """Return a message's digest: one, for all who are told it."""
+        if self._last[0] is not message:
+            self._last = message, digest_of(message)
+        return self._last[1]
 
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:
         """Make what hands replies to the functionality."""
-        return IdealClosing(name, self.inside)
+        return IdealClosing(name, self)
 
     def opening(self) -> Opening:
         """Make what takes their sum from it."""
@@ -144,34 +159,50 @@ class IdealSum(Aggregation):
 class IdealClosing(Closing):
     """A party's way to the functionality."""
 
-    def __init__(self, name: str, inside: dict[str, Message]) -> None:
+    def __init__(self, name: str, sums: IdealSum) -> None:
         super().__init__()
-        self._name, self._inside = name, inside
+        self._name, self._sums = name, sums
+
+    def hear(self, message: Message) -> None:
+        """Note what the party is told."""
+        self._told.update(self._sums.digest(message))
 
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
         """Hand a reply over; nothing of it is in what crosses."""
         assert reply is not None
-        self._inside[self._name] = reply
+        self._sums.inside[self._name] = self._told.digest(), reply
         return sealed(reply)
 
 
 class IdealOpening(Opening):
     """The way to it of whoever asked."""
 
-    def __init__(self, inside: dict[str, Message]) -> None:
+    def __init__(self, inside: Inside) -> None:
         self._inside = inside
 
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Let replies cross closed and return their sum.
 
-        Raises `ProtocolError` if it would be one party's, and others have a part in it.
+        Raises `ProtocolError` if it would be one party's, and others have a part in it;
+        `EquivocationError` if not all were told the same before.
         """
         if len(waiting) < 2 <= len(wire.known.parties):
             raise ProtocolError(
                 f"a sum of {', '.join(waiting)} alone is no sum; ask all "
                 f"{len(wire.known.parties)} parties that have a part in it"
             )
-        return add_messages(self._inside.pop(name) for name in wire.seal(waiting, {}, why))
+        parts = {name: self._inside.pop(name) for name in wire.seal(waiting, {}, why)}
+        if len({told for told, _ in parts.values()}) > 1:
+            raise EquivocationError(
+                f"{', '.join(parts)}: not all were told the same; their sum stays closed, and so "
+                "do all that follow. Start anew"
+            )
+        return add_messages(reply for _, reply in parts.values())
+
+
+def digest_of(message: Message) -> bytes:
+    """Return a digest of a message as it crosses, 64 bytes."""
+    return blake2b(encode(message)).digest()
 
 
 def agreed(messages: Iterable[Message]) -> Message:

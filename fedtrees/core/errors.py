@@ -66,6 +66,10 @@ class BeyondParametersError(ProtocolError):
     """A party was told, or asked for, what the public parameters rule out; it refuses to go on."""
 
 
+class EquivocationError(ProtocolError):
+    """A sum stays closed: not all who have a part in it were told the same."""
+
+
 class LocalDataError(ProtocolError):
     """Private state of a party was read from outside that party's own methods."""
 

@@ -348,6 +348,29 @@ class BinClassCounts(Claim):
 
 
 @dataclass(frozen=True, eq=False)
+class CutWindows(Claim):
+    """Where the principals moved cut points, or splits of roots.
+
+    Attributes
+    ----------
+    feature : int64 array, shape (k,)
+        Columns, as positions in the schema.
+    low, high : float64 array, shape (k,)
+        Ends of the windows, both within.
+    tree : int64 array, shape (k,)
+        Whose root is split there; -1: cut points are meant.
+    """
+
+    feature: NDArray[np.int64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    tree: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        _same_length(self, ("feature", "tree"), ("low", "high"))
+
+
+@dataclass(frozen=True, eq=False)
 class Entries(Claim):
     """Single values that one victim holds, by row and column.
 

@@ -111,6 +111,7 @@ class Host:
         self._streams = streams.child(name)
         self._sealing, self._aggregation = sealing, aggregation
         self._closing: Closing | None = None
+        self._sums = bool(agreement.summed or agreement.defense.summed)
         self._rows = None if held is None or held.weight is not None else len(held)
         reads = any(part.reads_rows for part in agreement.defense.parts)  # else nobody keeps them
         self.context = Context(
@@ -172,7 +173,7 @@ class Host:
 
     def tell(self, message: Message, why: str = "") -> Reply:
         """Let the party hear a message."""
-        self.closing.hear(message)
+        self._hear(message)
         self.party.answer(message)
         return self._reply()
 
@@ -180,7 +181,7 @@ class Host:
         """Let the party answer a request; a reply that is summed waits to be closed."""
         if self.closing.takes(message):
             return self._reply(self.closing.answer(message))
-        self.closing.hear(message)
+        self._hear(message)
         reply = self.party.answer(message)
         if reply is None:
             raise ProtocolError(f"{self.name!r} gave no reply to {type(message).__name__}")
@@ -191,6 +192,10 @@ class Host:
         check_fields(reply)
         self._waiting, self._told = reply, by_defense or type(reply) in agreed.shared
         return self._reply(sealed(reply), waits=True)
+
+    def _hear(self, message: Message) -> None:
+        if self._sums:
+            self.closing.hear(message)
 
     def seal(self, how: Mapping[str, Any], why: str = "") -> Reply:
         """Let what waits cross closed, as whoever opens it says."""

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import proxy
 
@@ -26,7 +27,12 @@ T = TypeVar("T")
 
 
 class Network(ABC):
-    """What a coordinator talks to; nothing in a protocol may depend on which network it is."""
+    """What a coordinator talks to; nothing in a protocol may depend on which network it is.
+
+    `declared`: Rows that each party said it has, by name; empty where nobody was asked.
+    """
+
+    declared: Mapping[str, int] = MappingProxyType({})
 
     @abstractmethod
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:

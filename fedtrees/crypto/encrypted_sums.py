@@ -3,22 +3,38 @@
 One party has the private key. The others encrypt with the public key, whoever adds cannot read, and
 the holder opens the sum, to which it adds its own array in the open: nobody but itself would have
 opened that.
+
+To every plaintext a party adds a mask, as good as uniform modulo n, of a seed that it shares with
+the holder and a digest of all that it was told. The holder takes off the masks of all, by what it
+was told itself: what is no sum of everybody's next arrays, or of parties that were told otherwise,
+opens to a number that tells nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.crypto import marked, paillier
+from fedtrees.crypto.agreement import KEY_BYTES, draw_key, expanded
 from fedtrees.crypto.arrays import EncryptedArray
+from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.obfuscators import DJNObfuscators, Obfuscators, PlainObfuscators
+from fedtrees.crypto.randomness import SYSTEM
 from fedtrees.sealing import sizes
-from fedtrees.sealing.errors import MalformedError, MissingPartyError, WrongKeyError
+from fedtrees.sealing.errors import (
+    ExposureError,
+    MalformedError,
+    MissingPartyError,
+    PlaintextOverflowError,
+    WrongKeyError,
+)
 from fedtrees.sealing.ideal import Ideal
 from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.secret import Unprintable
+from fedtrees.sealing.secret import Secret, Unprintable
 from fedtrees.sealing.slots import Slots
 
 _ADDER = "whoever adds"
@@ -49,8 +65,14 @@ class KeyHolder(Protocol):
     def public_key(self) -> bytes:
         """Return what it tells everybody."""
 
-    def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
-        """Open the next sum of everybody else's arrays, int64, shape (size,)."""
+    def take_seeds(self, seeds: Mapping[str, bytes]) -> None:
+        """Take in the sealed seeds of everybody else, by party."""
+
+    def opened(self, total: bytes, size: int, slots: Slots, told: bytes = b"") -> NDArray[np.int64]:
+        """Open the next sum of everybody else's arrays, int64, shape (size,).
+
+        `told`: A digest of all that it was told.
+        """
 
 
 class Encrypter(Protocol):
@@ -59,8 +81,11 @@ class Encrypter(Protocol):
     def learn(self, key: bytes, bits: int) -> None:
         """Take in the public key."""
 
-    def encrypted(self, array: NDArray[np.int64], slots: Slots) -> bytes:
-        """Encrypt its next array, shape (m,)."""
+    def seed(self) -> bytes:
+        """Return the seed of its masks, for the holder."""
+
+    def encrypted(self, array: NDArray[np.int64], slots: Slots, told: bytes = b"") -> bytes:
+        """Encrypt its next array, shape (m,); `told`: a digest of all that it was told."""
 
 
 class Adder(Protocol):
@@ -87,17 +112,38 @@ class RealHolder(Unprintable):
     def __init__(self, others: int, bits: int, djn: bool, ledger: Ledger) -> None:
         self._others, self._djn, self._ledger = others, djn, ledger
         self._keys = KeyPair.generate(bits)
+        self._seeds: list[Secret[bytes]] = []
         self._opened = 0
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
         return self._keys.public.payload(self._djn)
 
-    def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
-        """Decrypt the sum of so many others' arrays."""
+    def take_seeds(self, seeds: Mapping[str, bytes]) -> None:
+        """Decrypt them; raises `MalformedError` if one is none, `WrongKeyError` if not for it."""
+        for name, text in seeds.items():
+            sealed = marked.from_bytes(text, 1, self._keys.public, f"seed of {name}")
+            (seed,) = paillier.decrypt(sealed, self._keys, self._ledger)
+            if not 0 <= seed < 1 << 8 * KEY_BYTES:
+                raise MalformedError(f"of {name}: a seed has {KEY_BYTES} bytes; start anew")
+            self._seeds.append(Secret(seed.to_bytes(KEY_BYTES, "big")))
+
+    def opened(self, total: bytes, size: int, slots: Slots, told: bytes = b"") -> NDArray[np.int64]:
+        """Decrypt the sum of so many others' arrays.
+
+        Raises `ExposureError` if what opens is no sum of theirs (`Slots.split`).
+        """
         number, shape = self._opened + 1, _Shape(size, slots, self._others)
         sealed = _read(_ADDER, number, total, shape, self._keys.public)
-        found = sealed.opened(self._keys, self._ledger)
+        for seed in self._seeds:
+            sealed = _masked(sealed, seed, number, told, sign=-1)
+        try:
+            found = sealed.opened(self._keys, self._ledger)
+        except PlaintextOverflowError:
+            raise ExposureError(
+                f"what came as sum {number} is not the sum of what all others were to send, or not "
+                "all were told the same; the holder of the key opens nothing else. Start anew"
+            ) from None
         self._opened = number
         return found
 
@@ -110,6 +156,7 @@ class RealEncrypter(Unprintable):
 
     def __init__(self, name: str, djn: bool, ledger: Ledger) -> None:
         self._name, self._djn, self._ledger = name, djn, ledger
+        self._seed = draw_key(SYSTEM)
         self._made = 0
 
     def learn(self, key: bytes, bits: int) -> None:
@@ -117,10 +164,17 @@ class RealEncrypter(Unprintable):
         kind = DJNObfuscators if self._djn else PlainObfuscators
         self._obfuscators: Obfuscators = kind(PublicKey.from_payload(key, bits), self._ledger)
 
-    def encrypted(self, array: NDArray[np.int64], slots: Slots) -> bytes:
-        """Encrypt."""
+    def seed(self) -> bytes:
+        """Encrypt the seed of its masks."""
+        seed = int.from_bytes(self._seed.reveal(), "big")
+        sealed = paillier.encrypt([seed], self._obfuscators, self._ledger)
+        return marked.to_bytes(sealed, self._obfuscators.public, f"seed of {self._name}")
+
+    def encrypted(self, array: NDArray[np.int64], slots: Slots, told: bytes = b"") -> bytes:
+        """Encrypt, and mask."""
         sealed = EncryptedArray.of(array, slots, self._obfuscators, self._ledger)
         self._made += 1
+        sealed = _masked(sealed, self._seed, self._made, told, sign=1)
         return sealed.payload_of(_place(self._name, self._made))
 
 
@@ -172,16 +226,40 @@ def _place(name: str, number: int) -> str:
     return f"{number} of {name}"
 
 
+def _masked(
+    sealed: EncryptedArray, seed: Secret[bytes], number: int, told: bytes, sign: int
+) -> EncryptedArray:
+    """Add the masks of one party's array of a number to plaintexts, or take them off (-1)."""
+    n, square = sealed.public.modulus, sealed.public.square
+    words = sealed.public.bits // 64 + 2  # 128 bits more than n has: as good as uniform below n
+    of = expanded(seed, b"masks of %d, told " % number + told)
+    stream = expand(of, words * len(sealed.ciphertexts)).reshape(-1, words)
+    masks = (sign * int.from_bytes(row.astype("<u8").tobytes(), "little") for row in stream)
+    moved = (c * (1 + n * (m % n)) % square
+             for c, m in zip(sealed.ciphertexts, masks, strict=True))  # fmt: skip
+    return replace(sealed, ciphertexts=tuple(moved))
+
+
 class IdealHolder(Ideal):
     """The holder's way to the ideal functionality, which keeps sums by their number."""
 
     _opened = 0
 
-    def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
-        """Return the next sum."""
+    def take_seeds(self, seeds: Mapping[str, bytes]) -> None:
+        """Take in nothing."""
+        self.ledger.enter("decrypted", len(seeds))
+
+    def opened(self, total: bytes, size: int, slots: Slots, told: bytes = b"") -> NDArray[np.int64]:
+        """Return the next sum; raises `ExposureError` as `RealHolder.opened`."""
         self._opened += 1
         self.ledger.enter("decrypted", sizes.array(size, slots, self._bits).ciphertexts)
-        return self._inside.pop(str(self._opened))
+        of = {at for at in self._inside if at.startswith(f"{self._opened} ")}
+        if of != {f"{self._opened} {told.hex()}"}:
+            raise ExposureError(
+                f"of sum {self._opened} not all were told the same; the holder of "
+                "the key opens nothing else. Start anew"
+            )
+        return self._inside.pop(of.pop())
 
 
 class IdealEncrypter(Ideal):
@@ -189,11 +267,18 @@ class IdealEncrypter(Ideal):
 
     _made = 0
 
-    def encrypted(self, array: NDArray[np.int64], slots: Slots) -> bytes:
+    def seed(self) -> bytes:
+        """Return nothing."""
+        self.ledger.enter("obfuscators", 1)
+        self.ledger.enter("encrypted", 1)
+        return b""
+
+    def encrypted(self, array: NDArray[np.int64], slots: Slots, told: bytes = b"") -> bytes:
         """Add the array to its sum; refuse what the slots would refuse."""
         slots.check(array)
         self._made += 1
-        count, at = sizes.array(array.size, slots, self._bits).ciphertexts, str(self._made)
+        count = sizes.array(array.size, slots, self._bits).ciphertexts
+        at = f"{self._made} {told.hex()}"
         self.ledger.enter("obfuscators", count)
         self.ledger.enter("encrypted", count)
         self._inside[at] = self._inside[at] + array if at in self._inside else array

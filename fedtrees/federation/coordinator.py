@@ -111,6 +111,7 @@ def conduct(
         at_once(names, lambda name: ask(name, {"does": "begin", "rows": rows}))
         beats.start()
         net = _network(federation, send, own, rows, log, say)
+        net.declared = {name: one.rows for name, one in said.items()}
         model, _ = drive(federation.made, net, federation.made.sealing())
         beats.over.set()
         released = as_message(model) if federation.made.released else None

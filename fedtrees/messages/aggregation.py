@@ -119,6 +119,18 @@ class PaillierKey(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class PaillierSeeds(Message):
+    """Seeds of masks that clients add to what they encrypt, for the holder of the key alone.
+
+    `parties`: Whose, joined by commas, in order.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
+    parties: str
+    seeds: Sealed
+
+
+@dataclass(frozen=True, eq=False)
 class OpenedSum(Message):
     """A sum that the holder of the key decrypted for the server.
 

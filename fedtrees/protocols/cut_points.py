@@ -117,6 +117,8 @@ def settle_cuts(
     else:
         asked = "sketch" if plan.method == "xgboost" else plan.method
         parts = net.ask("client", CutsRequest(asked, max_bin), why="to settle cut points")
+        if net.cut_plan() is None:  # else a defense may have drawn numbers of rows
+            check_sketches(net, parts)
         if gather:
             share_sketches(net, parts)
         cuts = merge_summaries(parts, max_bin, plan.method)
@@ -126,6 +128,18 @@ def settle_cuts(
     message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
     net.tell("client", message, why=why)
     return cuts
+
+
+def check_sketches(net: Network, parts: Sequence[Message]) -> None:
+    """Raise `BeyondParametersError` if a sketch is of more rows than its client declared."""
+    for owner, part in zip(net.members("client"), parts, strict=True):
+        if owner in net.declared and isinstance(part, FeatureSketch) and len(part.weights):
+            most, per_column = net.declared[owner], np.split(part.weights, part.offsets[1:-1])
+            rows = max(sum(weights.tolist()) for weights in per_column)
+            if rows > most or part.weights.min() < 0:
+                raise BeyondParametersError(
+                    f"the sketch of {owner!r} counts {rows} rows of a column; it declared {most}"
+                )
 
 
 def share_sketches(net: Network, parts: Sequence[Message]) -> None:

@@ -41,7 +41,7 @@ from fedtrees.crypto.masking_party import MaskingParty
 from fedtrees.defenses.masking import SUMS_AT_ONCE
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.isolation.process import attacks
-from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey
+from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey, PaillierSeeds
 from fedtrees.messages.boosting import (
     Histogram,
     LabelSums,
@@ -206,7 +206,7 @@ def test_the_ciphertexts_that_crossed_multiply_to_the_one_that_is_opened():
     waiting, checked = [], 0
     for d in done.transcript:
         sealed = seals(d.message)
-        if not sealed or isinstance(d.message, PaillierKey):
+        if not sealed or isinstance(d.message, (PaillierKey, PaillierSeeds)):
             continue
         if d.sender != "server":
             waiting.append(sealed)

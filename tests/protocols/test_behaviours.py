@@ -1,5 +1,8 @@
 """Parties that cheat: what they read, who stops them, and that the honest are as before."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from present import here
@@ -20,11 +23,13 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.messages.boosting import LabelSumsRequest
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.cuts import CutPoints, FeatureSketch
 from fedtrees.metrics.bin_counts import BinCountsMetric
 from fedtrees.metrics.metric import Case
+from fedtrees.metrics.moved_cuts import MovedCutsMetric
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
 from fedtrees.protocols.base import train
+from fedtrees.protocols.cut_points import check_sketches
 from fedtrees.protocols.fit import Data, before, fits
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.followed import FollowedTree
@@ -32,6 +37,7 @@ from fedtrees.protocols.views import view_of
 from fedtrees.trees.partition import Decisions
 
 HIST = FedTreeHist(trees=8, max_depth=2, max_bin=16)
+WIDE = FedTreeHist(trees=20, max_depth=2, max_bin=16)
 
 
 def cheated(behaviour, defense=None, protocol=HIST, who="server"):
@@ -64,19 +70,27 @@ def test_a_threat_names_a_behaviour_of_a_role():
     assert str(threat) == "server:isolating+client[count=2]"
 
 
-def test_splits_told_to_one_client_open_its_bins_in_an_ideal_sum_and_under_masks_nothing():
-    view, run, case = cheated("isolating", SecureSum())
+SUMS = ["masking[mode=real]", "masking[mode=ideal]", "paillier[bits=1024]",
+        "paillier[mode=ideal]", "secure-sum"]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
+def test_splits_told_to_one_client_open_its_bins_and_nothing_under_any_sum():
+    view, run, case = cheated("isolating")
     score, opened = scored(view, case)
     assert (opened, run.refused) == (5, "")
     assert score.value > 0.75
     assert score.blind < 0.3
-    for text in here("defense", ["masking[mode=real]", "masking[mode=ideal]"]):
-        (masks,) = make_defense(parse_composed([text])[0]).parts
-        view, run, case = cheated("isolating", masks)
+    for text in here("defense", SUMS):
+        (sums,) = make_defense(parse_composed([text])[0]).parts
+        view, run, case = cheated("isolating", sums)
         bare, opened = scored(view, case)
         assert opened == 0
         assert bare.value < 0.35
-        assert run.model.trees[-1].feature[0] < 0  # and there is nothing to grow from
+        if text.startswith("paillier"):  # an honest party sees it
+            assert "not all were told the same" in run.refused
+        else:
+            assert run.model.trees[-1].feature[0] < 0  # and there is nothing to grow from
 
 
 def test_attacks_read_only_who_did_what_they_read():
@@ -101,6 +115,41 @@ def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
     net = run.net
     with acting(net.party("server")), pytest.raises(ProtocolError, match="alone is no sum"):
         net.ask("client-1", LabelSumsRequest(), why="one alone")
+
+
+def moved(behaviour):
+    """Return the scores of what a client moved, and the run."""
+    view, run, case = cheated(behaviour, protocol=WIDE, who="client-2")
+    metric = MovedCutsMetric()
+    truth = metric.truth(replace(case, model=run.model))
+    scores = metric.score(read("moved-cuts", view).claims, truth) if truth else []
+    return {score.key: score for score in scores}, run
+
+
+def test_a_client_that_lies_beyond_its_rows_chooses_every_root_split_and_nobody_refuses():
+    scores, run = moved("poisoned-unbounded")
+    assert (scores["cuts_won"].value, run.refused) == (1.0, "")
+    assert scores["cuts_won"].blind < 0.5
+    scores, _ = moved("poisoned")
+    assert scores["cuts_won"].value < 1
+
+
+def test_a_sketch_draws_cut_points_to_a_window_and_no_more_than_its_rows_can():
+    scores, run = moved("crafted-sketch")
+    assert not run.refused
+    assert scores["cuts_inside"].blind < 0.15 < 0.25 < scores["cuts_inside"].value < 0.6
+
+
+def test_a_sketch_of_more_rows_than_its_client_declared_is_refused():
+    scores, run = moved("crafted-sketch-unbounded")
+    assert "the sketch of 'client-2' counts" in run.refused
+    assert not scores
+    weights = np.array([5, -2, 4])
+    part = FeatureSketch(np.arange(3.0), weights, np.array([0, 3], np.int32), np.zeros(1))
+    net = SimpleNamespace(members=lambda _: ["a"], declared={"a": 7})
+    with pytest.raises(BeyondParametersError, match="'a' counts 7 rows of a column; it declared 7"):
+        check_sketches(net, [part])  # a weight below 0 would make room for others
+    check_sketches(net, [replace(part, weights=abs(weights) - 2)])
 
 
 def test_splits_that_halve_read_every_row_where_the_parameters_leave_the_depth():

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedtrees.core.behaviour import Behaviour
+from fedtrees.core.errors import EquivocationError
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.messages.boosting import LeafValues, NodeSplits
@@ -24,7 +25,10 @@ class Isolating(Behaviour, DecidingServer):
     """
 
     beyond = "tells the last client other splits than the rest: all bins between are then its own"
-    noticed = "no: every split is legal, and nobody hears what others are told"
+    noticed = (
+        "no: every split is legal; a sum over who was told otherwise opens nothing, which under "
+        "paillier the holder of the key sees, else nobody but the server"
+    )
     readable = True  # sums open
 
     def grow(self, net: Network, tree: int) -> Tree:
@@ -40,7 +44,7 @@ class Isolating(Behaviour, DecidingServer):
             self.send(net, victim, tree, int(self.cuts.n_bins[tree]) - 2)
             try:
                 self.ask_histograms(net, tree, LEFT)
-            except WrongKeyError:
+            except (EquivocationError, WrongKeyError):
                 self.readable = False
         if self.readable:
             net.tell("client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), why="a leaf of 0")
