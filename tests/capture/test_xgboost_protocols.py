@@ -194,7 +194,7 @@ ATTACKED = {
     "columns3": ("split-values", "clear-gradients"),
     "secure3": ("split-values", "clear-gradients"),
     "machines2": ("bin-mapper-reading", "single-row-bins"),
-    "machines3": ("bin-mapper-reading", "single-row-bins"),
+    "machines3": ("bin-mapper-reading", "single-row-bins", "histogram-peeling"),
 }
 
 
@@ -202,7 +202,8 @@ ATTACKED = {
 @pytest.mark.parametrize("name", ATTACKED)
 def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path):
     truth, named, split = rows(name), ATTACKED[name], name in ("columns3", "secure3")
-    told = report(str(capture(name, tmp_path)), "worker-1", truth, named=named)
+    protocol = [RECORDED[name]] * name.startswith("machines")
+    told = report(str(capture(name, tmp_path)), "worker-1", truth, None, named, *protocol)
     held = (columns_of if split else over_clients)([*truth.values()])
     columns = [t.X.shape[1] for t in truth.values()]
     schema = schema_of(sum(columns) if split else columns[0])
