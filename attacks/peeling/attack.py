@@ -23,6 +23,7 @@ from fedtrees.attacks.peeling.counted import (
     counted_sources,
     presence,
 )
+from fedtrees.attacks.peeling.machines import machine_columns, machine_sources, told_whole
 from fedtrees.attacks.peeling.marks import marked_rows
 from fedtrees.attacks.peeling.numbers import (
     SURE_NUMBER,
@@ -56,7 +57,8 @@ class HistogramPeeling(Attack):
 
     Beyond the papers. It needs the histograms themselves: those of every client (the server;
     rows then come with their owner), or their sums alone (every client under all-reduce, the
-    server under a secure sum). See docs/studies/peeling.md.
+    server under a secure sum), or all those of one machine of LightGBM's. See
+    docs/studies/peeling.md.
 
     Attributes
     ----------
@@ -85,7 +87,7 @@ class HistogramPeeling(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no histograms to peel, None if they do."""
-        if shows(view, ClassCounts):
+        if shows(view, ClassCounts) or told_whole(view):
             return None
         if not shows(view, Histogram, GlobalHistogram):
             return Reason("no-histograms")
@@ -100,12 +102,13 @@ class HistogramPeeling(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess rows of the victims, with owner where single histograms were seen."""
-        if not shows(view, Histogram, GlobalHistogram):
+        machines = bool(told_whole(view))
+        if not machines and not shows(view, Histogram, GlobalHistogram):
             return self._of_classes(view, rng)
         if squared_error(view):
             return self._of_numbers(view, rng)
         own = Table.empty(view.schema) if view.rows is None else view.rows
-        sources = sources_of(view)
+        sources = machine_sources(view) if machines else sources_of(view)
         if sources is None:
             return _nothing(view)
         law = law_of_rows(view)
@@ -118,7 +121,7 @@ class HistogramPeeling(Attack):
             if mine is not None:
                 take_out(sources.forest, left, mine, own.y)
             found.append(peel(sources.forest, left, self.work, self.confidence))
-        columns = columns_of(view) if self.sketches else {}
+        columns = (machine_columns if machines else columns_of)(view) if self.sketches else {}
         records = _records(
             view, sources.cuts, dict(zip(sources.parts, found, strict=True)), columns, rng
         )

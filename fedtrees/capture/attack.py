@@ -24,7 +24,7 @@ from fedtrees.capture.operations import worker
 from fedtrees.capture.promises import promises
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
-from fedtrees.capture.replay import Replay, held_of, schema_of
+from fedtrees.capture.replay import Replay, held_of, named_protocol, schema_of
 from fedtrees.capture.training import SERVER
 from fedtrees.capture.wires import WIRES, Decoded
 from fedtrees.core.codec import encoded_size
@@ -43,6 +43,7 @@ from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.messages.vertical import TreeColumns
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.cut_points import BinningClient
+from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
 from fedtrees.protocols.views import view_of
 
 Scores = dict[str, tuple[float, float | None]]
@@ -64,6 +65,9 @@ def report(
     """
     capture = Capture(file, run)
     decoded = Decoded(capture)
+    machines = named_protocol(protocol)
+    if capture.told.wire != "lightgbm" or not isinstance(machines, LightGBMData):
+        machines = None
     kept, sees, parties = list[Record](), Counter[tuple[str, ...]](), set[str]()
     size = Counter[tuple[str, ...]]()
     for record in decoded:
@@ -74,7 +78,7 @@ def report(
             key = kind_of(record, who)
             sees[key] += 1
             size[key] += encoded_size(record.message)
-        if not isinstance(record.message, HistogramSegment) or record.message.tree == 0:
+        if machines or not isinstance(m := record.message, HistogramSegment) or m.tree == 0:
             kept.append(record)
     if not parties:
         why = decoded.ended.why or "nothing crossed"
@@ -87,11 +91,16 @@ def report(
     trees = audited(capture, who)
     if trees is not None:
         found += model_readings(*trees, who)
-    again, notes = Replay.of(decoded, protocol), list(_notes(decoded, truth, who))
+    again = None if machines else Replay.of(decoded, protocol)
+    notes = list(_notes(decoded, truth, who))
     if trees is not None and again is None:
         notes.append("no attack of the bench: its trees do not tell how many rows each site has")
     try:
-        seen = replayed_view(again, who, truth) if again else _view(kept, who, parties, truth)
+        seen = (
+            replayed_view(again, who, truth)
+            if again
+            else _view(kept, who, parties, truth, machines)
+        )
     except DataError as err:
         seen, notes = (None, None), [*notes, f"no attacks of the bench: {err}"]
     wire = capture.told.wire
@@ -143,7 +152,7 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
 
 
 def _view(
-    kept: list[Record], who: str, parties: set[str], truth: Mapping[str, Table]
+    kept: list[Record], who: str, parties: set[str], truth: Mapping[str, Table], named: Any = None
 ) -> tuple[View | None, Case | None]:
     """Return what the bench's attacks read of captured messages, and what scores them.
 
@@ -165,10 +174,10 @@ def _view(
     view = View(
         principals=(who,),
         roles=roles,
-        own=(held[who],) if split and who in held else (),
+        own=(held[who],) if (split or named) and who in held else (),
         schema=schema,
         protocol="",
-        parameters={},
+        parameters={} if named is None else named.parameters,
         n_rows=sum(rows.values()),
         defense=Composition(),
         seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in kept),

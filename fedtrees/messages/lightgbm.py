@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.trees.lightgbm.splits import LeafTotals, Split
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
@@ -130,3 +131,18 @@ class FoundSplits(Message):
     left: NDArray[np.float64]
     right: NDArray[np.float64]
     default_left: NDArray[np.bool_]
+
+    @property
+    def splits(self) -> list[Split | None]:
+        """The same, None where there is none."""
+        found: list[Split | None] = [None, None]
+        for k in np.flatnonzero((self.feature >= 0) & (self.gain > -np.inf)).tolist():
+            left, right = (
+                LeafTotals(float(s[0]), float(s[1]), int(s[2]))
+                for s in (self.left[k], self.right[k])
+            )
+            found[k] = Split(
+                int(self.feature[k]), int(self.bin[k]), float(self.gain[k]), left, right,
+                bool(self.default_left[k]),
+            )  # fmt: skip
+        return found

@@ -65,7 +65,7 @@ UNREAD_IN = {
     "forest-hist": {"CutPoints": FORESTS},
     "lightgbm-data": {
         **dict.fromkeys(("WeightedLabels", "OwnStart"), "the classes' rows tell it"),
-        "FoundSplits": "no attack peels the machines' sums yet",
+        "FoundSplits": "`histogram-peeling` reads it as an odd machine's leader",
     },
     "xgboost-ring": {
         "RowCount": "sketches, which are read, tell it",

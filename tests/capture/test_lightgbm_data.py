@@ -1,10 +1,16 @@
 """`lightgbm-data` says what LightGBM's own machines said, message by message; so are its trees."""
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from captures import HERE, decoded, rows
 
 from fedtrees.attacks.mappers.attack import BinMapperReading, SingleRowBins
+from fedtrees.attacks.peeling.attack import HistogramPeeling
+from fedtrees.attacks.peeling.machines import machine_sources, told_whole
+from fedtrees.attacks.peeling.values import to_bins
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
@@ -192,3 +198,23 @@ def test_forced_bins_leave_no_values_but_the_ends_unless_others_are_filled_in(fi
         ends = tables[0].X[:, claim.feature]
         assert {np.nanmin(ends), np.nanmax(ends)} & {*claim.values.tolist()}
         assert not claim.exact
+
+
+def test_a_leader_reads_whole_rows_of_the_machine_that_hands_it_all():
+    # histograms leave out the bin of 0
+    tables = [Table(np.column_stack([t.X[:, :3], t.X[:, 3].round()]), t.y) for t in made_up(3)]
+    run = train(LightGBMData(trees=30, num_leaves=4), over_clients(tables), schema_of(4))
+    view, peeling = view_of(run, ("client-1",), over_clients(tables)), HistogramPeeling()
+    (read,) = peeling.run(view, np.random.default_rng(0)).claims
+    cuts = machine_sources(view).cuts
+    found, there = (
+        Counter((*row, c) for row, c in zip(to_bins(cuts, t.X).tolist(), t.y.tolist(), strict=True))
+        for t in (read.table, tables[2])
+    )
+    assert not found - there
+    assert found.total() >= 0.7 * len(tables[2])
+    assert {*read.owner} == {"client-2"}
+    assert peeling.inapplicable(view.blinded())
+    for who in ("client-0", "client-2"):
+        assert peeling.inapplicable(view_of(run, (who,), over_clients(tables)))
+    assert not told_whole(replace(view, parameters={}))

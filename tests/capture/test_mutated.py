@@ -1,6 +1,7 @@
 """Captures that were damaged: an error of one line each, or what is left of them."""
 
 import struct
+import time
 import zlib
 
 import numpy as np
@@ -53,12 +54,14 @@ def survives(name, count, seed, folder):
     path = folder / "mutated.capture"
     for _ in range(count):
         path.write_bytes(mutated(blob, rng))
+        begun = time.process_time()
         try:
             records = list(Decoded(Capture(path, 0)))
             readings(records, ("worker-0",))
             list(machine_readings(records, ("worker-1",)))
         except FedtreesError as err:
             refused.append(str(err))
+        assert time.process_time() - begun < 5
     assert not any("\n" in text for text in refused)
     return len(refused)
 
@@ -72,10 +75,7 @@ def test_damaged_captures_are_refused_in_a_line_or_read(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_many_damaged_captures(name, tmp_path):
     import resource
-    import time
 
-    begun = time.process_time()
     for seed in range(1, 6):
         survives(name, 100, seed, tmp_path)
-    assert time.process_time() - begun < 350  # half a second each
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20  # kilobytes

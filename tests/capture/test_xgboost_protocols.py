@@ -13,14 +13,16 @@ from federations import sample_federation
 from fedtrees.attacks.clear.attack import ClearGradients, SplitValues
 from fedtrees.attacks.mappers.ring import RingSegments
 from fedtrees.attacks.peeling.attack import HistogramPeeling
-from fedtrees.capture.attack import report, scored
+from fedtrees.capture.attack import report, said_of, scored
 from fedtrees.capture.differences import from_protocol
-from fedtrees.capture.replay import columns_of
+from fedtrees.capture.replay import columns_of, named_protocol
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.defenses.label_noise import OneStage
+from fedtrees.isolation.process import attacks
 from fedtrees.messages.captured import BestSplits, HistogramSegment
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
@@ -35,6 +37,7 @@ RECORDED = {
     "ring2": "xgboost-ring[trees=2,max_depth=2]",
     "ring3": "xgboost-ring[trees=2,max_depth=2]",
     "columns3": "xgboost-vertical[trees=2,max_depth=3]",
+    "secure3": "xgboost-vertical[trees=2,max_depth=3]",
     "machines2": LIGHTGBM,
     "machines3": LIGHTGBM,
 }
@@ -184,18 +187,37 @@ def test_sums_that_come_together_are_peeled_as_those_that_a_server_tells():
     assert len(found[0]) > 2
 
 
+#: Of each capture the attacks that are compared, and who makes them.
+ATTACKED = {
+    "ring2": ("ring-segments",),
+    "ring3": ("ring-segments",),
+    "columns3": ("split-values", "clear-gradients"),
+    "secure3": ("split-values", "clear-gradients"),
+    "machines2": ("bin-mapper-reading", "single-row-bins"),
+    "machines3": ("bin-mapper-reading", "single-row-bins", "histogram-peeling"),
+}
+
+
 @pytest.mark.long
-def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(tmp_path):
-    truth, named = rows("columns3"), ("split-values", "clear-gradients")
-    told = report(str(capture("columns3", tmp_path)), "worker-1", truth, named=named)
-    values, labels = (row["scores"] for row in told["attacks"])
-    assert labels["label_accuracy"][0] == 1.0 > labels["label_accuracy"][1]
-    held = columns_of([*truth.values()])
-    done = train(XGBoostVertical(trees=2, max_depth=3), held, schema_of(6))
-    view = view_of(done, ("passive-1",), held)
-    case = Case(held, done.transcript.roles, ("passive-1",), done.schema, Streams(0), "active")
-    guess = SplitValues().run(view, np.random.default_rng(0))
-    assert scored("split-values", guess, case) == values
+@pytest.mark.parametrize("name", ATTACKED)
+def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path):
+    truth, named, split = rows(name), ATTACKED[name], name in ("columns3", "secure3")
+    protocol = [RECORDED[name]] * name.startswith("machines")
+    told = report(str(capture(name, tmp_path)), "worker-1", truth, None, named, *protocol)
+    held = (columns_of if split else over_clients)([*truth.values()])
+    columns = [t.X.shape[1] for t in truth.values()]
+    schema = schema_of(sum(columns) if split else columns[0])
+    done = train(named_protocol(RECORDED[name]), held, schema)
+    who = ([*held][1],)
+    owner = "active" if split else "client"
+    case = Case(held, done.transcript.roles, who, done.schema, Streams(0), owner)
+    for row in told["attacks"]:
+        guess = attacks().run(parse_list([row["attack"]])[0], view_of(done, who, held)).guess
+        assert said_of(guess) == row["said"] != "claims nothing; 0 of them certain"
+        assert scored(row["attack"], guess, case) == row["scores"]
+    if split:
+        labels = told["attacks"][1]["scores"]
+        assert labels["label_accuracy"][0] == 1.0 > labels["label_accuracy"][1]
 
 
 def test_what_is_not_simulated_is_refused():

@@ -7,7 +7,7 @@ base the class is the Jacobi symbol modulo n.
 
 import numpy as np
 import pytest
-from gmpy2 import jacobi
+from gmpy2 import invert, jacobi
 from scipy.stats import binomtest
 from seeded_keys import EncryptedSums, SeededRandomness
 
@@ -81,15 +81,32 @@ def test_gradients_for_the_arbiter_are_hidden_by_the_whole_group(keys):
     assert keyed.opened("g", gradient, TRIALS).tolist() == [13] * TRIALS
 
 
+@pytest.mark.parametrize("opens", [False, True])
+def test_who_encrypted_the_scores_cannot_take_them_out_of_the_residuals(keys, opens):
+    """A passive party divides by its own ciphertexts: labels would be left, 1 + n y modulo n^2."""
+    blind = BlindVectors(Ledger())
+    blind.learn(KeyedVectors(512, Ledger(), keys).public_key(), 512)
+    y, n = np.array([0, 1, 1, 0], dtype=object), keys.public.modulus
+    scores = blind.encrypted("z", y)
+    residuals = blind.combined(
+        "d", {"z": (scores, np.array([3] * 4, dtype=object))}, y, opens=opens
+    )
+    mine, told = (paillier.from_bytes(t, 4, keys.public) for t in (scores, residuals))
+    left = [d * invert(z**3, n * n) % (n * n) for z, d in zip(mine, told, strict=True)]
+    assert len({*left}) == 4
+    assert not any(c % n == 1 for c in left)
+    assert paillier.decrypt(left, keys, Ledger()) == y.tolist()
+
+
 def test_sums_over_clients_are_made_of_what_their_opener_never_saw(keys, monkeypatch):
-    """The others draw an obfuscator for one sum alone, all of one symbol: it tells nothing."""
+    """Obfuscators are drawn for one sum alone, empty bins have some: sums need no further ones."""
     monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
     made = EncryptedSums(("b", "c"), 512)
     slots, seen = Slots(100, 3), set()
     for _ in range(20):
-        sent = {n: made.encrypted(n, np.array([7, -3]), slots) for n in made.others}
+        sent = {n: made.encrypted(n, np.array([7, 0]), slots) for n in made.others}
         total = made.added(sent, 2, slots)
-        assert made.opened(total, 2, slots).tolist() == [14, -6]
+        assert made.opened(total, 2, slots).tolist() == [14, 0]
         for text in (*sent.values(), total):
             assert {*symbols(text[MARK_BYTES:], keys.public)} == {1}
             assert text not in seen

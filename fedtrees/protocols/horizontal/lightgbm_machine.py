@@ -191,14 +191,7 @@ class Machine(Lockstep):
                     found[k] = best
         message = _message(self.rank, tree, step, found)
         told = yield from self.gathered(message, "all take the best split of all")
-        for k, index in enumerate(pair):
-            if index >= 0:
-                best = None
-                for part in told:
-                    split = _split(part, k)
-                    if split is not None and split.beats(best):
-                        best = split
-                growing.leaves[index].best = best
+        growing.settle(pair, [part.splits for part in told])
 
     def histogram(self, rows: NDArray[np.intp]) -> list[NDArray[np.float64]]:
         """Return the sums of rows in the bins that every machine gets the sums of, by machine."""
@@ -274,16 +267,4 @@ def _message(rank: int, tree: int, step: int, found: Sequence[Split | None]) -> 
         rank, tree, step, np.array([p.feature for p in pair], np.int32),
         np.array([p.bin for p in pair], np.int32), np.array([p.gain for p in pair]), left, right,
         np.array([p.default_left for p in pair]),
-    )  # fmt: skip
-
-
-def _split(told: FoundSplits, k: int) -> Split | None:
-    if told.feature[k] < 0 or told.gain[k] == -np.inf:
-        return None
-    left, right = (
-        LeafTotals(float(s[0]), float(s[1]), int(s[2])) for s in (told.left[k], told.right[k])
-    )
-    return Split(
-        int(told.feature[k]), int(told.bin[k]), float(told.gain[k]), left, right,
-        bool(told.default_left[k]),
     )  # fmt: skip

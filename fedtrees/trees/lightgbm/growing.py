@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -78,6 +78,17 @@ class Growing:
             return right, left
         return pair
 
+    def settle(self, pair: tuple[int, int], told: Sequence[Sequence[Split | None]]) -> None:
+        """Take the best split of each of two leaves of those that every machine found."""
+        for k, index in enumerate(pair):
+            if index >= 0:
+                best = None
+                for found in told:
+                    split = found[k]
+                    if split is not None and split.beats(best):
+                        best = split
+                self.leaves[index].best = best
+
     def best(self) -> int | None:
         """Return the leaf to split next, None if no split gains anything."""
         found, taken = None, None
@@ -107,11 +118,17 @@ class Growing:
         """Return what each leaf adds to the margin."""
         return [leaf_value(leaf.sums, reg_lambda) * learning_rate for leaf in self.leaves]
 
-    def tree(self, columns: Mapping[int, HasMapper], values: list[float]) -> Tree:
-        """Return the tree, its nodes level by level."""
+    @property
+    def order(self) -> list[int]:
+        """The nodes, level by level."""
         order = [0]
         for node in order:
             order += self._splits[node][1:] if node in self._splits else ()
+        return order
+
+    def tree(self, columns: Mapping[int, HasMapper], values: list[float]) -> Tree:
+        """Return the tree, its nodes level by level."""
+        order = self.order
         place = {node: k for k, node in enumerate(order)}
         n = len(order)
         tree = Tree(
