@@ -62,8 +62,8 @@ def closed(message: Message) -> bool:
 
 
 @cache
-def names_of(cls: type[Message]) -> tuple[str, ...]:
-    """Return the names of the fields of a type of message."""
+def names_of(cls: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a type of message; `cls`: the type."""
     return tuple(f.name for f in fields(cls))
 
 
