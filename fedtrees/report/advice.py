@@ -125,10 +125,10 @@ class Tried:
 
 
 def highest(cell: Cell) -> float:
-    """Return the upper end of the 95% interval of a score; where it is 0 throughout, of a count."""
+    """Return the upper end of the 95% interval of a share; where it is 0 throughout, of a count."""
     e = t_estimate(cell.scores, cell.errors)
     high = e.high if math.isfinite(e.high) else math.inf
-    return high if any(cell.scores) else max(high, upper(cell))
+    return min(1.0, high if any(cell.scores) else max(high, upper(cell)))
 
 
 def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
@@ -162,7 +162,7 @@ class Advice:
 
     `tried`: Those on which all seeds were spent first, the best first. `undefended`: What is read
     without a defense, by place. `of`: Table, partition and seeds, in words. `version`: Of fedtrees.
-    `cut`: Attacks whose search was cut short, with its limits.
+    `cut`: Attacks whose search was cut short, with its limits. `left_out`: What was not run.
     """
 
     wish: Wish
@@ -171,9 +171,12 @@ class Advice:
     of: str
     version: str
     cut: tuple[str, ...] = ()
+    left_out: str = ""
 
     @classmethod
-    def of_rows(cls, rows: pd.DataFrame, wish: Wish, tried: tuple[Tried, ...]) -> Advice:
+    def of_rows(
+        cls, rows: pd.DataFrame, wish: Wish, tried: tuple[Tried, ...], left_out: str = ""
+    ) -> Advice:
         """Return the advice of a run. `rows`: Of its last round."""
         first = rows[rows["stage"] == "train"].iloc[0]
         seeds = many(int(rows["seed"].dropna().nunique()), "seed")
@@ -181,7 +184,7 @@ class Advice:
         plain = trials_of(rows).get(UNDEFENDED, [])
         attacks = rows[rows["stage"] == "attack"]
         cut = coverage(rows[rows["stage"] == "adversary"], attacks).early
-        return cls(wish, tried, tuple(plain), told, first["version"], cut)
+        return cls(wish, tried, tuple(plain), told, first["version"], cut, left_out)
 
     @cached_property
     def met(self) -> tuple[Tried, ...]:
@@ -204,7 +207,7 @@ class Advice:
         """What to take, the next best, why the others are not it."""
         plain = Tried(Candidate(UNDEFENDED, self.undefended), {}, self.wish).read_beyond()
         without = plain or "nothing is read beyond the wish, on the mean"
-        lines = [f"Wished: {self.wish}.", f"Without a defense: {without}."]
+        lines = [f"Wished: {self.wish}.", f"Without a defense: {without}.", *self._out_of_reach()]
         if self.choice:
             lines.append(f"Take {_told(self.choice)}.")
             still = [f"{place} can {can(cell)}" for place, cell in self.choice.candidate.open]
@@ -215,6 +218,17 @@ class Advice:
             lines.append(f"None of {many(len(self.tried), 'recipe')} is shown to meet it.{near}")
         lines += [f"Not {t.name}: {t.unmet}." for t in self.tried if t.unmet]
         return tuple(lines)
+
+    def _out_of_reach(self) -> Iterator[str]:
+        """Yield which limits no defense can keep, since a blind guess is beyond them."""
+        for metric, limit in self.wish.limits.items():
+            cells = [c for t in self.undefended for c in t.cells if c.metric == metric and c.scores]
+            blind = max((c.line for c in cells), default=0.0)
+            if blind > limit:
+                yield (
+                    f"Out of reach of any defense: a blind guess has {percent(blind)} in "
+                    f"{measure(metric).name}; wished: {percent(limit)}."
+                )
 
     def page(self) -> str:
         """Return the advice as Markdown, in the sections of a data protection impact assessment."""
@@ -243,6 +257,8 @@ class Advice:
         for t in self.tried:
             if t.candidate.untested:
                 yield f"{t.name}: {some(t.candidate.untested)}."
+        if self.left_out:
+            yield f"{self.left_out[0].upper()}{self.left_out[1:]}."
         if self.cut:
             yield f"Beyond the search limit of {listed(self.cut)}."
         yield (

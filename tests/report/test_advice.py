@@ -5,9 +5,10 @@ import re
 import pytest
 from synthetic_run import Table
 
+from fedtrees.api.advice import candidates, narrowed
 from fedtrees.bench.options import BenchOptions
 from fedtrees.bench.suite import Suite
-from fedtrees.cli.advise import candidates, narrowed, share
+from fedtrees.cli.advise import share
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.report.advice import Advice, Wish, tried
@@ -100,7 +101,7 @@ def test_what_the_documentation_names_is_among_the_candidates():
 
 def test_what_is_left_is_run_on_more_seeds_beside_the_undefended_run():
     name = Elsewhere("dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]")
-    left = narrowed(Suite.load("recipes"), [name], 3)
+    left = narrowed(Suite.load("recipes"), [name], range(3))
     assert left.seeds == (0, 1, 2)
     assert [[*map(str, g.protocols), *map(str, g.defenses)] for g in left.grids] == [
         ["fedtree-hist[trees=10,max_depth=4]", "none"],
