@@ -34,11 +34,12 @@ class Case:
     met: bool = True
 
 
+# Of 600 rows a blind guess rebuilds more than 1% exactly: a wish must leave room for that.
 CASES = {
-    "adult": Case("adult[rows=600]", Wish(exact_rows=0.05)),  # a blind guess has 3% of rows
-    "obesity": Case("obesity[rows=600]", Wish()),
-    "phishing": Case("phishing[rows=600]", Wish()),
-    "none": Case("adult[rows=600]", Wish(), met=False),
+    "phishing": Case("phishing[rows=600]", Wish(exact_rows=0.1)),
+    "adult": Case("adult[rows=600]", Wish(exact_rows=0.05)),
+    "obesity": Case("obesity[rows=600]", Wish(exact_rows=0.15)),
+    "none": Case("obesity[rows=600]", Wish(), met=False),
 }
 
 
@@ -98,7 +99,7 @@ def main() -> int:
     parser.add_argument("--data-dir", default=None)
     parser.add_argument("--out", default="runs/advice-confirmed")
     parser.add_argument("-j", "--jobs", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
     options = parser.parse_args()
     lines = []

@@ -12,7 +12,7 @@ from fedtrees.cli.bench import Log
 from fedtrees.cli.options import Format, Output, takes
 from fedtrees.core.errors import UsageError
 
-_PAGE = "advice.md"
+_PAGE, _HTML = "advice.md", "advice.html"
 
 
 @takes(
@@ -32,13 +32,20 @@ def advise(
     minutes: Annotated[
         float, typer.Option(help="Time in all. 0: one seed, however long it takes.")
     ] = 10.0,
+    layout: Annotated[
+        str, typer.Option(help="How the table is spread: horizontal (rows), vertical (columns).")
+    ] = "",
+    deployed: Annotated[
+        str, typer.Option(help="Only what a system runs: xgboost, nvflare, flower, secretflow.")
+    ] = "",
     format: Output = Format.TABLE,
     **given: Any,
 ) -> None:
     """Say which protocol and defense meet a wish on your table, or that none does.
 
     Every attack is run on every candidate, on one seed; those that are broken fall, the others get
-    more seeds while there is time. Writes advice.md into the run folder.
+    more seeds while there is time. Writes advice.html and advice.md into
+    the run folder.
     """
     from fedtrees.api.advice import Search
     from fedtrees.core.files import write_listed
@@ -50,18 +57,20 @@ def advise(
     if not 0 <= minutes < float("inf"):
         raise UsageError(f"--minutes {minutes:g}: give minutes, 0 for one seed")
     options = BenchOptions(**given)
-    folder, found = Search(options, Wish(rows, members, min_auc), 60 * minutes, Log).run()
+    wish = Wish(rows, members, min_auc)
+    folder, found = Search(options, wish, 60 * minutes, Log, layout, deployed).run()
     write_listed(folder, _PAGE, found.page().encode())
+    write_listed(folder, _HTML, found.html().encode())
     if format.is_json:
         names = {k: t.name if t else None for k, t in
                  (("take", found.choice), ("nearest", found.nearest))}  # fmt: skip
         fell = {t.name: t.unmet for t in found.tried if t.unmet}
-        told = {**names, "not": fell, "page": str(folder / _PAGE)}
+        told = {**names, "not": fell, "pages": [str(folder / name) for name in (_PAGE, _HTML)]}
         typer.echo(json.dumps(told, indent=1))
         return
     for line in found.verdict:
         typer.echo(line)
-    typer.echo(f"page  {folder / _PAGE}")
+    typer.echo(f"page  {folder / _HTML}, and {_PAGE} beside it")
 
 
 def share(option: str, text: str) -> float:

@@ -12,6 +12,7 @@ import pandas as pd
 from fedtrees.core.columns import UTILITY, measure
 from fedtrees.core.counts import listed, many
 from fedtrees.report.coverage import coverage
+from fedtrees.report.deployed import settings
 from fedtrees.report.findings import trials_of
 from fedtrees.report.intervals import Estimate, t_estimate
 from fedtrees.report.recipe import Candidate, Trial, recommend
@@ -19,6 +20,7 @@ from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.said import can, change, parted, percent, some
 from fedtrees.report.states import FEWEST_SEEDS, Cell, upper
 from fedtrees.report.style import interval, number
+from fedtrees.report.web_page import render
 from fedtrees.report.worst import by_seed
 
 _UTILITY = UTILITY[0].key  # AUC
@@ -144,7 +146,7 @@ def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
         )
     }
     found = []
-    for candidate in recommend(trials_of(rows)).candidates:
+    for candidate in recommend(trials_of(rows, bare=True)).candidates:
         protocol, defense = recipe(candidate.name)
         found.append(Tried(candidate, auc.get((protocol, defense), {}), wish))
     return tuple(found)
@@ -213,6 +215,9 @@ class Advice:
             still = [f"{place} can {can(cell)}" for place, cell in self.choice.candidate.open]
             lines += [f"It leaves: {some(still)}."] * bool(still)
             lines += [f"Next best: {_told(t)}." for t in self.met[1:2]]
+            lines += [*settings(*recipe(self.choice.name))] or [
+                "No other system that is known here runs it as it is: `fedtrees federate` does."
+            ]
         else:
             near = f" Nearest: {_told(self.nearest)}." if self.nearest else ""
             lines.append(f"None of {many(len(self.tried), 'recipe')} is shown to meet it.{near}")
@@ -230,11 +235,12 @@ class Advice:
                     f"{measure(metric).name}; wished: {percent(limit)}."
                 )
 
-    def page(self) -> str:
-        """Return the advice as Markdown, in the sections of a data protection impact assessment."""
+    @property
+    def sections(self) -> dict[str, list[str]]:
+        """Those of a data protection impact assessment: paragraphs, and lists a line an item."""
         taken = self.choice or self.nearest
         places = [t.place for t in self.undefended]
-        parts = {
+        return {
             "Purpose": [f"To train one model over several parties, with {self.wish}."],
             "Data": [f"{self.of}. Computed by fedtrees {self.version}."],
             "Adversaries": [
@@ -245,8 +251,22 @@ class Advice:
             "Residual risk": _risks(taken.candidate.trials) if taken else ["Not known."],
             "Not tested": [*self._untested()],
         }
-        sections = [f"## {head}\n\n" + "\n\n".join(lines) for head, lines in parts.items()]
-        return "\n\n".join(["# Advice", *sections]) + "\n"
+
+    def page(self) -> str:
+        """Return the advice as Markdown."""
+        parts = [f"## {head}\n\n" + "\n\n".join(lines) for head, lines in self.sections.items()]
+        return "\n\n".join(["# Advice", *parts]) + "\n"
+
+    def html(self) -> str:
+        """Return the advice as one HTML document; the same run gives the same bytes."""
+        headline = next(line for line in self.verdict if line.startswith(("Take ", "None ")))
+        return render(
+            "advice.html.j2",
+            title=self.of,
+            headline=headline,
+            sections=self.sections,
+            version=self.version,
+        )
 
     def _untested(self) -> Iterator[str]:
         measured = {c.metric for t in self.tried for trial in t.candidate.trials
