@@ -31,6 +31,7 @@ from fedtrees.report.rows import UNDEFENDED, load_rows
 
 _LAYOUTS = ("horizontal", "vertical")
 _SEEDS = (1, 3, 5, 10)  # of a round: the first is run on all candidates
+_SHARE = 0.5  # of the time left that a round may take, so that the next has some
 
 
 def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> Suite:
@@ -123,14 +124,15 @@ def narrowed(suite: Suite, kept: Iterable[str], seeds: Sequence[int]) -> Suite:
         for protocol in grid.protocols:
             mine = [d for d in grid.defenses if (str(protocol), str(d)) in left]
             if mine or (at == 0 and protocol == grid.protocols[0]):  # what prices are of
-                defenses = tuple(dict.fromkeys([Composed(), *mine]))
+                base = [] if grids else [Composed()]
+                defenses = tuple(dict.fromkeys([*base, *mine]))
                 grids.append(replace(grid, protocols=(protocol,), defenses=defenses))
     return suite.of(grids, seeds)
 
 
 @dataclass
 class Search:
-    """Successive halving over seeds: every candidate on one, then more for what is not broken.
+    """Successive halving over seeds: every candidate on one, then more for the best that hold.
 
     `layout`, `deployed`: As of `candidates`.
     `seconds`: In all; what is not finished by then is not named. 0: the first seed alone, however
@@ -167,12 +169,16 @@ class Search:
                 raise UsageError(late or "nothing was run without a defense, which prices are of; "
                                  "give no --protocol, or one that promises no epsilon by itself"
                 )  # fmt: skip
-            latest = {t.name: t for t in held} | {n: t for n, t in latest.items() if t.broken}
-            kept = [t.name for t in held if not t.broken]
+            now = {t.name: t for t in held}
+            latest = now | {n: t for n, t in latest.items() if n not in now}
+            kept = [t.name for t in sorted(held, key=lambda t: t.read) if not t.broken]
             print(f"{many(seeds, 'seed')}: {len(kept)} of {many(len(held), 'recipe')} left",
                   file=sys.stderr)  # fmt: skip
-            needed = _seconds(rows, kept) / seeds / bench.workers * (after - seeds)
-            if not (kept and after and self.seconds) or late or monotonic() + needed > until:
+            more = (after - seeds) / seeds / bench.workers
+            spare = (until - monotonic()) * (1 if after == _SEEDS[-1] else _SHARE)
+            while kept and more * _seconds(rows, kept) > spare:
+                kept.pop()  # of which most is read
+            if not (kept and after and self.seconds) or late:
                 break
             todo, resume = narrowed(suite, kept, range(after)), True
         ranked = sorted(latest.values(), key=lambda t: -len(t.auc))  # stable: the best first

@@ -86,10 +86,14 @@ class Tried:
         return found or next(self._reasons(shown=True), "")
 
     @property
+    def read(self) -> float:
+        """The largest share of a limit that is read, on the means: 1 or less is within."""
+        return max((c.score / self.wish.limits[c.metric] for _, c in self._limited()), default=0.0)
+
+    @property
     def excess(self) -> float:
         """How far it is from the wish: 1 or less is within, on the means."""
-        shares = [c.score / self.wish.limits[c.metric] for _, c in self._limited()]
-        return max([*shares, self.wish.auc / self.utility.mean if self.auc else math.inf])
+        return max(self.read, self.wish.auc / self.utility.mean if self.auc else math.inf)
 
     def _limited(self) -> Iterator[tuple[Trial, Cell]]:
         limits = self.wish.limits

@@ -150,7 +150,7 @@ def test_what_is_left_is_run_on_more_seeds_beside_the_undefended_run():
     assert left.seeds == (0, 1, 2)
     assert [[*map(str, g.protocols), *map(str, g.defenses)] for g in left.grids] == [
         ["fedtree-hist[trees=10,max_depth=4]", "none"],
-        ["dp-gbdt[epsilon=4,trees=50]", "none", "dp-grid-cuts[epsilon=1]"],
+        ["dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]"],
     ]
 
 
