@@ -160,10 +160,12 @@ class Search:
         for seeds, after in pairwise((*_SEEDS, 0)):
             bench = self._bench(todo, folder)
             tell(bench.notes if todo is suite else ())
-            found, late = self._round(bench, resume, until)
+            # The first round may take half: more seeds of some tell more than one of all.
+            limit = until if latest else begun + _SHARE * (until - begun)
+            found, late = self._round(bench, resume, limit)
             if late and latest:  # what the round before says stands
                 break
-            rows, left_out = found, late
+            rows, left_out = found, left_out or late
             held = tried(rows, self.wish)
             if not held:
                 raise UsageError(late or "nothing was run without a defense, which prices are of; "
@@ -178,7 +180,7 @@ class Search:
             spare = (until - monotonic()) * (1 if after == _SEEDS[-1] else _SHARE)
             while kept and more * _seconds(rows, kept) > spare:
                 kept.pop()  # of which most is read
-            if not (kept and after and self.seconds) or late:
+            if not (kept and after and self.seconds):
                 break
             todo, resume = narrowed(suite, kept, range(after)), True
         ranked = sorted(latest.values(), key=lambda t: -len(t.auc))  # stable: the best first
