@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Memory
 from fedtrees.core.defense import Context, Defense, Place, Stage
+from fedtrees.core.deployment import Deployed
 from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.messages import Message, Reveal
@@ -153,6 +154,15 @@ class OneStage(NoisyLabels):
 
     `epsilon`: Of label-DP, in nats, above 0.
     """
+
+    deployed: ClassVar[Mapping[str, Deployed]] = dict.fromkeys(
+        ("xgboost", "nvflare", "secretflow"),
+        Deployed(
+            "before training, once: each label of K classes stays with probability "
+            "e^epsilon / (e^epsilon + K - 1), else is one of the others",
+            {"epsilon": "epsilon={}"},
+        ),
+    )
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedtrees.core.channel import Change
 from fedtrees.core.coarsening import Decimals
 from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.deployment import Deployed
 from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Trait, having
@@ -31,6 +32,11 @@ class LeafRounding(Defense):
 
     acts_through = frozenset({"outgoing"})
     guarantee = Structural()
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "flower": Deployed(
+            "the ClientApp rounds the split_conditions of leaves", {"decimals": "to {} decimals"}
+        )
+    }
     at = frozenset({"server", "client"})
     guards = having(Trait.LEAVES)
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedtrees.core.channel import Change, Removal
 from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.deployment import Deployed
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, exempting
 from fedtrees.core.registry import register
@@ -29,6 +30,9 @@ class MaskSumHessian(Defense):
 
     acts_through = frozenset({"outgoing"})
     guarantee = Structural()
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "nvflare": Deployed("nothing: FedXGBTreeExecutor always does it")
+    }
     at = frozenset({"client"})
     protects = frozenset({Reveal.COUNTS})
     guards = (ClientTrees,)

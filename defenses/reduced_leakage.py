@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.deployment import Deployed
 from fedtrees.core.errors import DataError, UsageError, check_whole
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
@@ -32,6 +33,9 @@ class ReducedLeakage(Defense):
     trees: int = 1
 
     acts_through = frozenset({"shown"})
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "secretflow": Deployed("first_tree_with_label_holder_feature=True", only={"trees": 1})
+    }
     at: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     exempts: ClassVar[Mapping[type[Message], str]] = {

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedtrees.core.channel import Change, Removal
 from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.deployment import Deployed
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
 from fedtrees.core.registry import register
@@ -29,6 +30,11 @@ class SplitOnly(Defense):
 
     acts_through = frozenset({"outgoing"})
     guarantee = Structural()
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "flower": Deployed(
+            "the ClientApp sends no sum_hessian, loss_changes and base_weights of its trees"
+        )
+    }
     at = frozenset({"server", "client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
     guards = having(Trait.STATISTICS)

@@ -198,7 +198,7 @@ class _Choice:
     def _every(self) -> list[Spec]:
         """Return the suite's protocols, then the others, those with the fewest parameters first."""
         own = dict.fromkeys(p for g in self.given for p in g.protocols)
-        others = filter(None, map(_small, {*register.names("protocol")} - {p.name for p in own}))
+        others = filter(None, map(small, {*register.names("protocol")} - {p.name for p in own}))
         size = {p: len(register.make("protocol", p).parameters) for p in others}
         return [*own, *sorted(size, key=lambda p: (size[p], p.name))]
 
@@ -342,7 +342,7 @@ def _usual(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]
         yield Composed((spec,))
 
 
-def _small(name: str) -> Spec | None:
+def small(name: str) -> Spec | None:
     """Return a protocol at the default suite's size; None where it needs a value."""
     try:
         return at_most(Spec(name), SIZE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -49,7 +50,10 @@ _THREADS = (
 
 
 class TimeLimit(BaseException):
-    """A cell took longer than it may (no ordinary exception: an attack must not swallow it)."""
+    """A cell, or a run, took longer than it may.
+
+    No ordinary exception: an attack must not swallow it.
+    """
 
 
 @dataclass(frozen=True)
@@ -446,13 +450,17 @@ def _run_phase(
 class Processes:
     """Processes of this machine, one executor for each, so that its death says which job it was.
 
-    `begin`: What a process does with a runner, a job and its parent's id.
+    `begin`: What a process does with a runner, a job and its parent's id. `until`: Time by
+    `time.monotonic`, in seconds, at which `next` raises `TimeLimit`.
     """
 
     def __init__(
-        self, runner: Runner, begin: Callable[[Runner, Job, int], Results] = _work_beside
+        self,
+        runner: Runner,
+        begin: Callable[[Runner, Job, int], Results] = _work_beside,
+        until: float = math.inf,
     ) -> None:
-        self._runner, self._begin = runner, begin
+        self._runner, self._begin, self._until = runner, begin, until
         self._idle: list[Any] = []
         self._busy: dict[Future[Results], Any] = {}
 
@@ -472,7 +480,11 @@ class Processes:
 
     def next(self, busy: Sequence[Future[Results]]) -> tuple[Future[Results], Results | Lost]:
         """Wait until a job is done."""
-        future = next(iter(wait(busy, return_when=FIRST_COMPLETED).done))
+        left = None if math.isinf(self._until) else max(0.0, self._until - time.monotonic())
+        ended = wait(busy, left, FIRST_COMPLETED).done
+        if not ended:
+            raise TimeLimit
+        future = next(iter(ended))
         executor = self._busy.pop(future)
         try:
             results: Results | Lost = future.result()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.channel import Change
 from fedtrees.core.cut_plan import CutPlan
+from fedtrees.core.deployment import Deployed
 from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
@@ -216,6 +217,8 @@ class Defense:
         any norm, and no row brings more: only there may it act before noise is added.
     tries : mapping of str to tuple of float
         Budgets that a bench runs, by the parameter's name, where none is given.
+    deployed : mapping of str to Deployed
+        Systems that have it, or whose users add it in code of their own, with what is set there.
     needs : tuple of str
         Modules of an extra that it works with.
     """
@@ -241,6 +244,7 @@ class Defense:
     opens_to: ClassVar[frozenset[str]] = frozenset()
     nonexpansive: ClassVar[tuple[Site, ...]] = ()
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+    deployed: ClassVar[Mapping[str, Deployed]] = {}
     needs: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -18,6 +18,7 @@ from fedtrees.core.channel import Change, Share
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Place, Stage
+from fedtrees.core.deployment import Deployed
 from fedtrees.core.errors import DataError, FedtreesError, ProtocolError, UsageError
 from fedtrees.core.files import write_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, without_noise
@@ -117,6 +118,8 @@ class Protocol(ABC):
         How the name of a file with its model ends, and what that is.
     needs : tuple of str
         Modules of an extra that it trains with.
+    deployed : mapping of str to Deployed
+        Systems that run it, with what is set there.
     peers : bool
         Whether parties tell one another what no coordinator asked for.
     """
@@ -141,6 +144,7 @@ class Protocol(ABC):
     }
     file: ClassVar[tuple[str, str]] = (".json", "an XGBoost model")
     needs: ClassVar[tuple[str, ...]] = ()
+    deployed: ClassVar[Mapping[str, Deployed]] = {}
     peers: ClassVar[bool] = False
 
     def roles(self, parties: int) -> Mapping[str, str]:

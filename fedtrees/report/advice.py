@@ -12,6 +12,7 @@ import pandas as pd
 from fedtrees.core.columns import UTILITY, measure
 from fedtrees.core.counts import listed, many
 from fedtrees.report.coverage import coverage
+from fedtrees.report.deployed import settings
 from fedtrees.report.findings import trials_of
 from fedtrees.report.intervals import Estimate, t_estimate
 from fedtrees.report.recipe import Candidate, Trial, recommend
@@ -19,6 +20,7 @@ from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.said import can, change, parted, percent, some
 from fedtrees.report.states import FEWEST_SEEDS, Cell, upper
 from fedtrees.report.style import interval, number
+from fedtrees.report.web_page import render
 from fedtrees.report.worst import by_seed
 
 _UTILITY = UTILITY[0].key  # AUC
@@ -84,10 +86,14 @@ class Tried:
         return found or next(self._reasons(shown=True), "")
 
     @property
+    def read(self) -> float:
+        """The largest share of a limit that is read, on the means: 1 or less is within."""
+        return max((c.score / self.wish.limits[c.metric] for _, c in self._limited()), default=0.0)
+
+    @property
     def excess(self) -> float:
         """How far it is from the wish: 1 or less is within, on the means."""
-        shares = [c.score / self.wish.limits[c.metric] for _, c in self._limited()]
-        return max([*shares, self.wish.auc / self.utility.mean if self.auc else math.inf])
+        return max(self.read, self.wish.auc / self.utility.mean if self.auc else math.inf)
 
     def _limited(self) -> Iterator[tuple[Trial, Cell]]:
         limits = self.wish.limits
@@ -125,10 +131,10 @@ class Tried:
 
 
 def highest(cell: Cell) -> float:
-    """Return the upper end of the 95% interval of a score; where it is 0 throughout, of a count."""
+    """Return the upper end of the 95% interval of a share; where it is 0 throughout, of a count."""
     e = t_estimate(cell.scores, cell.errors)
     high = e.high if math.isfinite(e.high) else math.inf
-    return high if any(cell.scores) else max(high, upper(cell))
+    return min(1.0, high if any(cell.scores) else max(high, upper(cell)))
 
 
 def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
@@ -144,7 +150,7 @@ def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
         )
     }
     found = []
-    for candidate in recommend(trials_of(rows)).candidates:
+    for candidate in recommend(trials_of(rows, bare=True)).candidates:
         protocol, defense = recipe(candidate.name)
         found.append(Tried(candidate, auc.get((protocol, defense), {}), wish))
     return tuple(found)
@@ -162,7 +168,7 @@ class Advice:
 
     `tried`: Those on which all seeds were spent first, the best first. `undefended`: What is read
     without a defense, by place. `of`: Table, partition and seeds, in words. `version`: Of fedtrees.
-    `cut`: Attacks whose search was cut short, with its limits.
+    `cut`: Attacks whose search was cut short, with its limits. `left_out`: What was not run.
     """
 
     wish: Wish
@@ -171,9 +177,12 @@ class Advice:
     of: str
     version: str
     cut: tuple[str, ...] = ()
+    left_out: str = ""
 
     @classmethod
-    def of_rows(cls, rows: pd.DataFrame, wish: Wish, tried: tuple[Tried, ...]) -> Advice:
+    def of_rows(
+        cls, rows: pd.DataFrame, wish: Wish, tried: tuple[Tried, ...], left_out: str = ""
+    ) -> Advice:
         """Return the advice of a run. `rows`: Of its last round."""
         first = rows[rows["stage"] == "train"].iloc[0]
         seeds = many(int(rows["seed"].dropna().nunique()), "seed")
@@ -181,7 +190,7 @@ class Advice:
         plain = trials_of(rows).get(UNDEFENDED, [])
         attacks = rows[rows["stage"] == "attack"]
         cut = coverage(rows[rows["stage"] == "adversary"], attacks).early
-        return cls(wish, tried, tuple(plain), told, first["version"], cut)
+        return cls(wish, tried, tuple(plain), told, first["version"], cut, left_out)
 
     @cached_property
     def met(self) -> tuple[Tried, ...]:
@@ -204,23 +213,38 @@ class Advice:
         """What to take, the next best, why the others are not it."""
         plain = Tried(Candidate(UNDEFENDED, self.undefended), {}, self.wish).read_beyond()
         without = plain or "nothing is read beyond the wish, on the mean"
-        lines = [f"Wished: {self.wish}.", f"Without a defense: {without}."]
+        lines = [f"Wished: {self.wish}.", f"Without a defense: {without}.", *self._out_of_reach()]
         if self.choice:
             lines.append(f"Take {_told(self.choice)}.")
             still = [f"{place} can {can(cell)}" for place, cell in self.choice.candidate.open]
             lines += [f"It leaves: {some(still)}."] * bool(still)
             lines += [f"Next best: {_told(t)}." for t in self.met[1:2]]
+            lines += [*settings(*recipe(self.choice.name))] or [
+                "No other system that is known here runs it as it is: `fedtrees federate` does."
+            ]
         else:
             near = f" Nearest: {_told(self.nearest)}." if self.nearest else ""
             lines.append(f"None of {many(len(self.tried), 'recipe')} is shown to meet it.{near}")
         lines += [f"Not {t.name}: {t.unmet}." for t in self.tried if t.unmet]
         return tuple(lines)
 
-    def page(self) -> str:
-        """Return the advice as Markdown, in the sections of a data protection impact assessment."""
+    def _out_of_reach(self) -> Iterator[str]:
+        """Yield which limits no defense can keep, since a blind guess is beyond them."""
+        for metric, limit in self.wish.limits.items():
+            cells = [c for t in self.undefended for c in t.cells if c.metric == metric and c.scores]
+            blind = max((c.line for c in cells), default=0.0)
+            if blind > limit:
+                yield (
+                    f"Out of reach of any defense: a blind guess has {percent(blind)} in "
+                    f"{measure(metric).name}; wished: {percent(limit)}."
+                )
+
+    @property
+    def sections(self) -> dict[str, list[str]]:
+        """Those of a data protection impact assessment: paragraphs, and lists a line an item."""
         taken = self.choice or self.nearest
         places = [t.place for t in self.undefended]
-        parts = {
+        return {
             "Purpose": [f"To train one model over several parties, with {self.wish}."],
             "Data": [f"{self.of}. Computed by fedtrees {self.version}."],
             "Adversaries": [
@@ -231,8 +255,22 @@ class Advice:
             "Residual risk": _risks(taken.candidate.trials) if taken else ["Not known."],
             "Not tested": [*self._untested()],
         }
-        sections = [f"## {head}\n\n" + "\n\n".join(lines) for head, lines in parts.items()]
-        return "\n\n".join(["# Advice", *sections]) + "\n"
+
+    def page(self) -> str:
+        """Return the advice as Markdown."""
+        parts = [f"## {head}\n\n" + "\n\n".join(lines) for head, lines in self.sections.items()]
+        return "\n\n".join(["# Advice", *parts]) + "\n"
+
+    def html(self) -> str:
+        """Return the advice as one HTML document; the same run gives the same bytes."""
+        headline = next(line for line in self.verdict if line.startswith(("Take ", "None ")))
+        return render(
+            "advice.html.j2",
+            title=self.of,
+            headline=headline,
+            sections=self.sections,
+            version=self.version,
+        )
 
     def _untested(self) -> Iterator[str]:
         measured = {c.metric for t in self.tried for trial in t.candidate.trials
@@ -243,6 +281,8 @@ class Advice:
         for t in self.tried:
             if t.candidate.untested:
                 yield f"{t.name}: {some(t.candidate.untested)}."
+        if self.left_out:
+            yield f"{self.left_out[0].upper()}{self.left_out[1:]}."
         if self.cut:
             yield f"Beyond the search limit of {listed(self.cut)}."
         yield (

@@ -177,14 +177,17 @@ def _trials(
     return found
 
 
-def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Trial]]:
+def trials_of(
+    rows: pd.DataFrame, margin: float = MARGIN, *, bare: bool = False
+) -> dict[str, list[Trial]]:
     """Return how every protocol with its defense fared on every table of a run, by name.
 
     Protocols that claim no guarantee are no recipe without a defense: the best of them by utility,
     table by table, is what prices are counted against, under the name `UNDEFENDED`. Nor is what
     trained on no table.
 
-    `rows`: As returned by `fedtrees.report.rows.load_rows`.
+    `rows`: As returned by `fedtrees.report.rows.load_rows`. `bare`: All of them are recipes, too,
+    each under its own name.
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
     tables = {s: _read(rows, s, margin) for s in sorted(set(here["setting"]))}
@@ -209,24 +212,25 @@ def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Tria
         for setting, read_here in mine.items():
             cost = prices(trains[setting], utility, constant, trains[best])
             for spec in read_here.defenses:
-                bare = spec == UNDEFENDED and setting in plain
-                if (bare and setting != best) or not cost[spec].by_seed:
+                alone_here = spec == UNDEFENDED and setting in plain
+                names = [UNDEFENDED] * (alone_here and setting == best)
+                names += [_named(setting, spec)] * (bare or not alone_here)
+                if not cost[spec].by_seed:
                     continue
-                name = UNDEFENDED if bare else _named(setting, spec)
                 for threat, reader in read_here.readers.items():
                     metrics = dict.fromkeys(
                         m for r in mine.values() if threat in r.readers
                         for m in r.readers[threat].metrics
                     )  # fmt: skip
-                    trials.setdefault(name, []).append(
-                        Trial(
-                            f"{setting.dataset} · {threat}",
-                            tuple(reader.cell(spec, m) for m in metrics),
-                            cost[spec],
-                            _why_untested(reader, spec, read_here),
-                            read_here.costs[spec].bytes,
-                        )
+                    trial = Trial(
+                        f"{setting.dataset} · {threat}",
+                        tuple(reader.cell(spec, m) for m in metrics),
+                        cost[spec],
+                        _why_untested(reader, spec, read_here),
+                        read_here.costs[spec].bytes,
                     )
+                    for name in names:
+                        trials.setdefault(name, []).append(trial)
     return trials
 
 

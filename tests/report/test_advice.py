@@ -5,12 +5,14 @@ import re
 import pytest
 from synthetic_run import Table
 
+from fedtrees.api.advice import candidates, narrowed
 from fedtrees.bench.options import BenchOptions
 from fedtrees.bench.suite import Suite
-from fedtrees.cli.advise import candidates, narrowed, share
+from fedtrees.cli.advise import share
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.report.advice import Advice, Wish, tried
+from fedtrees.report.deployed import settings
 from fedtrees.report.said import Elsewhere
 
 WISH = Wish(exact_rows=0.01, membership=0.05, auc=0.75)
@@ -76,13 +78,13 @@ def test_what_a_recipe_leaves_within_the_wish_is_said(tmp_path):
 )  # fmt: skip
 def test_what_is_not_shown_to_meet_the_wish_is_never_named(tmp_path, given, broken, why):
     found = advice(tmp_path, **given)
-    (only,) = found.tried
+    only = next(t for t in found.tried if t.name == NAME)
     assert found.choice is None
     assert bool(only.broken) is broken
     assert any(line.startswith(f"Not {NAME}: ") for line in found.verdict)
     assert re.search(why, only.unmet), only.unmet
     assert (found.nearest is None) == bool(given.get("left_out"))
-    assert "None of 1 recipe is shown to meet it." in found.page()
+    assert "None of 2 recipes is shown to meet it." in found.page()
 
 
 def test_what_the_documentation_names_is_among_the_candidates():
@@ -98,13 +100,57 @@ def test_what_the_documentation_names_is_among_the_candidates():
         candidates(BenchOptions(data=("breast-cancer", "wine")))
 
 
+@pytest.mark.parametrize(
+    ("layout", "system", "protocols", "defenses"),
+    [
+        ("", "flower", {"flower-bagging", "flower-cyclic"}, {"split-only", "leaf-rounding"}),
+        ("", "nvflare", {"flower-bagging", "flower-cyclic", "nvflare-hist"},
+         {"mask-sum-hessian", "secure-sum"}),
+        ("vertical", "xgboost", {"xgboost-vertical"}, {"lp-1st"}),
+        ("", "secretflow", {"secureboost"}, {"lp-1st", "reduced-leakage"}),
+    ],
+)  # fmt: skip
+def test_what_is_deployed_restricts_the_search_to_what_it_runs(layout, system, protocols, defenses):
+    grids = candidates(BenchOptions(data="iris[rows=60]"), layout, system).grids
+    assert {p.name for g in grids for p in g.protocols} == protocols
+    assert {p.name for g in grids for d in g.defenses for p in d.parts} == defenses
+    if layout == "vertical":
+        assert {"passive", "active"} <= {t for g in grids for t in g.threats}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"deployed": "xgboos"}, "unknown system 'xgboos'; did you mean 'xgboost'"),
+        ({"layout": "vertica"}, "unknown layout 'vertica'; did you mean 'vertical'"),
+        ({"deployed": "nvflare", "protocol": "secureboost"}, "secureboost is not of --deployed nv"),
+        ({"layout": "vertical", "protocol": "dp-gbdt[epsilon=1]"}, "is not of --layout vertical"),
+        ({"deployed": "flower", "defense": "secure-sum"}, "flower has no secure-sum as it is"),
+    ],
+)
+def test_what_is_not_of_a_layout_or_a_system_is_refused(given, message):
+    where = {k: given.pop(k) for k in ("layout", "deployed") if k in given}
+    with pytest.raises(UsageError, match=message):
+        candidates(BenchOptions(data="iris[rows=60]", **given), **where)
+
+
+def test_settings_have_the_values_of_the_recipe():
+    (told,) = settings("nvflare-hist[trees=7,max_depth=4,learning_rate=0.2]", "secure-sum")
+    assert told.startswith("In nvflare: XGBFedController(data_split_mode=0")
+    assert "num_rounds=7, max_depth=4, eta=0.2, lambda=1.0" in told
+    assert "secure_training=True" in told
+    assert [*settings("secureboost", "reduced-leakage")] != []
+    assert [*settings("secureboost", "reduced-leakage[trees=2]")] == []  # there it is the first
+    assert [*settings("dp-gbdt[epsilon=4]", "none")] == []
+
+
 def test_what_is_left_is_run_on_more_seeds_beside_the_undefended_run():
     name = Elsewhere("dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]")
-    left = narrowed(Suite.load("recipes"), [name], 3)
+    left = narrowed(Suite.load("recipes"), [name], range(3))
     assert left.seeds == (0, 1, 2)
     assert [[*map(str, g.protocols), *map(str, g.defenses)] for g in left.grids] == [
         ["fedtree-hist[trees=10,max_depth=4]", "none"],
-        ["dp-gbdt[epsilon=4,trees=50]", "none", "dp-grid-cuts[epsilon=1]"],
+        ["dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]"],
     ]
 
 

@@ -10,7 +10,7 @@ import shutil
 import pytest
 from synthetic_run import DEFENSES, SETTINGS, write_run
 from synthetic_run import rows as made
-from test_report_browser import AXE, BROWSER, CHECKED, HOSTILE, dom
+from test_report_browser import AXE, BROWSER, CHECKED, HOSTILE, dom, wider
 
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.reasons import Reason
@@ -212,3 +212,9 @@ document.documentElement.dataset.sorted = h.ariaSort; });</script>"""
     assert 'data-sorted="descending"' in seen
     assert "data-pwned" not in seen
     assert console == []
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not BROWSER, reason="needs chromium")
+def test_nothing_is_wider_than_a_telephone(page, tmp_path):
+    assert wider(page, tmp_path) == []

@@ -8,10 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_report_browser import AXE, BROWSER, CHECKED, dom
+from test_report_browser import AXE, BROWSER, CHECKED, dom, wider
 
 from fedtrees.benchmarks import artifact, gallery
 from fedtrees.cli.main import main
+from fedtrees.core.attack import contenders
 from fedtrees.report import submissions
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,13 @@ def test_our_own_submissions_are_whole():
     assert len(submissions.merged(found)) > 1000
 
 
+@pytest.mark.parametrize("name", ["default-bench", "passive-party"])
+def test_our_own_submissions_have_every_attack_that_is_registered(name):
+    with (gallery.SUBMISSIONS / name / "rows.csv").open() as file:
+        ran = {line["attack"] for line in csv.DictReader(file)}
+    assert {*contenders()} <= ran, "run its suite.toml again, then fedtrees submit"
+
+
 @pytest.mark.slow
 def test_our_own_submissions_come_out_when_computed_again(tmp_path):
     with pytest.raises(SystemExit) as stopped:
@@ -88,3 +96,9 @@ def test_a_claim_whose_figure_is_off_fails():
     assert claim("python -c 'print(0.5)'").run() == "told is 0.500, expected 1 ± 0.1"
     assert claim("python -c 'print(float(\"nan\"))'").run().startswith("told is nan")
     assert claim("python -c 'raise SystemExit(3)'").run().startswith("exit code 3")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not BROWSER, reason="needs chromium")
+def test_nothing_is_wider_than_a_telephone(page, tmp_path):
+    assert wider(page, tmp_path) == []

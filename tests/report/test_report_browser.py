@@ -43,9 +43,9 @@ parent.postMessage(JSON.stringify(
 pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(NAMES)} on PATH")
 
 
-def dom(page, profile, width=1600):
+def dom(page, profile, width=1600, *more):
     """Return the document as the browser has it once every script has run."""
-    command = [BROWSER, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},1600",
+    command = [BROWSER, *FLAGS, *more, f"--user-data-dir={profile}", f"--window-size={width},1600",
                "--virtual-time-budget=20000", "--enable-logging=stderr", "--dump-dom",
                page.as_uri()]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -118,6 +118,24 @@ def test_a_screen_reader_meets_no_barrier(report, tmp_path):
     passes, violations = json.loads(html.unescape(found[1]))
     assert violations == []
     assert passes > 20
+
+
+WIDER = """<script>const frame = document.querySelector('iframe'); frame.onload = () => {
+const all = [...frame.contentDocument.querySelectorAll('html, h1, h2, p, figure')];
+document.documentElement.dataset.wider = JSON.stringify(all.filter(
+  e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0).map(e => e.outerHTML.slice(0, 90)));
+}; frame.src = 'inner.html';</script>"""
+
+
+def wider(page, folder, width=390):
+    """Return what of a page is wider than its place on a telephone."""
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text(encoding="utf-8"))
+    (folder / "inner.html").write_text(text, encoding="utf-8")
+    (folder / "outer.html").write_text(f'<iframe width="{width}" height="900"></iframe>{WIDER}')
+    seen, _ = dom(folder / "outer.html", folder / "p", 1600, "--allow-file-access-from-files")
+    found = re.search(r'data-wider="([^"]*)"', seen)
+    assert found is not None
+    return json.loads(html.unescape(found[1]))
 
 
 @pytest.mark.long

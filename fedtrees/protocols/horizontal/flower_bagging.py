@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedtrees.core.deployment import XGBOOST, Deployed
 from fedtrees.core.errors import check_known
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
@@ -59,6 +61,17 @@ class FlowerBagging(FlowerProtocol):
 
     arrival: str = "client"
     server: ClassVar[type[BaggingServer]] = BaggingServer
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "flower": Deployed(
+            "FedXgbBagging() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
+        ),
+        "nvflare": Deployed(
+            "FedXGBTreeExecutor(training_mode='bagging', num_client_bagging=1, ...)",
+            {"trees": "num_rounds={}", "max_depth": "max_depth={}",
+             "learning_rate": "learning_rate={}"},
+            {"local_trees": 1},
+        ),
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

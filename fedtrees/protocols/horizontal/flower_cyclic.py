@@ -1,8 +1,10 @@
 """`flower-cyclic`: one client after the other grows a tree on the model and passes it on."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedtrees.core.deployment import XGBOOST, Deployed
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.messages.shared_trees import ClientTrees, GrowRequest
@@ -43,3 +45,14 @@ class FlowerCyclic(FlowerProtocol):
     """
 
     server: ClassVar[type[CyclicServer]] = CyclicServer
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "flower": Deployed(
+            "FedXgbCyclic() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
+        ),
+        "nvflare": Deployed(
+            "FedXGBTreeExecutor(training_mode='cyclic', ...)",
+            {"trees": "num_rounds={}", "max_depth": "max_depth={}",
+             "learning_rate": "learning_rate={}"},
+            {"local_trees": 1},
+        ),
+    }  # fmt: skip

@@ -1,6 +1,7 @@
 """`nvflare-hist`: the server broadcasts summed histograms and every client finds the splits."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
+from fedtrees.core.deployment import XGBOOST, Deployed
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -82,6 +84,16 @@ class NVFlareHist(HistogramProtocol):
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, GlobalHistogram)
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "xgboost": Deployed(
+            "a federated server (xgboost.federated); workers load DMatrix(..., "
+            "data_split_mode=DataSplitMode.ROW)", XGBOOST,
+        ),
+        "nvflare": Deployed(
+            "XGBFedController(data_split_mode=0, xgb_params={...}, ...)",
+            {**XGBOOST, "trees": "num_rounds={}"},
+        ),
+    }  # fmt: skip
 
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
+from fedtrees.core.deployment import XGBOOST, Deployed
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData, client_names
 from fedtrees.core.messages import Message
@@ -189,6 +190,9 @@ class XGBoostRing(PlainBoosting):
         GradientTotals, MergedHistogram,
     )  # fmt: skip
     peers: ClassVar[bool] = True
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
+    }
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
         """Refuse weights, and parties without rows."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
+from fedtrees.core.deployment import Deployed
 from fedtrees.core.errors import UsageError, check_flag, check_known
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
@@ -171,6 +172,19 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     pure_leaves: bool = False
     min_child_weight: float = 0.0
     colsample_bytree: float = 0.8
+
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "secretflow": Deployed(
+            "Sgb(heu).train(params, dataset, label), with a Paillier HEU",
+            {
+                "trees": "num_boost_round={}", "max_depth": "max_depth={}",
+                "learning_rate": "learning_rate={}", "reg_lambda": "reg_lambda={}",
+                "gamma": "gamma={}", "colsample_bytree": "colsample_by_tree={}",
+                "max_bin": "sketch_eps=1/{}",
+            },
+            {"candidates": "global", "multi_output": False, "pure_leaves": False, "subsample": 1.0},
+        )
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
+from fedtrees.core.deployment import XGBOOST, Deployed
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import Declared, LocalData
 from fedtrees.core.messages import Message
@@ -211,6 +212,16 @@ class XGBoostVertical(PlainBoosting):
         TreeColumns, Intercept, RowGradients, BestSplits, PartitionBits
     )  # fmt: skip
     peers: ClassVar[bool] = True
+    deployed: ClassVar[Mapping[str, Deployed]] = {
+        "xgboost": Deployed(
+            "a federated server (xgboost.federated); parties load DMatrix(..., "
+            "data_split_mode=DataSplitMode.COL)", XGBOOST,
+        ),
+        "nvflare": Deployed(
+            "XGBFedController(data_split_mode=1, secure_training=False, xgb_params={...}, ...)",
+            {**XGBOOST, "trees": "num_rounds={}"},
+        ),
+    }  # fmt: skip
     layout: ClassVar[str] = "vertical"
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     adversaries: ClassVar[tuple[str, ...]] = (PASSIVE, ACTIVE)
