@@ -149,7 +149,7 @@ def _key(view: View, held: Mapping[str, LocalData], known: dict[int, bytes]) -> 
 def digest_of(message: Message) -> bytes:
     """Return a digest of the readable fields of a message."""
     made = blake2b(type(message).__qualname__.encode())
-    for name in names_of(type(message)):
+    for name in names_of(message):
         value: Any = getattr(message, name)
         if isinstance(value, Sealed):
             value = (value.keyholders, value.shape, value.dtype)

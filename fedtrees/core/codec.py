@@ -60,7 +60,7 @@ def header_of(message: Message, *, open_seals: bool = False) -> tuple[dict[str, 
     arrays: list[Any] = []
     entries = {
         name: described(getattr(message, name), arrays, open_seals=open_seals)
-        for name in names_of(type(message))
+        for name in names_of(message)
     }
     return {"type": type(message).__name__, "fields": entries}, arrays
 

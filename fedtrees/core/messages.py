@@ -61,15 +61,20 @@ def closed(message: Message) -> bool:
     return any(isinstance(getattr(message, f.name), Sealed) for f in fields(message))
 
 
-@cache
-def names_of(cls: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a type of message; `cls`: the type."""
-    return tuple(f.name for f in fields(cls))
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def names_of(message: Message) -> tuple[str, ...]:
+    """Return the names of the fields of a message, which are looked up once for each type."""
+    kind: type = type(message)
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(f.name for f in fields(message))
+    return _NAMES[kind]
 
 
 def check_fields(message: Message) -> None:
     """Raise `ProtocolError` where something hangs on a message that is none of its fields."""
-    known = names_of(type(message))
+    known = names_of(message)
     odd = [name for name in vars(message) if name not in known and not hasattr(type(message), name)]
     if odd:
         raise ProtocolError(
@@ -136,7 +141,7 @@ class Message:
         _TYPES[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        for name in names_of(type(self)):
+        for name in names_of(self):
             value = getattr(self, name)
             if isinstance(value, np.ndarray):
                 object.__setattr__(self, name, frozen(value))
