@@ -80,6 +80,17 @@ def test_the_blind_baseline_is_of_own_columns_or_declared_values():
     assert told["mine", 0] == []
 
 
+def test_who_holds_other_columns_of_the_rows_takes_their_values_for_others():
+    ids = np.arange(4)
+    own = LocalData(ids, np.array([0]), np.array([[1], [2], [2], [3]], np.float32))
+    theirs = LocalData(ids, np.array([1]), np.array([[1], [2], [3], [3]], np.float32))
+    schema = Schema((Feature("a"), Feature("b")), "y")
+    held = {"active": own, "passive-1": theirs}
+    now = Case(held, {n: n for n in held}, ("active",), schema, Streams(0))
+    metric = ColumnValuesMetric()
+    assert metric.line(now, metric.truth(now), {})["column_values"] == 3 / 4  # 1, 2 and one 3
+
+
 def test_claims_of_what_nobody_has_are_refused():
     metric, now = ColumnValuesMetric(), case()
     assert metric.refuses(ALL, now) is None
