@@ -216,6 +216,7 @@ def test_who_holds_the_released_model_has_one_name():
         "fedtrees/federation/log.py",  # the same, of a run between sites
         "fedtrees/federation/attack.py",  # the same, when such a log is read
         "fedtrees/bench/suite.py",  # may be honest-but-curious
+        "fedtrees/api/advice.py",  # the same, of every recipe that is tried
         "fedtrees/report/gaps.py",  # may not have been honest-but-curious
         "fedtrees/report/adversaries.py",  # the same
         "fedtrees/bench/conformance.py",  # what it is told need not be declared

@@ -24,12 +24,12 @@ from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
+from fedtrees.data.layout import LAYOUTS
 from fedtrees.protocols.fit import fit
 from fedtrees.report.advice import Advice, Tried, Wish, recipe, tried
 from fedtrees.report.deployed import runs_in, systems
 from fedtrees.report.rows import UNDEFENDED, load_rows
 
-_LAYOUTS = ("horizontal", "vertical")
 _SEEDS = (1, 3, 5, 10)  # of a round: the first is run on all candidates
 _SHARE = 0.5  # of the time left that a round may take, so that the next has some
 
@@ -74,16 +74,16 @@ def _adversaries(grid: Grid) -> tuple[str, ...]:
 def _restricted(options: BenchOptions, layout: str, deployed: str) -> dict[str, list[str]]:
     """Return the protocols and defenses that a layout and a system leave, as a grid has them."""
     if layout:
-        check_known("layout", layout, _LAYOUTS)
+        check_known("layout", layout, LAYOUTS)
     if deployed:
         check_known("system", deployed, systems())
     named = parse_list(options.protocol)
-    if not (deployed or named or layout == "vertical"):  # the suite's own are horizontal
+    if not (deployed or named) and layout in ("", next(iter(LAYOUTS))):  # that of the suite
         return {}
     known = named or list(filter(None, map(small, register.names("protocol"))))
     able = [p for p in known if not deployed or runs_in(deployed, p)]
     layouts = {p: register.get("protocol", p.name).layout for p in able}  # type: ignore[attr-defined]
-    layout = layout or next((x for x in _LAYOUTS if x in layouts.values()), "")
+    layout = layout or next((x for x in LAYOUTS if x in layouts.values()), "")
     kept = [p for p in able if layouts[p] == layout]
     if unfit := [str(p) for p in named if p not in kept] or [""] * (not kept):
         where = listed(

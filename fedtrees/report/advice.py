@@ -214,19 +214,24 @@ class Advice:
         plain = Tried(Candidate(UNDEFENDED, self.undefended), {}, self.wish).read_beyond()
         without = plain or "nothing is read beyond the wish, on the mean"
         lines = [f"Wished: {self.wish}.", f"Without a defense: {without}.", *self._out_of_reach()]
+        lines.append(self.headline)
         if self.choice:
-            lines.append(f"Take {_told(self.choice)}.")
             still = [f"{place} can {can(cell)}" for place, cell in self.choice.candidate.open]
             lines += [f"It leaves: {some(still)}."] * bool(still)
             lines += [f"Next best: {_told(t)}." for t in self.met[1:2]]
             lines += [*settings(*recipe(self.choice.name))] or [
                 "No other system that is known here runs it as it is: `fedtrees federate` does."
             ]
-        else:
-            near = f" Nearest: {_told(self.nearest)}." if self.nearest else ""
-            lines.append(f"None of {many(len(self.tried), 'recipe')} is shown to meet it.{near}")
         lines += [f"Not {t.name}: {t.unmet}." for t in self.tried if t.unmet]
         return tuple(lines)
+
+    @property
+    def headline(self) -> str:
+        """What to take, or that there is nothing."""
+        if self.choice:
+            return f"Take {_told(self.choice)}."
+        near = f" Nearest: {_told(self.nearest)}." if self.nearest else ""
+        return f"None of {many(len(self.tried), 'recipe')} is shown to meet it.{near}"
 
     def _out_of_reach(self) -> Iterator[str]:
         """Yield which limits no defense can keep, since a blind guess is beyond them."""
@@ -263,11 +268,10 @@ class Advice:
 
     def html(self) -> str:
         """Return the advice as one HTML document; the same run gives the same bytes."""
-        headline = next(line for line in self.verdict if line.startswith(("Take ", "None ")))
         return render(
             "advice.html.j2",
             title=self.of,
-            headline=headline,
+            headline=self.headline,
             sections=self.sections,
             version=self.version,
         )
