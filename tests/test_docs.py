@@ -79,6 +79,7 @@ def test_the_readme_shows_commands_that_exist(capsys):
     assert named == set(re.findall(r"^  (\w+)  ", helped, flags=re.M)) - {"Usage"}
 
 
+@pytest.mark.long
 def test_the_table_of_who_is_exposed_is_the_one_that_is_printed(capsys):
     text = (ROOT / "docs" / "reference/exposure.md").read_text()
     lines = text.partition("|---|---|---|\n")[2].partition("<!-- end -->")[0].splitlines()

@@ -223,6 +223,7 @@ def test_who_holds_the_released_model_has_one_name():
     }
 
 
+@pytest.mark.long
 def test_the_house_knows_no_role_of_other_federations():
     vertical = ROOT / "fedtrees" / "protocols" / "vertical"
     columns = [

@@ -98,6 +98,7 @@ def test_cells_of_targets_have_the_mean_that_sums_tell():
         assert found.sizes @ found.values / 1000 == pytest.approx(mean, abs=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("protocol", "who", "defense", "gain"),
     [

@@ -58,6 +58,7 @@ def small(seed, n=60, trees=6, depth=3, missing=0.0):
     return replace(w, victims=known)
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

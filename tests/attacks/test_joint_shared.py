@@ -101,6 +101,7 @@ def test_truth_leaves_no_residual_through_others_trees(spec, defense):
         assert victim.world.foreign.any() == (spec != ENSEMBLES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [CYCLIC, ENSEMBLES])
 def test_leaf_values_alone_agree_with_the_truth_too(spec):
     for victim in victims(spec, "split-only"):
@@ -238,6 +239,7 @@ def test_who_starts_on_others_trees_has_the_sizes_told_and_no_tree_solved():
     assert np.abs(sizes - late.sizes).max() <= 0.1 * late.sizes[0]
 
 
+@pytest.mark.long
 def test_using_values_alone_is_as_good_as_seeing_no_more():
     stripped, asked = (
         attack(run(ENSEMBLES, defense=defense)[1], replace(QUICK, most="values"))
@@ -249,6 +251,7 @@ def test_using_values_alone_is_as_good_as_seeing_no_more():
     assert sums.notes["residual_rms"] != asked.notes["residual_rms"]
 
 
+@pytest.mark.long
 def test_own_trees_are_counted_not_others():
     """Of two victims with six trees each; others' trees after the last say nothing."""
     view = run(BAGGING)[1]

@@ -146,6 +146,7 @@ def test_spreading_is_the_random_walk_on_the_dense_matrix():
     np.testing.assert_allclose(found, mean / mean.sum(axis=1, keepdims=True), rtol=1e-9)
 
 
+@pytest.mark.long
 def test_the_authors_louvain_sees_earlier_rows_alone():
     """The first level again, on the dense lower triangle."""
     for seed in range(5):

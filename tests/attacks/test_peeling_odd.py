@@ -126,6 +126,7 @@ def test_splits_by_categories_are_followed():
     assert len(guessed.rows(guess)) >= 0.8 * run.counts().total()
 
 
+@pytest.mark.long
 def test_bins_that_the_server_suppresses_are_hidden_from_clients_alone():
     table = patients(120)
     server = Run(SHARED, table, principals=SERVER, parts=[MinBin(k=3, by="server")])

@@ -41,6 +41,7 @@ def hessians(run, forest, table):
     return sums
 
 
+@pytest.mark.long
 @short
 @tables
 def test_returned_rows_come_to_the_margins_they_claim_and_the_histograms_hold_them_all(seed):

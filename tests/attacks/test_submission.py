@@ -278,6 +278,7 @@ def noise_of(w, variance):
     return tuple(NodeNoise(np.full(n, variance), np.full(n, variance)) for n in sizes)
 
 
+@pytest.mark.long
 def test_a_reconstruction_says_what_it_submits():
     X, y = structured()
     w = world(X, y, 80)

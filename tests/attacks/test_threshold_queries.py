@@ -140,6 +140,7 @@ def test_within_the_limit_intervals_narrow_around_the_thresholds(limit):
         assert low < threshold <= high
 
 
+@pytest.mark.long
 def test_more_records_in_a_request_take_more_records_and_fewer_requests():
     training, held = trained()
     few = asked(training, held, m=3)[1]

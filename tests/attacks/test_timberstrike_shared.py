@@ -264,6 +264,7 @@ def test_rows_stay_in_the_first_leaves_of_their_client(protocol):
         np.testing.assert_array_equal(found, truth)
 
 
+@pytest.mark.long
 def test_other_clients_trees_matter():
     """Without them the margins are wrong, and the sums of later trees pull rows astray."""
     X, y = structured(480)
@@ -287,6 +288,7 @@ def _alone(victim):
     return replace(victim, evidence=bare)
 
 
+@pytest.mark.long
 def test_thresholds_tell_clients_apart_where_sums_do_not():
     clients = 10
     fed = spread(catalogue.load("stroke", data_dir()), Partition("iid"), client_names(clients), 0)
@@ -327,6 +329,7 @@ def test_the_published_variant_takes_the_models_base_score_for_everyones():
     assert {type(claim) for claim in published.claims} == {EveryRecord}  # as their tables have it
 
 
+@pytest.mark.long
 def test_same_seed_same_guess():
     view = run(federation(), "flower-bagging[trees=5,max_depth=3]")[1]
     first, second = (guessed.rows(attack(view, seed=2)) for _ in range(2))

@@ -59,6 +59,7 @@ def test_every_client_of_a_bagging_model_is_found_with_its_own_base_score(tmp_pa
     assert not any(t.exact.any() for t in found.trees[3:])
 
 
+@pytest.mark.long
 def test_masking_a_bagging_model_hides_no_client(tmp_path):
     made = trained.bagging(tmp_path / "m.json")
     path = trained.edited(made.path, tmp_path / "masked.json", trained.mask)

@@ -113,6 +113,7 @@ def refused(learner):
     learner["gradient_booster"]["model"]["trees"][0]["tree_param"]["num_nodes"] = str(10**9)
 
 
+@pytest.mark.long
 def test_a_file_that_xgboost_refuses_is_copied_and_the_line_says_why(models, tmp_path):
     path = changed(models, tmp_path, refused)
     done = scrub(read_model(path), tmp_path / "out.json")
@@ -124,6 +125,7 @@ def test_a_file_that_xgboost_refuses_is_copied_and_the_line_says_why(models, tmp
     assert np.array_equal(*margins)
 
 
+@pytest.mark.long
 def test_a_model_of_no_column_and_no_split_is_copied(tmp_path):
     made = trained.central(tmp_path / "m.json", 2, gamma=1e9)
     model = json.loads(made.path.read_text())

@@ -43,6 +43,7 @@ def path(tmp_path_factory):
     return file
 
 
+@pytest.mark.long
 def test_it_predicts_what_xgboost_predicts(path):
     X = load_iris().data.astype(np.float32)
     theirs = xgb.Booster(model_file=path).predict(xgb.DMatrix(X))

@@ -88,6 +88,7 @@ def test_what_is_certain_is_true(name):
     assert found.trees[0].n.sum() == len(PARTS[first][1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BAGGED)
 def test_first_trees_of_all_clients_are_counted(name):
     found, who = audit_of(name), GROWN_BY[name]

@@ -74,6 +74,7 @@ def test_columns_that_no_tree_uses_cost_nothing(tmp_path):
     assert done.points == sum(len(tree.leaves) for tree in wide.forest.trees)
 
 
+@pytest.mark.long
 def test_a_threshold_that_nothing_is_below_leaves_its_leaf_unreached(tmp_path):
     made = trained.central(tmp_path / "m.json", 1, max_depth=1)
 
@@ -84,6 +85,7 @@ def test_a_threshold_that_nothing_is_below_leaves_its_leaf_unreached(tmp_path):
     assert scrub(read_model(low), tmp_path / "out.json").leaves_reached == 0.5
 
 
+@pytest.mark.long
 def test_a_model_with_splits_by_categories_is_scrubbed(tmp_path):
     path = trained.categorical(tmp_path / "m.json")
     done = scrub(read_model(path), tmp_path / "out.json")

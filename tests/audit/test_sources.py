@@ -9,6 +9,7 @@ from fedtrees.audit import audit, read_model
 from fedtrees.audit.sources import find_sources
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clients", [2, 3])
 def test_clients_are_followed_through_the_rounds_of_bagging(tmp_path, clients):
     made = trained.bagging(tmp_path / "m.json", rounds=10, clients=clients)

@@ -164,6 +164,7 @@ def test_what_comes_back_is_plain(trained):
         guesses.guess_of({"claims": ()})
 
 
+@pytest.mark.long
 def test_neither_seed_nor_paths_are_handed_over(trained, tmp_path, monkeypatch):
     folder = tmp_path / "needle-run"
     folder.mkdir()

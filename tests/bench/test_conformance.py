@@ -153,6 +153,7 @@ class Cheat(Cheating):
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", CHEATS)
 def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
     assert fedtrees.bench.federation.federation_of
@@ -249,6 +250,7 @@ def read_beside(protocol):
     return found
 
 
+@pytest.mark.long
 def test_each_family_of_messages_has_its_protocols():
     every = [
         {"dp-forest"},

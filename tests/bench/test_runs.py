@@ -115,6 +115,7 @@ def test_every_cell_has_its_rows_once(finished):
     assert laplace["spent"].startswith("pure-dp[epsilon=inf,histograms=")
 
 
+@pytest.mark.long
 def test_the_tables_of_a_study_are_means_over_seeds(finished):
     from fedtrees.benchmarks.papers.study import blind_table
     from fedtrees.benchmarks.papers.timberstrike import tables
@@ -259,6 +260,7 @@ def kept(b):
     return [p for p in b.store.cells.iterdir() if p.suffix in (".npz", ".model")]
 
 
+@pytest.mark.long
 def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):
     b = bench(tmp_path / "run")
     b.open(resume=False)
@@ -280,6 +282,7 @@ def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):
     assert not kept(b)
 
 
+@pytest.mark.long
 def test_failures_and_misfits_are_rows_with_reasons(tmp_path):
     text = SUITE.replace(
         'defenses = ["split-only", "laplace-hist[epsilon=8]"]', 'defenses = ["split-only"]'

@@ -83,6 +83,7 @@ def test_show_says_why_attacks_did_not_run_and_explain_what_is_no_protocol(capsy
     assert "--defense min-bin" in fails(capsys, 2, "explain", "min-bin")
 
 
+@pytest.mark.long
 def test_a_table_is_printed_or_written(run, capsys, tmp_path):
     code, out, _ = call(capsys, "table", str(run), "--label", "wine=Wine")
     assert code == 0
@@ -320,6 +321,7 @@ def test_more_clients_than_rows_exit_5(capsys, tmp_path):
     assert "99 clients" in err
 
 
+@pytest.mark.long
 def test_a_csv_with_missing_constant_and_duplicated_columns_runs(capsys, tmp_path):
     rng = np.random.default_rng(0)
     lines = ["a,b,const,copy,colour,y"]
@@ -388,6 +390,7 @@ def test_explain_prints_brackets_and_who_can_open_what_crosses_sealed(capsys):
     assert brief.count("\n") < out.count("\n") / 2
 
 
+@pytest.mark.long
 def test_explain_without_a_protocol_tells_who_is_exposed_to_what(capsys):
     code, out, _ = call(capsys, "explain", "--format", "json")
     assert code == 0

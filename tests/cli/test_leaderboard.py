@@ -115,6 +115,7 @@ def test_an_honest_one_is_shown(honest, tmp_path, capsys):
     assert "timberstrike" in page
 
 
+@pytest.mark.long
 def test_a_cell_left_out_and_one_too_many_are_refused(all_of, capsys):
     forge(all_of / "ours", lambda r: None if r["stage"] == "attack" else r)
     assert call("leaderboard", all_of, "--recompute", 0) == 7

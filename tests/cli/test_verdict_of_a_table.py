@@ -197,6 +197,7 @@ def test_a_suite_is_shown_without_folders(csv, ids, shown):
     assert without_folders("= 3").startswith("(not shown")
 
 
+@pytest.mark.long
 def test_terminal_report_and_json_say_the_same(run, said, verdict, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "10000")
     for arguments in (["show", str(run)], ["show", str(run), "--format", "json"]):

@@ -65,6 +65,7 @@ class Far:
         pass
 
 
+@pytest.mark.long
 def test_jobs_that_travel_and_are_lost_leave_the_same_rows(made):
     here, there = made("here"), made("there")
     for bench in (here, there):

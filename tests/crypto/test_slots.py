@@ -52,6 +52,7 @@ def test_a_slot_is_no_wider_than_it_must_be():
 spans = st.tuples(st.integers(-(2**40), 0), st.integers(1, 2**40))
 
 
+@pytest.mark.long
 @given(ranges=st.lists(spans, min_size=1, max_size=3), data=st.data())
 def test_sums_in_ranges_come_back_and_take_no_more_room_than_they_must(ranges, data):
     limit = max(1, *(max(-low, high) for low, high in ranges))

@@ -285,6 +285,7 @@ def test_a_graft_is_a_tree_of_the_active_party_alone_on_the_true_labels():
             np.testing.assert_allclose(said[leaf == k, 1], own.y[here[leaf == k]].mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("text", [BOOSTED, FOREST, BOOSTED.replace("[", "[multi_output=true,")])
 def test_without_noise_there_is_nothing_to_repair(text, classes):

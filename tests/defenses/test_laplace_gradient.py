@@ -53,6 +53,7 @@ def same_model(a, b):
     )
 
 
+@pytest.mark.long
 def test_a_sum_over_n_rows_carries_n_times_the_declared_variance():
     still = {"trees": 150, "max_depth": 1, "learning_rate": 1e-9}  # gradients stay what they were
     defense = noisy(epsilon=150)

@@ -147,6 +147,7 @@ def test_rows_of_weight_zero_are_as_if_they_were_not_there():
     assert same(weighted, gbdt().fit(X[kept], Y[kept], client=where[kept]))
 
 
+@pytest.mark.long
 def test_weights_are_repetitions_to_the_last_bit():
     weight = np.random.default_rng(0).integers(0, 4, len(X))
     weighted = gbdt(max_bin=1000).fit(X, Y, sample_weight=weight)

@@ -184,6 +184,7 @@ def test_all_printed_known_data_rates_follow_from_the_formulas():
     assert gmpy2.get_context().precision == 53  # nobody left another one behind
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more", ["", ",degree=3,bits=40", *[",arbiter=real,key_bits=1024,bits=30"] * CRYPTO]
 )

@@ -149,6 +149,7 @@ def test_what_several_finished_counts_once_and_each_keeps_its_own(tmp_path):
     assert set(rows.loc[rows["defense_spec"] == "split-only", "submission"]) == {"a"}
 
 
+@pytest.mark.long
 def test_a_defense_that_an_attack_did_not_finish_is_not_pareto_optimal(tmp_path):
     table = [*made(SETTINGS[2:3], FEW)]
     page = board.board([submissions.read(bundle(tmp_path, table=table))], 0)

@@ -44,6 +44,7 @@ def test_a_run_beside_its_copy_has_not_changed(run, tmp_path):
     assert found.verdict == f"Nothing changed in {CELLS} cells of both runs."
 
 
+@pytest.mark.long
 def test_what_got_worse_is_paired_by_seed_and_said_last(run, tmp_path):
     other = write_run(tmp_path, table(leaks_more))
     found = compare(run, other)

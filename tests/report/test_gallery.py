@@ -63,6 +63,7 @@ def test_a_screen_reader_meets_no_barrier(page, theme, tmp_path):
     assert console == []
 
 
+@pytest.mark.long
 def test_our_own_submissions_are_whole():
     found = submissions.read_all(gallery.SUBMISSIONS)
     assert len(submissions.merged(found)) > 1000

@@ -132,6 +132,7 @@ def test_widths_and_labels_are_of_paper_figures(three, tmp_path):
         plot(three, tmp_path / "f.svg", width="pages")
 
 
+@pytest.mark.long
 def test_points_in_one_place_are_rings_under_one_label(panels):
     (panel,) = (p for p in panels if p.panel.setting.dataset == "wine")
     base = panel.point("none")

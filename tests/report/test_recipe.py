@@ -95,6 +95,7 @@ def test_rows_and_counts_both_rule_a_recipe_out(table, open_by):
     assert reasons(table)["holds"] == ""
 
 
+@pytest.mark.long
 def test_what_is_read_by_one_adversary_on_one_table_rules_it_out(table):
     both = {"data": ("d", "e")}
     undefended(table, **both)

@@ -103,6 +103,7 @@ def test_what_failed_and_how_to_repeat_is_told(page):
     assert "local gradient sums" in text
 
 
+@pytest.mark.long
 def test_the_same_run_gives_the_same_bytes(small):
     first = write_report(small).read_bytes()
     assert write_report(small).read_bytes() == first

@@ -241,6 +241,7 @@ def test_the_table_fits_its_terminal_and_names_every_defense(tmp_path, width):
         assert "settled" in below
 
 
+@pytest.mark.long
 def test_every_figure_of_a_leak_is_in_the_rows(tmp_path):
     """The percentage is the mean over seeds of the worst attack."""
     run = write_run(tmp_path, [*rows(SETTINGS[:1])])

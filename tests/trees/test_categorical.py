@@ -237,6 +237,7 @@ def test_rows_move_as_the_tree_predicts():
 gradients = st.lists(st.tuples(st.integers(-40, 40), st.integers(1, 20)), min_size=4, max_size=7)
 
 
+@pytest.mark.long
 @given(gradients)
 @settings(max_examples=200, deadline=None)
 def test_no_set_of_categories_gains_more(pairs):
