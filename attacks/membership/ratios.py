@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from fedtrees.attacks.membership.references import References
 
@@ -55,8 +56,6 @@ def weight_of(refs: References) -> float:
     Some references are taken for the model in question, one after another: whether a row is a
     member is known of these.
     """
-    from sklearn.linear_model import LogisticRegression
-
     models = len(refs.held)
     if models < 4:  # without its complement none is left
         return 1.0
@@ -66,7 +65,12 @@ def weight_of(refs: References) -> float:
         rest = replace(refs, held=refs.held[others], logit=refs.logit[others])
         score.append(rmia(refs.logit[k], rest))
         member.append(refs.held[k])
-    x = np.concatenate(score)
+    x, sign = np.concatenate(score), np.where(np.concatenate(member), 1.0, -1.0)
     spread = max(float(x.std()), 1e-12)
-    fitted = LogisticRegression().fit(x[:, None] / spread, np.concatenate(member))
-    return float(fitted.coef_[0, 0]) / spread
+    x = x / spread
+
+    def loss(line: NDArray[np.float64]) -> float:
+        odds = sign * (line[0] + line[1] * x)
+        return float(np.logaddexp(0, -odds).sum() + line[1] ** 2 / 2)
+
+    return float(minimize(loss, np.zeros(2)).x[1]) / spread
