@@ -117,7 +117,7 @@ def _run(federation: Agreed, kit: Path, out: Path, seconds: float) -> dict[str, 
         deployment.wait_for([*federation.parties.values()], seconds)
         with tempfile.TemporaryDirectory() as made:
             job = job_of(federation, Path(made))
-            status = deployment.run(job, out, _Progress(), federation.round_timeout)
+            status = deployment.run(job, out, _Progress(), federation.patience)
     finally:
         deployment.close()
     return ended(federation, out, status)

@@ -46,7 +46,7 @@ class Agreed:
     noise_from : {"system", "seed"}
         ``seed``, for tests: whoever reads this file draws all noise again.
     round_timeout : float
-        Seconds that a party has for an answer.
+        Seconds by which all know of a party that does not answer (`patience`).
     """
 
     name: str
@@ -139,6 +139,11 @@ class Agreed:
     def answering(self) -> list[str]:
         """The parties that the coordinator reaches by lines, in order."""
         return [name for name in self.parties if name != self.coordinator]
+
+    @property
+    def patience(self) -> float:
+        """Seconds that an answer, or a sign of the coordinator, is waited for."""
+        return 0.9 * self.round_timeout
 
     def party(self, site: str) -> str | None:
         """Return the party whose site it is, None if it has no part."""

@@ -92,12 +92,12 @@ def conduct(
     names, key = federation.answering, secrets.token_bytes(16)
 
     def ask(name: str, header: Mapping[str, Any], body: bytes = b"") -> Mapping[str, Any]:
-        told, _ = unframed(send(name, framed(header) + body, federation.round_timeout))
+        told, _ = unframed(send(name, framed(header) + body, federation.patience))
         refusal(name, federation.site(name), told)
         return told
 
     log: Log | None = None
-    beats = Beats(names, send, federation.round_timeout)
+    beats = Beats(names, send, federation.patience)
     try:
         asks = {"federation": federation.plain(), "hash": federation.hash, "key": key.hex()}
         told = at_once(names, lambda name: ask(name, {"does": "agree", **asks}))
@@ -198,7 +198,7 @@ def _network(
         if time.monotonic() - told > 5:
             told = time.monotonic()
             say(f"round {net.transcript.rounds}, {len(net.transcript.deliveries)} crossings")
-        return send(name, blob, federation.round_timeout)
+        return send(name, blob, federation.patience)
 
     for name in agreement.roles:
         if name == federation.coordinator:

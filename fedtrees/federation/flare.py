@@ -97,7 +97,7 @@ class Coordinator:
     def _watch(self, federation: Agreed, say: Any) -> None:
         """Let a site coordinate, and ask it until it is done."""
         party = federation.coordinator
-        site, seconds, told = federation.site(party), federation.round_timeout, 0
+        site, seconds, told = federation.site(party), federation.patience, 0
         try:
             proxy = next(p for p in collab.clients if p.name == site)
             proxy(timeout=seconds).drive(federation=self.federation)

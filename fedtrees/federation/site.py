@@ -299,7 +299,7 @@ class Site:
             self._log.write(message, sender, (receiver,), why)
 
         self._served = Served(host, log, self._failed)
-        threading.Thread(target=self._listen, args=(federation.round_timeout,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(federation.patience,), daemon=True).start()
         self._say(f"{party} takes part in {federation.name}, {federation.hash}; log: {self._out}")
         return framed({"begun": True})
 
