@@ -70,6 +70,8 @@ def explain(
     load_plugins(plugin)
     facts: Any
     log = protocol is not None and Path(protocol).is_file()
+    if protocol is not None and not log and "/" in protocol.partition("[")[0]:
+        raise UsageError(f"{protocol}: no such file; a log is RUN/log.capture")
     if protocol is None or log:
         given = {
             "--threat": threat,

@@ -50,6 +50,8 @@ def federate(
         raise UsageError(
             "give --poc --sites FOLDER, or --kit FOLDER: a startup kit of a running deployment"
         )
+    if sites is not None and (absent := _absent(federation, Path(sites))):
+        raise UsageError(f"--sites {sites} has no {absent}; `fedtrees site --to` writes it")
     if not out:
         raise UsageError("give --out FOLDER for log, model and status")
     folder = Path(out)
@@ -76,9 +78,16 @@ def federate(
         typer.echo(json.dumps(told, indent=1))
     else:
         for name, value in told.items():
-            typer.echo(f"{name:10} {value}")
+            if value:
+                typer.echo(f"{name:10} {value}")
     if told["stopped"]:
         raise ProtocolError(f"the run stopped: {told['stopped']}; nothing was published")
+
+
+def _absent(federation: Agreed, sites: Path) -> str:
+    """Return what a site should have said, and did not."""
+    named = (f"{site}.toml" for site in federation.parties.values())
+    return next((name for name in named if not (sites / name).is_file()), "")
 
 
 def _check_installed() -> None:
@@ -130,7 +139,7 @@ class _Progress:
         self._told, self._status = 0, ""
 
     def __call__(self, status: str, said: list[str]) -> None:
-        if not said and status != self._status:
+        if not said and status != self._status and ":" not in status:  # how it ended is told below
             print(status.lower(), file=sys.stderr)
         for line in said[self._told :]:
             print(line, file=sys.stderr)

@@ -63,8 +63,9 @@ class Agreed:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", str(self.name)):
             raise UsageError(f"name = {self.name!r}: give letters, digits and hyphens")
         check_known("noise_from", self.noise_from, get_args(NoiseFrom))
-        if not self.round_timeout > 0:
-            raise UsageError(f"round_timeout = {self.round_timeout}: give seconds above 0")
+        seconds = self.round_timeout
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+            raise UsageError(f"round_timeout = {seconds!r}: give seconds above 0")
         expected = self.made.holder_names(len(self.parties))
         if {*self.parties} == {*expected}:  # in the protocol's order, as no file keeps it
             object.__setattr__(self, "parties", {n: self.parties[n] for n in expected})
@@ -187,16 +188,17 @@ def read(given: Mapping[str, Any], where: str = "federation") -> Agreed:
             f'{where}: all parties run one source: add installation = "{code_digest()}"'
         )
     try:
-        features = tuple(_feature(column) for column in said.pop("columns"))
+        features = tuple(_feature(column, where) for column in said.pop("columns"))
         classes = tuple(map(str, said.pop("classes", ("0", "1"))))
         return Agreed(schema=Schema(features, str(said.pop("target")), classes), **said)
     except (TypeError, AttributeError) as err:
         raise UsageError(f"{where}: {err}") from err
 
 
-def _feature(column: Mapping[str, Any]) -> Feature:
+def _feature(column: Mapping[str, Any], where: str) -> Feature:
     for key in (k for k in column if k not in _COLUMN):
-        raise UsageError(f"unknown key {key!r} of a column{did_you_mean(key, _COLUMN)}")
+        of = f"column {column.get('name', '')!r}"
+        raise UsageError(f"{where}: unknown key {key!r} of {of}{did_you_mean(key, _COLUMN)}")
     told = dict(column)
     for name, kind in (("categories", str), ("cuts", float)):
         told[name] = tuple(map(kind, told.get(name, ())))

@@ -208,6 +208,8 @@ class Site:
             does = header.get("does")
             if does == "agree":
                 return framed(self._agree(caller, header))
+            if does in ("beat", "stop") and (self.federation is None or self._over):
+                return framed({"refused": "not-asked"})  # late, or of a run that it refused
             self._check_caller(caller)
             self._heard = time.monotonic()
             if does == "beat":

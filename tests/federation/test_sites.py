@@ -212,6 +212,28 @@ def test_nobody_is_an_ideal_functionality_between_machines(protocol, defense, sa
         agreed(protocol, defense)
 
 
+@pytest.mark.parametrize("seconds", ["60", 0, float("nan"), True])
+def test_a_timeout_is_a_number_of_seconds(seconds):
+    with pytest.raises(UsageError, match="give seconds above 0"):
+        agreed("fedtree-hist", "masking", round_timeout=seconds)
+
+
+def test_a_wrong_key_of_a_column_names_file_and_column():
+    plain = agreed("fedtree-hist", "masking").plain()
+    plain["columns"][1] = {**plain["columns"][1], "lo": 0}
+    with pytest.raises(UsageError, match=r"mine.toml: unknown key 'lo' of column 'b'"):
+        read(plain, "mine.toml")
+
+
+def test_a_site_says_nothing_of_a_late_beat_or_of_the_end_of_a_run_it_refused(tmp_path):
+    sites = Sites(agreed("fedtree-hist", "masking"), tmp_path, client_1={"allow": ("0" * 32,)})
+    said = stopped(sites, "'client-1' at 'site-1' .*has not allowed")
+    assert "out of turn" not in said
+    for does in ("beat", "stop"):
+        told = unframed(sites.send("client-0", framed({"does": does}), 1))[0]
+        assert told == {"refused": "not-asked"}
+
+
 def stopped(sites, match, **more):
     """Run, and see that it stops, by name, and that nobody has a model."""
     with pytest.raises(PartyError, match=match):
