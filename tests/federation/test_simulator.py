@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from federations import equal_to_simulation
 
+from fedtrees.federation.deployment import _ALLOWED as ALLOWED
 from fedtrees.federation.deployment import job_of
 from fedtrees.federation.log import LOG
 from fedtrees.federation.trial import make_trial
@@ -45,7 +46,7 @@ def simulated(folder, federations):
         file.write_text(json.dumps(config))
     local = folder / "simulator" / "local"
     local.mkdir(parents=True)
-    listed = [*DEFAULT_CLASS_ALLOW_LIST, "simulated.", "nvflare.collab.runtime"]
+    listed = [*DEFAULT_CLASS_ALLOW_LIST, "simulated.", "nvflare.collab.runtime", ALLOWED]
     told = {"format_version": 2, "class_allow_list": listed}
     (local / "resources.json").write_text(json.dumps(told))
     done = subprocess.run(
