@@ -1,11 +1,8 @@
 """Secure aggregation as a functionality: the server opens the sum of histograms, nothing else."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fedtrees.core.defense import Defense
-from fedtrees.core.deployment import Deployed
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
 from fedtrees.core.registry import register
@@ -48,6 +45,3 @@ class SecureSum(SealedSums):
     """
 
     guarantee = Structural()
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "nvflare": Deployed("secure_training=True, client_ranks={...}, and provisioned CKKS keys")
-    }

@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from federations import crossings, sample_federation
@@ -324,14 +325,15 @@ def test_all_who_are_lost_together_are_named(tmp_path):
     stopped(sites, "'client-1' does not answer; 'client-2' does not answer", send=send)
 
 
+@pytest.mark.long
 def test_sites_hear_a_slow_coordinator_and_leave_one_that_is_lost(tmp_path):
-    federation = agreed(*RUNS[0], round_timeout=0.6)
+    federation = agreed(*RUNS[0], round_timeout=4.0)  # room for a busy machine
     sites, asked = Sites(federation, tmp_path), []
 
     def send(party, blob, seconds):
         asked.append(unframed(blob)[0].get("does"))
         if asked[-1] == "ask" and asked.count("ask") == 5:
-            time.sleep(1.5)
+            time.sleep(5)
         return sites.send(party, blob, seconds)
 
     folder = sites.run(send=send)
@@ -343,10 +345,13 @@ def test_sites_hear_a_slow_coordinator_and_leave_one_that_is_lost(tmp_path):
         asks = {"federation": federation.plain(), "hash": federation.hash, "key": ""}
         silent.send(name, framed({"does": "agree", **asks}), 1)
         silent.send(name, framed({"does": "begin", "rows": 60}), 1)
-    time.sleep(1.2)
-    statuses = [json.loads(p.read_text()) for p in (tmp_path / "again").rglob(STATUS)]
-    assert {s["stopped"] for s in statuses} == {"the coordinator is lost: not heard for 0.54 s"}
-    assert len(statuses) == 3
+    until, ended = time.monotonic() + 60, list[Path]()
+    while len(ended) < 3 and time.monotonic() < until:
+        time.sleep(0.2)
+        ended = [*(tmp_path / "again").rglob(STATUS)]
+    said = {json.loads(path.read_text())["stopped"] for path in ended}
+    assert said == {"the coordinator is lost: not heard for 3.6 s"}
+    assert len(ended) == 3
 
 
 def test_the_commands_make_a_trial_tell_its_hash_and_note_what_a_site_allows(tmp_path, capsys):
