@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedtrees.attacks.membership.attack import MembershipInference, together
+from fedtrees.attacks.membership.attack import MembershipInference, _trainer, model_in, together
 from fedtrees.attacks.membership.margins import is_plain, margins
 from fedtrees.attacks.membership.ratios import lira, rmia
 from fedtrees.attacks.membership.references import boosts, halves, references, said_by
@@ -208,7 +208,7 @@ def test_who_alone_holds_a_threshold_was_trained_on_and_own_rows_explain_theirs(
 
 @pytest.mark.parametrize("spec", FORESTS)
 def test_members_of_random_forests_are_told_from_others(spec):
-    found, seeds = [], range(3)
+    found, told, seeds = [], [], range(3)
     for seed in seeds:
         rng = np.random.default_rng(seed)
         X, y = rng.uniform(0, 8, (240, 4)).astype(np.float32), rng.integers(0, 2, 240)
@@ -220,8 +220,13 @@ def test_members_of_random_forests_are_told_from_others(spec):
         case = Case(held, roles, ("public",), schema, Streams(0), "public", others=others)
         view = told_candidates("membership", view_of(run, ("public",), held), case)
         assert MembershipInference().inapplicable(view) is None
-        found.append(auc(scored(view)["together"], case.candidates.member))
-    assert np.mean(found) > 0.65
+        scores = scored(view)
+        found.append([auc(scores[t], case.candidates.member) for t in ("together", "rmia")])
+        trainer = _trainer(view, model_in(view))
+        refs = references(view.candidates, None, trainer, 4, np.random.default_rng(0))
+        told.append(refs.logit[refs.held].mean() - refs.logit[~refs.held].mean())
+    assert (np.mean(found, axis=0) > 0.65).all()
+    assert np.mean(told) > 0.5  # references, too, are surer of what they were trained on
 
 
 def test_a_classifier_of_rows_takes_empty_columns_and_few_rows():
