@@ -192,7 +192,7 @@ def main(name, *arguments):
                 shutil.move(package / part, target / part)
         (target / "sitecustomize.py").write_text(ONLY_HERE + APART)
         pages = (page.name for page in ROOT.glob("*.md"))
-        for part in ("docs", "constraints.txt", "CITATION.cff", ".ci", *pages):
+        for part in ("docs", "constraints.txt", "CITATION.cff", ".zenodo.json", ".ci", *pages):
             there = ROOT / part
             (shutil.copytree if there.is_dir() else shutil.copy)(there, target / part)
         shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns(name))

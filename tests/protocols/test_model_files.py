@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from federations import sample_federation
+from present import here
 
 from fedtrees.core.codec import decode
 from fedtrees.core.local_data import over_clients
@@ -12,7 +13,10 @@ from fedtrees.protocols.base import ENCODED_FILE, train
 
 
 @pytest.mark.parametrize(
-    "protocol", ["horizontal-regression[rounds=2]", "fedxgbllr[trees=1,max_depth=2,rounds=1]"]
+    "protocol",
+    here(
+        "protocol", ["horizontal-regression[rounds=2]", "fedxgbllr[trees=1,max_depth=2,rounds=1]"]
+    ),
 )
 def test_what_is_read_again_predicts_the_same(protocol, tmp_path):
     clients, schema = sample_federation(rows=60)
