@@ -69,6 +69,7 @@ def test_bins_that_are_not_sent_do_not_blow_up_boosting():
     assert np.abs(off).max() < 2 * np.ptp(fresh.y)  # 17 times, if the rest is on one side
 
 
+@pytest.mark.long
 def test_targets_are_compared_by_features_alone():
     truth = rows(40)
     got = score_records(truth, truth, SCHEMA)
@@ -154,6 +155,7 @@ def test_reasons_say_what_numeric_targets_leave_unread():
     assert reasons == {"joint": "fits", "label-mixture": "numeric-target", "timberstrike": "fits"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["statistics", "values"])
 def test_chains_keep_their_books_of_targets(level):
     seen, victims = view("fedtree-hist[trees=4,max_depth=3,max_bin=8]", "client-0")
@@ -243,6 +245,7 @@ def test_shared_trees_of_squared_error_are_read(attack, protocol, who):
     assert guess.all(LeafCounts)
 
 
+@pytest.mark.long
 def test_leaf_values_alone_count_no_rows():
     seen, victims = view("flower-cyclic[trees=6,max_depth=3]", "server", "split-only")
     guess = Joint(chains=1, moves=30).run(seen, np.random.default_rng(0))

@@ -148,6 +148,7 @@ def test_counts_that_are_drawn_are_of_the_shares_told(protocol, parts, step):
         assert off.max() <= step / 2 + 1e-9
 
 
+@pytest.mark.long
 def test_numbers_of_draws_have_the_odds_of_the_rows_in_a_leaf():
     tree = ClassTree(
         np.array([-1], np.int32), np.zeros(1, np.float32), np.array([-1], np.int32),
@@ -183,6 +184,7 @@ def test_shares_of_pure_leaves_tell_more_than_the_boxes_alone():
     assert scored(0.5) > scored(0.0005) + 0.03
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("trees", "depth", "blind"), [(1, 1, 1.0), (30, 10, 0.0)])
 def test_exact_counts_of_few_leaves_are_left_for_a_blind_guess(trees, depth, blind):
     run = Run(ForestHist(trees=trees, max_depth=depth, bootstrap=False), TABLE)

@@ -155,6 +155,7 @@ def test_less_noise_leaks_more_and_own_rows_help():
     assert errors[0.5] < 0.12 < errors[20.0] - 0.03
 
 
+@pytest.mark.long
 def test_known_attributes_stay_as_they_are():
     variables, rows = rows_of(20, 5)
     known = {0: rows[:, 0], 2: rows[:, 2]}

@@ -92,6 +92,7 @@ def victims(spec, defense="none"):
     return [Victims(fed, view, v) for v in victims_of(view)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
 @pytest.mark.parametrize("defense", ["none", "mask-sum-hessian"])
 def test_truth_leaves_no_residual_through_others_trees(spec, defense):
@@ -121,6 +122,7 @@ def test_others_trees_are_needed_for_that():
     assert state.mean_square(victim.world) > 1e4 * before
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(
     spec=st.sampled_from([BAGGING, CYCLIC]),

@@ -62,6 +62,7 @@ def loose():
     return world(X, y.astype(np.int64), 50, trees=12, max_depth=5)
 
 
+@pytest.mark.long
 def test_all_rows_are_followed_through_all_trees(loose):
     found = certify(loose)
     assert found.notes["trees_followed"] == found.notes["trees_certified"] == 12

@@ -41,6 +41,7 @@ def test_whoever_sees_bins_reads_rows_however_much_noise_is_on_them(who, parts, 
     assert sum(len(rows.y) for rows in found.values()) >= least * every.total()
 
 
+@pytest.mark.long
 def test_labels_are_as_sure_as_the_noise_leaves_them():
     run = Run(FINE, patients(120), principals=SERVER, parts=[LaplaceGradient(epsilon=1e3)])
     guess = run.attack()

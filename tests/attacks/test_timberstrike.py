@@ -124,6 +124,7 @@ def test_same_evidence_same_guess(strong, level):
         assert not np.array_equal(guessed.rows(first).X, guessed.rows(other).X)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
 def test_order_of_the_victims_rows_does_not_matter(level):
     w = world(*structured(200), 40, trees=8)

@@ -65,6 +65,7 @@ def files(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_memorised_table_is_recognised_row_by_row(files, capsys):
     given = ["--data", str(files / "train.csv"), "--reserve", str(files / "rest.csv")]
     with pytest.raises(SystemExit) as end:

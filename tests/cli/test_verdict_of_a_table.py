@@ -167,6 +167,7 @@ def test_the_verdict_names_the_leak_by_the_records(run, verdict):
     assert len(verdict.split()) <= 120
 
 
+@pytest.mark.long
 def test_the_report_names_the_table_and_not_where_it_lies(run):
     page = html.unescape((run / "report.html").read_text(encoding="utf-8"))
     (table,) = run.parents[1].glob("*/t.csv")

@@ -19,6 +19,7 @@ def wine():
     return X, y == 1
 
 
+@pytest.mark.long
 def test_a_search_takes_the_defense_that_leaks_less(wine):
     model = fedtrees.FederatedGBDTClassifier(**SMALL)
     leak = fedtrees.leakage(attack="timberstrike", threat="server")

@@ -160,6 +160,7 @@ def test_sampling_does_not_depend_on_who_else_there_is():
     assert any(len(mine) == 2 for mine in used.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parties", PARTIES)
 def test_one_tree_for_all_classes_is_the_central_engines_node_by_node(parties):
     text = WHOLE.replace("secureboost[", "secureboost[multi_output=true,")
