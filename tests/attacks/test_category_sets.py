@@ -79,6 +79,7 @@ def test_cells_beyond_a_word_are_excluded_by_no_set():
     assert allowed(np.uint64(0b100), np.array([1, 2, 3])).tolist() == [False, True, False]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attack", [TimberStrike(chains=4), Joint(chains=1, moves=200, exact=False)]
 )

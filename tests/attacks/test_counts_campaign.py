@@ -16,6 +16,7 @@ def test_random_runs_of_every_kind_have_no_wrong_bound():
     assert found["read"] >= 5
 
 
+@pytest.mark.long
 def test_a_wrong_bound_is_seen(monkeypatch):
     """The campaign fails where values are taken for present that are missing."""
 

@@ -83,6 +83,7 @@ def test_steps_end_the_search_early_and_what_is_certified_is_still_true(loose):
     assert counts[0] < counts[1] < counts[2] == certify(loose).notes["leaves_certified"]
 
 
+@pytest.mark.long
 def test_rows_go_where_they_claim(loose):
     """A point of every box is routed to the margin the row was followed to."""
     w = loose

@@ -54,6 +54,7 @@ def test_labels_are_as_sure_as_the_noise_leaves_them():
     assert abs(right - guessed.confidence(guess).mean()) < 0.2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_read_of_few_coarse_rows_is_true(seed):
     table, codes = misleading(np.random.default_rng(seed))

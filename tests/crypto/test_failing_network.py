@@ -407,6 +407,7 @@ def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
     assert one.opened(total, 9, slots).tolist() == sum(arrays.values()).tolist()
 
 
+@pytest.mark.long
 @settings(max_examples=80)
 @given(seed=st.integers(0, 2**32), harm=st.sampled_from([0.1, 0.4]))
 def test_every_schedule_of_ciphertexts_ends_in_an_exact_sum_or_a_named_error(sums, seed, harm):
