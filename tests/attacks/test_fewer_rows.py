@@ -68,6 +68,7 @@ def test_fewer_rows_are_as_good_as_that_many_can_be(strong, level, monkeypatch):
     assert accuracy(rows, seen, strong.schema) > accuracy(own, seen, strong.schema) + 0.02
 
 
+@pytest.mark.long
 def test_joint_reconstructs_as_many(strong, monkeypatch):
     monkeypatch.setattr("fedtrees.guessing.wanted.MOST_ROWS", 200)
     monkeypatch.setattr("fedtrees.guessing.wanted.GUESSED", 140)

@@ -92,6 +92,7 @@ def test_rows_stay_in_the_first_leaves(odd, level):
     assert (guessed.rows(guess).X[:, 5] % 1 == 0).all()
 
 
+@pytest.mark.long
 def test_counts_that_are_certain_are_kept_where_noise_hides_them(odd):
     """So that no attack opens the leaves of rows that rounding leaves certain."""
     noise = tuple(NodeNoise(np.full(len(t), 1.0), np.full(len(t), 1.0)) for t in odd.forest.trees)
@@ -262,6 +263,7 @@ def test_it_names_what_it_cannot_read():
     assert "neither leaf values nor histograms" in str(Joint().inapplicable(forests.blinded()))
 
 
+@pytest.mark.long
 def test_fewer_trees_are_read_on_request(odd):
     guess = attack(odd, odd.evidence(), options=replace(QUICK, max_trees=2))
     assert guess.notes["trees_read"] == 2

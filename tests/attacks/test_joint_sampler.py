@@ -100,6 +100,7 @@ def of_classes(seed, classes=4, trees=4):
     return world(X, y, 25, seed=seed, classes=classes, trees=trees, max_depth=2, max_bin=8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", ["statistics", "values"])
 def test_of_several_classes_truth_leaves_no_residual_and_books_agree(level):
     setting = Setting(of_classes(3), level)
@@ -126,6 +127,7 @@ def test_a_constant_hessian_counts_rows():
     np.testing.assert_array_equal(rows, [(leaf == j).sum() for j in w.forest.trees[0].leaves])
 
 
+@pytest.mark.long
 def test_boxes_are_never_left():
     setting = Setting(small(7), "statistics")
     box = np.maximum(setting.cell - 1, 0), np.minimum(setting.cell + 2, setting.grid.width)
@@ -145,6 +147,7 @@ def agreement(setting, state):
     return same[linear_sum_assignment(-same)].mean()
 
 
+@pytest.mark.long
 def test_from_the_truth_a_cold_chain_stays_there():
     setting = Setting(small(11, n=90, trees=20, depth=4), "statistics")
     state = setting.state()

@@ -155,6 +155,7 @@ def test_a_moves_gain_is_the_difference_of_energies(spec, defense, which, seed, 
     np.testing.assert_allclose(state.residual, after.residual, atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
 def test_books_kept_move_by_move_agree_with_books_from_scratch(spec):
     for victim in victims(spec):
@@ -188,6 +189,7 @@ def test_chains_agree_with_the_sums_better_than_their_start(spec, who):
     assert set(guessed.owner(moved)) == {f"client-{k}" for k in range(3)} - {who}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
 def test_rows_of_the_first_leaves_stay_there(spec, monkeypatch):
     # of what it found, whatever it submits in the end
@@ -208,6 +210,7 @@ def test_rows_of_the_first_leaves_stay_there(spec, monkeypatch):
         np.testing.assert_array_equal(found, true)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
 def test_names_do_not_matter(spec):
     view = run(spec, "server")[1]
@@ -229,6 +232,7 @@ def test_names_do_not_matter(spec):
     assert tuple(names[o] for o in guessed.owner(first)) == guessed.owner(second)
 
 
+@pytest.mark.long
 def test_who_starts_on_others_trees_has_the_sizes_told_and_no_tree_solved():
     view = run(CYCLIC)[1]
     first, late = (v.evidence for v in victims_of(view))

@@ -141,6 +141,7 @@ def true_counts(done, clients=(0, 1, 2)):
     return np.bincount(2 * at + rows.y, minlength=2 * len(tree.leaves)).reshape(-1, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("defense", ["none", "secure-sum"])
 def test_whatever_epsilon_is_a_server_that_adds_the_noise_counts_all_leaves(name, defense):

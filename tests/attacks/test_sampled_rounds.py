@@ -97,6 +97,7 @@ def test_own_part_is_read_from_what_was_sent(run):
     np.testing.assert_allclose(np.stack([victims.g, victims.h], axis=1), others, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", [TimberStrike(chains=1), Joint(chains=1, moves=50), Lattice()])
 def test_counts_are_of_the_rows_the_first_round_used(run, attack):
     made, training, view = run
@@ -174,6 +175,7 @@ def sampler(view, made, training, seed):
     return known, state, start, classes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codes", [0, 5])
 def test_energies_with_randomness_are_those_from_scratch(codes):
     table = numbers(3, 120)
@@ -198,6 +200,7 @@ def test_energies_with_randomness_are_those_from_scratch(codes):
     np.testing.assert_array_equal(state.inside[:, 0], first)  # the first tree's counts are known
 
 
+@pytest.mark.long
 def test_randomness_come_as_often_as_the_share_says_where_sums_say_nothing():
     made = federation(numbers(4, 90))
     training, view = trained(made, "fedtree-hist[trees=4,max_depth=2,subsample=0.7]", "client-1")

@@ -126,6 +126,7 @@ def test_who_can_read_softmax_leaves():
     assert TimberStrike().inapplicable(sampled) is None
 
 
+@pytest.mark.long
 def test_all_trees_at_once_read_several_classes(wine):
     """Chains meet the sums of later rounds: what is left of them is far below a row's gradient."""
     quick = joint.Options(chains=4, moves=400)
