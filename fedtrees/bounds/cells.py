@@ -1,6 +1,6 @@
 """One line of `fedtrees bound`: a protocol, a defense and a threat on enumerated tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
@@ -39,8 +39,8 @@ def tiny(tables: TinyTables, protocol: Spec, defense: Composed, seed: int = 0) -
 def lines(
     tables: TinyTables, protocol: Spec, defense: Composed, threats: Sequence[str],
     attacks: Sequence[Spec] = (), draws: int = 100, seed: int = 0,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Yield the figures of every threat; one line with ``why`` where there is no ceiling.
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the figures of every threat; one line with ``why`` where there is no ceiling.
 
     ``told_apart`` and ``alike`` are of `splits`, where a defense lets through sums alone.
     """
@@ -49,15 +49,16 @@ def lines(
         made = tiny(tables, protocol, defense, seed)
         found = views(made, threats or [*dict.fromkeys(made.roles.values())])
     except FedtreesError as err:
-        yield {**named, "why": str(err)}
-        return
+        return [{**named, "why": str(err)}]
+    told = []
     for seen in found:
         asked = [a for a in attacks if getattr(register.get("attack", a.name), "candidates", False)]
         others = [a for a in attacks if a not in asked]
         if others or not asked:
-            yield {**named, **_line(made, seen, others, draws)}
+            told.append(named | _line(made, seen, others, draws))
         if asked:
-            yield {**named, **_recognised(made, seen, asked, draws)}
+            told.append(named | _recognised(made, seen, asked, draws))
+    return told
 
 
 def _line(made: Tiny, seen: Views, attacks: Sequence[Spec], draws: int) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """The command bound: what no attack can exceed, on tables that can be enumerated."""
 
 import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +28,9 @@ def bound(
     ] = None,
     draws: Annotated[int, typer.Option(help="Tables that each attack is run on.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of protocols and draws.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")
+    ] = None,
     plugin: Plugins = None,
     format: Output = Format.TABLE,
 ) -> None:
@@ -42,11 +48,13 @@ def bound(
     load_plugins(plugin)
     tables, tried = TinyTables(columns, _rows(rows)), parse_list(attack or ())
     asked = [(p, tuple(defense or ("none",))) for p in protocols] if protocols else USUAL
-    found: list[dict[str, Any]] = []
-    for name, defenses in asked:
-        for one in parse_grid(name):
-            for against in parse_composed(defenses):
-                found += lines(tables, one, against, threat or (), tried, draws, seed)
+    cells = [(one, against) for name, defenses in asked
+             for one in parse_grid(name) for against in parse_composed(defenses)]  # fmt: skip
+    most = min(len(cells), jobs or os.cpu_count() or 1)
+    with ProcessPoolExecutor(most, get_context("spawn"), load_plugins, (plugin,)) as processes:
+        shared = (threat or (), tried, draws, seed)
+        waiting = [processes.submit(lines, tables, *one, *shared) for one in cells]
+        found = [line for made in waiting for line in made.result()]
     if format.is_json:
         typer.echo(json.dumps(found, indent=1))
         return

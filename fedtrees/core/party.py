@@ -102,12 +102,11 @@ class Party(metaclass=_Walled):
 
     def __getattribute__(self, key: str) -> Any:
         value = object.__getattribute__(self, key)
-        if key.startswith("__") and key != "__dict__":
+        if _acting.get() is self or (key.startswith("__") and key != "__dict__"):
             return value
-        private = key == "__dict__" or (
+        if key == "__dict__" or (
             key not in _PUBLIC and key in object.__getattribute__(self, "__dict__")
-        )
-        if private and _acting.get() is not self:
+        ):
             raise LocalDataError(
                 f"{key!r} of {object.__getattribute__(self, 'name')!r} is private: only its own "
                 "methods may read it; send a message and handle it there"

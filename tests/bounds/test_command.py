@@ -1,0 +1,23 @@
+"""The command bound: what several processes say together."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedtrees.bounds.cells import lines
+from fedtrees.bounds.tables import TinyTables
+from fedtrees.cli.main import app
+from fedtrees.core.specs import parse_composed, parse_grid
+
+
+@pytest.mark.long
+def test_several_processes_say_what_one_would():
+    defenses = ["none", "secure-sum+public-cuts"]
+    asked = ["bound", "fedtree-hist", "--rows", "1,1", "-j", "2", "--format", "json"]
+    found = CliRunner().invoke(app, [*asked, "-d", defenses[0], "-d", defenses[1]])
+    assert found.exit_code == 0, found.output
+    (protocol,) = parse_grid("fedtree-hist")
+    tables = TinyTables(2, (1, 1))
+    alone = [line for d in parse_composed(defenses) for line in lines(tables, protocol, d, ())]
+    assert json.loads(found.stdout) == json.loads(json.dumps(alone))
