@@ -13,6 +13,7 @@ import pytest
 from fedtrees.core.guess import (
     BatchRows,
     BinClassCounts,
+    Branches,
     Claim,
     ColumnBins,
     ColumnRanks,
@@ -97,6 +98,7 @@ CLAIMS = {
     Labels: {"fedtrees/metrics/labels.py"},
     ColumnValues: {"fedtrees/metrics/column_values.py"},
     RoutedLabels: {"fedtrees/metrics/routed_labels.py"},
+    Branches: {"fedtrees/metrics/branches.py"},
     ColumnRanks: {"fedtrees/metrics/column_ranks.py"},
     ColumnBins: {"fedtrees/metrics/column_bins.py"},
     Thresholds: {"fedtrees/metrics/thresholds.py"},
@@ -138,6 +140,7 @@ def test_metrics_are_imported_by_nobody_who_scores():
             "routed_labels",
             "entries",
             "bin_counts",
+            "branches",
             "moved_cuts",
         )
     }

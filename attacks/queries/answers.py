@@ -30,8 +30,19 @@ class Endpoint:
 
     def predicted(self, ways: Sequence[Way]) -> NDArray[np.float64]:
         """Return the scores of ways, float64, shape (M,) or (M, K), rounded where that is exact."""
-        scores = self.model.scores(np.array([way.leaves for way in ways]))
+        return self.scored(np.array([way.leaves for way in ways]))
+
+    def scored(self, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+        """Return the same of leaves, shape (M, T)."""
+        scores = self.model.scores(leaves)
         return self.law.send(scores) if self.exact else scores
+
+    def answered(self, leaves: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Return what would be answered of leaves, but for noise: scores or classes."""
+        scores = self.scored(leaves)
+        if not self.labels:
+            return scores
+        return scores > 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
 
     def apart(self, ways: Sequence[Way], u: int) -> float:
         """Return how well answers tell the sides of a threshold apart; 0: not at all.
@@ -60,14 +71,34 @@ class Endpoint:
 
     def likelihood(self, ways: Sequence[Way], answers: NDArray[Any]) -> NDArray[np.float64]:
         """Return the log likelihood of answers to one record, asked n times, for every way."""
-        scores = self.predicted(ways)
+        return self.fit(self.predicted(ways), answers)
+
+    def window(self, answer: NDArray[Any]) -> tuple[float, float]:
+        """Return the ends of the number that a record's score is, by one answer.
+
+        They are infinite under noise, and of more than two classes.
+        """
+        told = np.asarray(answer)
+        if told.ndim or self.scale:
+            return -np.inf, np.inf
+        if self.labels:
+            return (0.5 - _CLOSE, np.inf) if told else (-np.inf, 0.5 + _CLOSE)
+        low, high = self.law.bounds(told.astype(np.float64)[None, None])
+        return float(low.item()) - _CLOSE, float(high.item()) + _CLOSE
+
+    def fit(self, scores: NDArray[np.float64], answers: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the log likelihood of answers by the scores of ways, as `predicted` has them.
+
+        Of exact answers only what comes closest fits.
+        """
         if self.labels:
             return self._label_likelihood(scores, np.asarray(answers))
         told = np.asarray(answers, dtype=np.float64).reshape(1, len(answers), -1)
-        scores = scores.reshape(len(ways), 1, -1)
+        scores = scores.reshape(len(scores), 1, -1)
         if self.scale:
             return self.law.log_likelihood(told, scores).sum(axis=1)
-        fits = (np.abs(scores - told) <= _CLOSE).all(axis=(1, 2))
+        off = np.abs(scores - told).max(axis=(1, 2), initial=0.0)
+        fits = off <= (_CLOSE if self.rounded else min(max(off.min(initial=1.0), 1e-15), _CLOSE))
         if not fits.any():  # a last place may tip what is rounded
             low, high = self.law.bounds(told)
             fits = ((low - _CLOSE <= scores) & (scores <= high + _CLOSE)).all(axis=(1, 2))

@@ -230,7 +230,8 @@ def seen(training: Training, case: Case) -> View:
     """Return what the principals of a case saw; raises `Unfit` if they open what is sealed."""
     threat = Threat.parse(case.threat)
     asked = (threat.queries, threat.answers, threat.records)
-    known = {"known": case.known, "entries": case.entries}
+    known: dict[str, Any] = {"known": case.known, "entries": case.entries}
+    known["rows"] = None if case.asked is None else case.asked.X
     return view_of(training, case.principals, case.local_data, *asked, **known)
 
 

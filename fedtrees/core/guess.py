@@ -242,6 +242,37 @@ class RoutedLabels(Claim):
 
 
 @dataclass(frozen=True, eq=False)
+class Branches(Claim):
+    """Where rows to predict go at the splits of other parties, if they come by.
+
+    Attributes
+    ----------
+    rows : int64 array, shape (n,)
+        Places among the rows to predict.
+    tree, node : int64 array, shape (k,)
+        Which splits.
+    left : float64 array, shape (n, k)
+        Probability of going left; NaN: nothing is claimed.
+    """
+
+    rows: NDArray[np.int64]
+    tree: NDArray[np.int64]
+    node: NDArray[np.int64]
+    left: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        n, k, left = len(self.rows), len(self.tree), np.asarray(self.left, dtype=np.float64)
+        if left.shape != (n, k) or np.shape(self.node) != (k,):
+            raise ProtocolError(
+                f"branches of shape {left.shape} for {n} rows and {k} splits; give one probability "
+                "per row and split"
+            )
+        if ((left < 0) | (left > 1)).any() or len(np.unique(self.rows)) < n:
+            raise ProtocolError("probabilities of branches are 0 to 1, and a row is claimed once")
+        object.__setattr__(self, "left", left)
+
+
+@dataclass(frozen=True, eq=False)
 class Thresholds(Claim):
     """Where other parties split their columns.
 

@@ -11,7 +11,7 @@ from fedtrees.core.errors import DataError, ProtocolError, UsageError
 #: What an endpoint may answer; the first unless a threat says otherwise.
 ANSWERS = ("score", "leaf-ids", "label")
 #: Who says what others hold of a row: the asker, or they themselves, who look it up by its id.
-RECORDS = ("chosen", "held")
+RECORDS = ("chosen", "held", "new")
 
 Answer = Callable[..., NDArray[Any]]
 
@@ -30,9 +30,10 @@ class Oracle:
     answers : {"score", "leaf-ids", "label"}
         What comes back: scores, float64, (n,) or (n, K); the leaf of every tree, int32, (n, T); or
         the class, int32, (n,).
-    records : {"chosen", "held"}
+    records : {"chosen", "held", "new"}
         ``chosen``: the asker gives whole rows. ``held``: it gives ids of training rows and its own
-        columns; others look up theirs, and what stands in their columns is not read.
+        columns; others look up theirs, and what stands in their columns is not read. ``new``: the
+        same, and ids are places among the rows to predict (`fedtrees.core.view.View.asked`).
     width : int or None
         Columns d of a row; None: it is not checked.
     """
@@ -64,7 +65,7 @@ class Oracle:
         X : float32 array, shape (n, d)
             NaN marks a missing value.
         ids : int64 array, shape (n,), optional
-            Which training rows, where others look up their columns (``records=held``).
+            Which rows, where others look up their columns (``records=held`` or ``new``).
 
         Raises
         ------
@@ -95,8 +96,7 @@ class Oracle:
                 f"record {int(bad.argmax())} of the query is infinite or has no value at all; give "
                 "finite values, NaN for single ones that are missing"
             )
-        if (ids is not None) != (self.records == "held") or len(X if ids is None else ids) != len(
-            X
-        ):
-            rule = "takes an id of every row" if self.records == "held" else "takes no ids"
+        named = self.records != "chosen"
+        if (ids is not None) != named or len(X if ids is None else ids) != len(X):
+            rule = "takes an id of every row" if named else "takes no ids"
             raise DataError(f"an endpoint with records={self.records} {rule}")

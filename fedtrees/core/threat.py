@@ -24,9 +24,10 @@ class Threat:
     ``client[index=0]``, ``client[count=2]`` (the last two collude), ``server``, ``server+client``,
     ``public`` (whoever holds the released model), ``passive``. ``queries=1000`` adds as many
     rows that an inference endpoint answers, ``answers=leaf-ids`` with what (`Oracle`), and
-    ``records=held`` takes away the right to choose what others hold of a row. ``labels=20`` adds
-    the labels of as many training rows, ``entries=6`` as many values that others hold of them,
-    ``attributes=2`` as many attributes, a one-hot group is one, of all their rows.
+    ``records=held`` (``new``: of rows to predict) takes away the right to choose what others hold
+    of a row. ``labels=20`` adds the labels of as many training rows, ``entries=6`` as many values
+    that others hold of them, ``attributes=2`` as many attributes, a one-hot group is one, of all
+    their rows.
     ``server:isolating`` cheats: it acts by that behaviour (`fedtrees.core.behaviour`).
 
     `parts`: The roles with their parameters.

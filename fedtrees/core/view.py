@@ -69,6 +69,9 @@ class View:
         Whether rows have sample weights, which is declared as their number is.
     behaviours : tuple of str
         Of principals that cheat.
+    asked : LocalData or None
+        The principals' own columns of rows to predict, by place, where the endpoint answers about
+        these (``records=new``).
     """
 
     principals: tuple[str, ...]
@@ -87,6 +90,7 @@ class View:
     stated: tuple[tuple[str, str, Change], ...] = ()
     weighted: bool = False
     behaviours: tuple[str, ...] = ()
+    asked: LocalData | None = None
 
     @property
     def rows(self) -> Table | None:
@@ -129,7 +133,7 @@ class View:
 
     def blinded(self) -> View:
         """Return the same view with an empty transcript: what a blind adversary has."""
-        return replace(self, seen=(), oracle=None)
+        return replace(self, seen=(), oracle=None, asked=None)
 
 
 def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]:

@@ -26,13 +26,14 @@ def _oracle(
     budget: int,
     answers: str,
     records: str,
+    rows: NDArray[np.float32] | None,
 ) -> Oracle:
     """Return what answers queries; of a released model it leads to no more than the model."""
     schema = training.schema
     if answers == "label" and not schema.classes:
         raise UsageError(f"the target {schema.target!r} is a number: an endpoint has no labels")
-    if records == "held" and training.protocol.layout not in ("vertical", "columns"):
-        raise UsageError("records=held: nobody else holds columns of the rows that are asked")
+    if records != "chosen" and training.protocol.layout not in ("vertical", "columns"):
+        raise UsageError(f"records={records}: nobody else holds columns of the rows that are asked")
     answers, budget = training.defense.endpoint(answers, budget)
     asked = Transcript()  # of one who asks alone: nobody else's view has it
     model, defense, context = training.model, training.defense, training.context
@@ -44,7 +45,8 @@ def _oracle(
 
     def answer(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
         if ids is not None:
-            X = _looked_up(X, ids, {n: h for n, h in local_data.items() if n not in who})
+            held = local_data if records == "held" else _parts(rows, local_data)
+            X = _looked_up(X, ids, {n: h for n, h in held.items() if n not in who})
         if answers == "leaf-ids":
             return training.leaves(X, asked)
         found = scores(X)
@@ -54,6 +56,16 @@ def _oracle(
 
     options: dict[str, Any] = {"answers": answers, "records": records}
     return Oracle(answer, budget, width=len(schema.features), **options)
+
+
+def _parts(
+    X: NDArray[np.float32] | None, local_data: Mapping[str, LocalData]
+) -> dict[str, LocalData]:
+    """Return what each party holds of rows to predict, by place."""
+    if X is None:
+        raise DataError("records=new: there are no rows to predict")
+    X, places = np.asarray(X, dtype=np.float32), np.arange(len(X))
+    return {n: LocalData(places, h.columns, X[:, h.columns]) for n, h in local_data.items()}
 
 
 def _looked_up(
@@ -66,9 +78,17 @@ def _looked_up(
         at = np.minimum(np.searchsorted(held.ids[order], ids), len(order) - 1)
         strange = np.setdiff1d(ids, held.ids)[:5].tolist()
         if strange:
-            raise DataError(f"{name!r} holds no rows {strange}; ask by the ids of training rows")
+            raise DataError(f"{name!r} holds no rows {strange}; ask by ids of rows that it holds")
         X[:, held.columns] = held.X[order[at]]
     return X
+
+
+def _asked(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
+    """Return the columns of some parties side by side."""
+    own = [part for name, part in parts.items() if name in who]
+    columns = np.concatenate([np.zeros(0, dtype=np.intp), *(p.columns for p in own)])
+    places = next(iter(parts.values())).ids
+    return LocalData(places, columns, np.hstack([np.zeros((len(places), 0)), *(p.X for p in own)]))
 
 
 def stated(protocol: Protocol, schema: Schema) -> tuple[tuple[str, str, Change], ...]:
@@ -88,6 +108,7 @@ def view_of(
     records: str = RECORDS[0],
     known: LocalData | None = None,
     entries: KnownEntries | None = None,
+    rows: NDArray[np.float32] | None = None,
 ) -> View:
     """Return what the principals know after a run.
 
@@ -107,12 +128,20 @@ def view_of(
         Ids and labels of rows that they know besides.
     entries : KnownEntries, optional
         Single values of others' rows that they know besides.
+    rows : float32 array, shape (m, d), optional
+        Rows to predict, which ``records=new`` is about.
+
+    Notes
+    -----
+    Where a defense hides leaf ids, nobody sees the routing of rows to predict: it takes parties
+    that route without telling each other the way.
     """
     who = tuple(principals)
     reason = fit(None, training.defense, None, who, Data(roles=training.transcript.roles))
     if not reason.ok:
         raise Unfit(reason)
-    served = () if training.net is None else see(training.net.inference, who)
+    hidden = training.defense.endpoint("leaf-ids", 1)[0] != "leaf-ids"
+    served = () if training.net is None or hidden else see(training.net.inference, who)
     seen = see(training.transcript, who)
     if training.net is not None:
         seen = (*seen, *training.protocol.opened_together(seen, training.net.sealing_of(who)))
@@ -126,10 +155,15 @@ def view_of(
         n_rows=training.n_rows,
         defense=training.defense,
         seen=(*seen, *served),
-        oracle=_oracle(training, who, local_data, queries, answers, records) if queries else None,
+        oracle=_oracle(training, who, local_data, queries, answers, records, rows)
+        if queries
+        else None,
         known=known,
         entries=entries,
         stated=stated(training.protocol, training.schema),
         weighted=any(held.weight is not None for held in local_data.values()),
         behaviours=tuple(dict.fromkeys(b for n, b in training.behaviours.items() if n in who)),
+        asked=_asked(who, _parts(rows, local_data))
+        if records == "new" and rows is not None
+        else None,
     )

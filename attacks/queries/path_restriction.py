@@ -1,0 +1,238 @@
+"""`path-restriction`: where rows to predict go at others' splits, by own columns and answers."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.queries.answers import Endpoint
+from fedtrees.attacks.queries.paths import Paths
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Branches, Guess
+from fedtrees.core.reasons import Reason
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+from fedtrees.guessing.branches import NearRows
+from fedtrees.messages.vertical import RoutesOfRows, RowsToRoute, replayed
+from fedtrees.messages.vertical_model import HeldModel
+from fedtrees.trees.boosted.losses import named_objective
+
+#: Of the answer beside own columns, of which each weighs 1.
+_WEIGHT = 1.0
+
+
+@register.attack("path-restriction")
+@dataclass(frozen=True, kw_only=True)
+class PathRestriction(Attack):
+    """Infer the branches of rows to predict (path restriction: Luo et al. 2021, Sec. IV-B).
+
+    Own columns leave a row some ways through each tree; the answer leaves those, through all trees
+    together, whose leaves add up to it. The published attack draws one of the ways of one tree that
+    lead to the answered class. Here ways are weighed by where the training rows most like the row
+    went, bins of others' columns agree between trees, scores are read as their channel has them,
+    and each branch is claimed by its probability over all ways. Where the view has how the rows
+    were routed, that is all.
+    """
+
+    numbers: ClassVar[bool] = True
+
+    threats: ClassVar[tuple[str, ...]] = (
+        "active[queries=1000,records=new]",
+        "active[queries=1000,records=new,answers=label]",
+    )
+
+    def inapplicable(self, view: View) -> Reason | None:
+        """Return why there are no splits of others, or no row to predict; None if there are."""
+        model = next((m for _, m in view.messages(HeldModel)), None)
+        if model is None:
+            return Reason("no-tree-splits")
+        if not _theirs(view, model).any():
+            return Reason("no-others-splits")
+        if any(True for _ in view.messages(RoutesOfRows)):
+            return None
+        if view.oracle is None or view.asked is None:
+            return Reason("no-endpoint", threat="queries=1000,records=new")
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return the branches that were told, or else those that answers leave likely."""
+        model = next((m for _, m in view.messages(HeldModel)), None)
+        if model is None:
+            return Guess()
+        nodes = np.flatnonzero(_theirs(view, model))
+        rows, left = _routed(view, model)
+        notes = {"routed": float(len(rows))}
+        if len(rows):
+            notes["branches_of_a_row"] = float((~np.isnan(left)).sum(axis=1).mean())
+        if not len(rows) and view.oracle is not None and view.asked is not None:
+            rows, left, notes = _answered(view, model)
+        tree = np.searchsorted(model.starts, nodes, side="right") - 1
+        if not len(rows):
+            return Guess()
+        claim = Branches(rows, tree, nodes - model.starts[tree], left[:, nodes])
+        return Guess((claim,), notes)
+
+
+def _theirs(view: View, model: HeldModel) -> NDArray[np.bool_]:
+    """Return the nodes where others split at a bin."""
+    own = np.concatenate([h.columns for h in view.own])
+    return (model.feature >= 0) & ~np.isin(model.feature, own) & (model.threshold >= 1)
+
+
+def _routed(view: View, model: HeldModel) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the rows whose routing was seen, and the sides they took, by place in the model."""
+    told: list[tuple[int, NDArray[np.int32], NDArray[np.bool_]]] = []
+    question: RowsToRoute | None = None
+    for item in view.seen:
+        m = item.message
+        if isinstance(m, RowsToRoute):
+            question = m
+        elif isinstance(m, RoutesOfRows) and question is not None:
+            for j, (t, node) in enumerate(zip(question.trees, question.nodes, strict=True)):
+                here = slice(question.offsets[j], question.offsets[j + 1])
+                told.append((int(model.starts[t] + node), question.rows[here], m.goes_left[here]))
+    rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(r for _, r, _ in told)]))
+    left = np.full((len(rows), len(model.feature)), np.nan)
+    for at, places, goes in told:
+        left[np.searchsorted(rows, places), at] = goes
+    return rows.astype(np.int64), left
+
+
+def _answered(
+    view: View, model: HeldModel
+) -> tuple[NDArray[np.int64], NDArray[np.float64], dict[str, float]]:
+    """Ask about as many rows as the budget bears; return the probabilities of their sides."""
+    assert view.oracle is not None
+    assert view.asked is not None
+    asked, theirs = view.asked, _theirs(view, model)
+    n = min(view.oracle.left, len(asked))
+    X = np.full((n, len(view.schema.features)), np.nan, dtype=np.float32)
+    X[:, asked.columns] = asked.X[:n]
+    answers = view.oracle.query(X, asked.ids[:n]) if n else np.zeros(0)
+    endpoint, sums = Endpoint(view, model), _Sums(model)
+    prior = _before(view, endpoint, theirs, answers)
+    own = np.array([_own(model, theirs, x) for x in X]).reshape(n, len(model.feature))
+    if view.oracle.answers == "leaf-ids":
+        parents = [_way(model, leaves) for leaves in answers]
+        left = np.array(parents + [prior[i] for i in range(n, len(asked))])
+        return asked.ids, left, {"fitting": float(n)}
+    alike = view.parameters.get("candidates", "global") == "global"
+    paths = Paths(model, theirs, alike, sums.values)
+    fitting, whole, kept = 0, 0, 0
+    for i in range(n):
+        window = endpoint.window(answers[i]) if sums.single else (-np.inf, np.inf)
+        ways = paths.of_row(own[i], prior[i], lambda s, a, b, w=window: sums.reach(s, a, b, w))
+        if not len(ways.odds):
+            continue
+        odds = ways.odds + endpoint.fit(endpoint.scored(ways.leaves), answers[i : i + 1])
+        if np.isneginf(odds.max()):
+            continue
+        told = paths.branches(ways, odds)
+        prior[i] = np.where(np.isnan(told), prior[i], told)
+        fitting, whole, kept = fitting + 1, whole + ways.whole, kept + np.isfinite(odds).sum()
+    notes = {"fitting": fitting, "whole": whole, "ways": kept / max(fitting, 1)}
+    return asked.ids, prior, {k: float(v) for k, v in notes.items()}
+
+
+class _Sums:
+    """How the score follows from the sum of the leaves' values, where it is one number."""
+
+    def __init__(self, model: HeldModel) -> None:
+        self.model, value = model, model.value
+        self.single = value.ndim == 1 and len(model.base_margin) == 1
+        self.forest = not model.objective and value.ndim == 2 and value.shape[1] == 2
+        self.values = np.zeros(len(model.feature))
+        if self.single or self.forest:
+            self.values = (value if self.single else value[:, 1]).astype(np.float64)
+        self.single |= self.forest
+
+    def reach(
+        self, so_far: NDArray[np.float64], least: float, most: float, window: tuple[float, float]
+    ) -> NDArray[np.bool_]:
+        """Tell from which sums a score within the window can be reached."""
+        if not self.single:
+            return np.ones(len(so_far), dtype=bool)
+        low, high = (self._score(so_far + more) for more in (least, most))
+        return (high >= window[0]) & (low <= window[1])
+
+    def _score(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.forest:
+            return total / len(self.model.sizes)
+        margin = (total + self.model.base_margin[0]).astype(np.float32)[None]
+        return named_objective(self.model.objective, 1).predict(margin)
+
+
+def _before(
+    view: View, endpoint: Endpoint, theirs: NDArray[np.bool_], answers: NDArray[Any]
+) -> NDArray[np.float64]:
+    """Return how likely rows to predict go left at others' nodes, float64, shape (n, n_nodes).
+
+    That is by the training rows most like them, in own columns and in what would be answered of
+    these; rows that were not asked about are compared by own columns alone.
+    """
+    assert view.asked is not None
+    model, held, asked = endpoint.model, np.hstack([h.X for h in view.own]), view.asked.X
+    goes = _trained(view, model, theirs)
+    out = np.full((len(asked), len(model.feature)), np.nan)
+    near = [(slice(len(answers), None), NearRows(held, asked[len(answers) :]))]
+    if len(answers) and view.oracle is not None and view.oracle.answers != "leaf-ids":
+        leaves = _reached(model, goes)
+        told = [endpoint.answered(leaves), np.asarray(answers)]
+        train, new = (
+            np.hstack([X, t.reshape(len(t), -1)])
+            for X, t in zip((held, asked[: len(answers)]), told, strict=True)
+        )
+        weight = np.ones(train.shape[1])
+        weight[held.shape[1] :] = _WEIGHT * held.shape[1]
+        near.append((slice(0, len(answers)), NearRows(train, new, weight)))
+    for at in np.flatnonzero(theirs).tolist():
+        for rows, like in near:
+            out[rows, at] = like.left(goes[:, at])
+    return out
+
+
+def _trained(view: View, model: HeldModel, theirs: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """Return where training rows went at every node, int8, shape (N, n_nodes); -1: not there."""
+    X = np.full((len(view.own[0].ids), len(view.schema.features)), np.nan, dtype=np.float32)
+    for h in view.own:
+        X[:, h.columns] = h.X
+    goes = np.array([_own(model, theirs, x) for x in X])
+    goes[:, theirs], seen = -1, replayed(view)
+    for at in np.flatnonzero(theirs).tolist():
+        t = int(np.searchsorted(model.starts, at, side="right")) - 1
+        left = seen[t].left.get(at - int(model.starts[t])) if t in seen else None
+        if left is not None:
+            goes[seen[t].rows_of(left), at], goes[seen[t].rows_of(left + 1), at] = 1, 0
+    return goes
+
+
+def _reached(model: HeldModel, goes: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Return the leaves of rows by their sides, (n, T); where a side is not known, the right."""
+    leaves = np.zeros((len(goes), len(model.sizes)), dtype=np.int64)
+    for t, start in enumerate(model.starts.tolist()):
+        inner = np.ones(len(goes), dtype=bool)
+        while inner.any():
+            at = start + leaves[inner, t]
+            side = goes[inner, at] == 1
+            leaves[inner, t] = np.where(side, model.left[at], model.right[at])
+            inner = model.feature[start + leaves[:, t]] >= 0
+    return leaves
+
+
+def _own(model: HeldModel, theirs: NDArray[np.bool_], x: NDArray[np.float32]) -> NDArray[np.int8]:
+    """Return whether a row goes left at own nodes, int8, shape (n_nodes,)."""
+    value = x[np.maximum(model.feature, 0)]
+    goes: NDArray[Any] = np.where(np.isnan(value), model.default_left, value < model.threshold)
+    return goes.astype(np.int8)
+
+
+def _way(model: HeldModel, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    """Return the sides that lead to some leaves, one a tree, (n_nodes,); NaN: not on the way."""
+    out = np.full(len(model.feature), np.nan)
+    for start, size, leaf in zip(model.starts, model.sizes, leaves, strict=True):
+        node = int(leaf)
+        for at in range(int(start + size) - 1, int(start) - 1, -1):
+            if model.feature[at] >= 0 and node in (model.left[at], model.right[at]):
+                out[at], node = node == model.left[at], at - int(start)
+    return out

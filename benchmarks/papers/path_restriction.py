@@ -1,0 +1,29 @@
+"""`python -m fedtrees.benchmarks.papers.path_restriction`: run and print a table per data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fedtrees.benchmarks.papers.study import TITLE, Table, percent, run_study
+
+_HEADER = ("protocol", "defense", "threat", "branches", "blind", "AUC")
+_KEYS = ["protocol_params", "defense_spec"]
+
+
+def branch_tables(rows: Any) -> Iterator[Table]:
+    """Yield a table per data set: correct branching rate, its blind baseline, and AUC."""
+    rows = rows[rows["status"] == "ok"]
+    for data, of_data in rows.groupby("dataset", sort=False):
+        auc = of_data[(of_data["stage"] == "train") & (of_data["metric"] == "auc")]
+        utility = {key: part["value"] for key, part in auc.groupby(_KEYS)}
+        told = of_data[(of_data["stage"] == "attack") & (of_data["metric"] == "branches")]
+        lines = [
+            [*key, percent(part["value"]), percent(part["blind"]), percent(utility[key[:2]])]
+            for key, part in told.groupby([*_KEYS, "threat"], sort=False)
+        ]
+        yield f"{data}. {TITLE}", _HEADER, lines
+
+
+if __name__ == "__main__":
+    run_study("path_restriction", branch_tables)

@@ -1,0 +1,147 @@
+"""Branches of rows to predict at others' splits: claimed ones against true ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.columns import Measure
+from fedtrees.core.guess import Branches, Claim
+from fedtrees.core.registry import register
+from fedtrees.guessing.branches import NearRows
+from fedtrees.metrics.metric import Case, Metric, Score
+
+
+@dataclass(frozen=True, eq=False)
+class TrueBranches:
+    """Where rows to predict go at the splits that others own.
+
+    Attributes
+    ----------
+    at : tuple of (int, int)
+        Tree and node of each split, k of them.
+    goes : int8 array, shape (n, k)
+        1: left; 0: right; -1: the row does not come by.
+    trained : int8 array, shape (N, k)
+        The same of training rows, which the active party has seen.
+    own, asked : float32 array, shape (N, c), (n, c)
+        The principals' columns of either.
+    """
+
+    at: tuple[tuple[int, int], ...]
+    goes: NDArray[np.int8]
+    trained: NDArray[np.int8]
+    own: NDArray[np.float32]
+    asked: NDArray[np.float32]
+
+
+@register.metric("branches")
+class BranchesMetric(Metric[TrueBranches]):
+    """How many branches that rows to predict take at others' splits are told.
+
+    ``branches``: of all such splits on the true ways of all rows, the share at which the claim
+    names the true side (correct branching rate: Luo et al. 2021, Sec. VI). A row or split that is
+    left out is wrong. Blind guesses know the model, the principals' columns of these rows, and
+    where training rows went: at each split the side that most of these took, or most of the 15
+    nearest.
+    """
+
+    of: ClassVar[type[Claim]] = Branches
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("branches", "branches of new rows told", "share of branches", klass="person",
+                head="branches of new rows", severity=60,
+                phrase="tell {} of the branches that rows to predict take at others' splits"),
+    )  # fmt: skip
+    main: ClassVar[tuple[str, ...]] = ("branches",)
+
+    def truth(self, case: Case) -> TrueBranches | None:
+        """Return the branches, None where others own no split or nothing is to predict."""
+        model, asked = case.model, case.asked
+        if asked is None or not len(asked) or not case.splits:
+            return None
+        sides = [_sides(case, t, asked.X) for t in range(len(model.trees))]
+        places = [(t, u) for t, found in enumerate(sides) for u in range(found.shape[1])]
+        kept = [
+            i for i, at in enumerate(places)
+            if at in case.splits and case.splits[at][0] not in case.principals
+            and model.trees[at[0]].feature[at[1]] == case.splits[at][1]
+            and model.trees[at[0]].threshold[at[1]] >= 1  # else only missing ones go left
+        ]  # fmt: skip
+        own = [h for n, h in case.local_data.items() if n in case.principals]
+        if not kept or not own:
+            return None
+        at = tuple(places[i] for i in kept)
+        columns = np.concatenate([h.columns for h in own])
+        held = np.hstack([h.X for h in own])
+        trained = np.stack([_trained(model, t, node, len(held)) for t, node in at], axis=1)
+        return TrueBranches(at, np.hstack(sides)[:, kept], trained, held, asked.X[:, columns])
+
+    def refuses(self, claims: Sequence[Branches], case: Case) -> str | None:
+        """Refuse several claims, and places beyond the rows to predict."""
+        if len(claims) > 1:
+            return "branches of rows to predict were claimed more than once"
+        n = 0 if case.asked is None else len(case.asked)
+        at = claims[0].rows
+        return f"there are {n} rows to predict" if ((at < 0) | (at >= n)).any() else None
+
+    def blind(self, case: Case, truth: TrueBranches) -> dict[str, Sequence[Claim]]:
+        """Return the side that most training rows took, or most of those like the row."""
+        near = NearRows(truth.own, truth.asked)
+        n, every = len(truth.goes), range(len(truth.at))
+        most = [_share(truth.trained[:, j]) for j in every]
+        like = [near.left(truth.trained[:, j]) for j in every]
+
+        def claimed(left: NDArray[np.float64]) -> list[Claim]:
+            tree, node = np.array(truth.at).T
+            return [Branches(np.arange(n), tree, node, left)]
+
+        made: dict[str, Sequence[Claim]] = {
+            "likeliest-by-cover": claimed(np.tile(most, (n, 1))),
+            "nearest-training-rows": claimed(np.stack(like, axis=1)),
+        }
+        return {**made, **super().blind(case, truth)}
+
+    def score(self, claims: Sequence[Branches], truth: TrueBranches) -> list[Score]:
+        """Score one claim."""
+        (claim,) = claims
+        left = np.full(truth.goes.shape, np.nan)
+        column = {at: j for j, at in enumerate(truth.at)}
+        for k, at in enumerate(zip(claim.tree.tolist(), claim.node.tolist(), strict=True)):
+            if at in column:
+                left[claim.rows, column[at]] = claim.left[:, k]
+        passed = truth.goes >= 0
+        right = np.where(np.isnan(left), False, (left > 0.5) == (truth.goes == 1))
+        return [Score("branches", float(right[passed].mean()) if passed.any() else None)]
+
+
+def _share(goes: NDArray[np.int8]) -> float:
+    return float((goes[goes >= 0] == 1).mean()) if (goes >= 0).any() else 0.5
+
+
+def _sides(case: Case, t: int, X: NDArray[np.float32]) -> NDArray[np.int8]:
+    """Return where rows go at every node of a tree, int8, shape (n, nodes)."""
+    tree: Any = case.model.trees[t]
+    goes = np.full((len(X), len(tree)), -1, dtype=np.int8)
+    waiting = [(0, np.arange(len(X)))]
+    while waiting:
+        node, rows = waiting.pop()
+        column = int(tree.feature[node])
+        if column < 0:
+            continue
+        _, _, threshold = case.splits.get((t, node), ("", column, float(tree.threshold[node])))
+        x = X[rows, column]
+        left = np.where(np.isnan(x), tree.default_left[node], x < np.float32(threshold))
+        goes[rows, node] = left
+        waiting += [(int(tree.left[node]), rows[left]), (int(tree.right[node]), rows[~left])]
+    return goes
+
+
+def _trained(model: Any, t: int, node: int, n: int) -> NDArray[np.int8]:
+    """Return where training rows went at a node, int8, shape (n,)."""
+    goes, tree = np.full(n, -1, dtype=np.int8), model.trees[t]
+    for child, side in ((int(tree.left[node]), 1), (int(tree.right[node]), 0)):
+        ((begin, end),) = model.rows[t].ranges(np.array([child], dtype=np.int32))
+        goes[model.rows[t].rows[begin:end]] = side
+    return goes
