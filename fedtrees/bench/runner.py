@@ -176,7 +176,8 @@ class Runner:
                     training = checkpoint.load(group.train, federation, folder, key)
                 if training is None:
                     training = run_training(group.train, federation)
-                    training.predict(federation.test.X)  # that may be on record, too
+                    if not training.refused:
+                        training.predict(federation.test.X)  # that may be on record, too
                 kept.append(training)
             return kept[0]
 

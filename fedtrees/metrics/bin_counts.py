@@ -21,8 +21,9 @@ Counts = Mapping[str, NDArray[np.int64]]
 class BinCountsMetric(Metric[Counts]):
     """Share of the bins of a claimed victim's columns whose class counts are all exact.
 
-    Bins are those of the cut points that clients were told. The blind adversary claims its classes
-    in equal parts in every bin, being told how many rows of each it has; or empty bins.
+    Bins are those of the cut points that clients were told. The blind adversary claims the same
+    counts in every bin: its classes in equal parts, or the counts that most of its bins have. It is
+    told either.
     """
 
     of: ClassVar[type[Claim]] = BinClassCounts
@@ -55,7 +56,7 @@ class BinCountsMetric(Metric[Counts]):
         return {}
 
     def score(self, claims: Sequence[BinClassCounts], truth: Counts) -> list[Score]:
-        """Score the bins of those who are claimed, beside even and empty bins of the same."""
+        """Score the bins of those who are claimed, beside equal counts in all bins of the same."""
         claimed = {c.owner: c.counts for c in claims if c.owner in truth}
         bins = sum(len(truth[name]) for name in claimed)
         if not bins:
@@ -66,5 +67,11 @@ class BinCountsMetric(Metric[Counts]):
             return float(sum(right)) / bins
 
         even = share(lambda n: np.rint(truth[n].mean(axis=0, keepdims=True)))
-        empty = share(lambda n: np.zeros((1, truth[n].shape[1])))
-        return [Score("bin_counts", share(claimed.__getitem__), blind=max(even, empty))]
+        most = share(lambda n: _most_frequent(truth[n]))
+        return [Score("bin_counts", share(claimed.__getitem__), blind=max(even, most))]
+
+
+def _most_frequent(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    rows, times = np.unique(counts, axis=0, return_counts=True)
+    found: NDArray[np.int64] = rows[times.argmax()][None]
+    return found

@@ -59,16 +59,15 @@ class ColumnBinsMetric(Metric[VictimsBins]):
     def blind(self, case: Case, truth: VictimsBins) -> dict[str, Sequence[Claim]]:
         """Return the fullest bin of every column; and bins filled in the order of own data.
 
-        The orders are those of `fedtrees.metrics.orders`: labels, and what own columns have
-        in common.
+        The orders are those of `fedtrees.metrics.orders`.
         """
         fullest = [
             ColumnBins(*key, ids, np.full(len(ids), _fullest(bin)))
             for key, (ids, bin) in truth.columns.items()
         ]
         made: dict[str, Sequence[Claim]] = {"fullest-bin": fullest}
-        for name, (ids, rank) in orders_of_own(case).items():
-            made[name] = [_filled(key, ids, rank, at) for key, at in truth.columns.items()]
+        for name, orders in orders_of_own(case, truth.columns).items():
+            made[name] = [_filled(key, *orders[key], at) for key, at in truth.columns.items()]
         return {**made, **super().blind(case, truth)}
 
     def completed(

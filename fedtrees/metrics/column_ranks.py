@@ -63,14 +63,17 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
         return misnamed([(c.owner, c.feature) for c in claims], case)
 
     def blind(self, case: Case, truth: VictimsOrders) -> dict[str, Sequence[Claim]]:
-        """Return one order for every column: by the labels, or by what own columns have in common.
+        """Return orders by labels and own columns (`fedtrees.metrics.orders`).
 
-        That is their first principal component, turned so that columns grow with it.
+        What columns have in common is their first principal component, turned so that they grow
+        with it.
         """
         made: dict[str, Sequence[Claim]] = {}
-        for name, (ids, rank) in orders_of_own(case).items():
-            whole = np.ones(len(ids))
-            made[name] = [ColumnRanks(*key, ids, rank, 0 * whole, whole) for key in truth.columns]
+        for name, orders in orders_of_own(case, truth.columns).items():
+            made[name] = [
+                ColumnRanks(*key, ids, rank, 0 * rank, 0 * rank + 1)
+                for key, (ids, rank) in orders.items()
+            ]
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[ColumnRanks], truth: VictimsOrders) -> list[Score]:

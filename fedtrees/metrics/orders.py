@@ -1,6 +1,7 @@
 """Orders of rows by what principals hold, which blind adversaries guess others' columns by."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,9 +9,38 @@ from numpy.typing import NDArray
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Case
 
+#: Ids and ranks of rows.
+Order = tuple[NDArray[np.int64], NDArray[np.float64]]
+#: Owner and position of a column.
+Key = tuple[str, int]
 
-def orders_of_own(case: Case) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return ids and ranks of rows as a principal's own data order them, by what orders them."""
+
+def orders_of_own(case: Case, columns: Iterable[Key]) -> dict[str, dict[Key, Order]]:
+    """Return how a principal's own data order the rows in others' columns, by what orders them.
+
+    That is their labels, what own columns have in common, and for each of others' columns the own
+    one whose name is most like its name: *mean radius* goes with *worst radius*.
+    """
+    keys, found = list(columns), {}
+    for what, order in _of_all(case).items():
+        found[what] = dict.fromkeys(keys, order)
+    for name in case.principals:
+        held = case.local_data.get(name)
+        if held is not None and len(held.columns):
+            ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in held.X.T]
+            like = {key: _likest(case, held.columns, key[1]) for key in keys}
+            found[f"names-of-{name}"] = {key: (held.ids, ranks[at]) for key, at in like.items()}
+    return found
+
+
+def _likest(case: Case, columns: NDArray[np.intp], feature: int) -> int:
+    """Return the place of the column whose name is most like another's."""
+    names = [f.name for f in case.schema.features]
+    alike = [SequenceMatcher(None, names[c], names[feature]).ratio() for c in columns]
+    return int(np.argmax(alike))
+
+
+def _of_all(case: Case) -> dict[str, Order]:
     found = {}
     for name in case.principals:
         held = case.local_data.get(name)

@@ -1,5 +1,7 @@
 """Splits and routed rows order others' columns: intervals hold, and own columns say where."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from columns import run, seen_by
@@ -9,10 +11,13 @@ from fedtrees.attacks.orders.expected import expected_ranks
 from fedtrees.core.guess import ColumnRanks
 from fedtrees.metrics.column_ranks import ColumnRanksMetric
 from fedtrees.metrics.metric import Case
+from fedtrees.metrics.orders import orders_of_own
 
 ONE = "[trees=1,max_depth=4,max_bin=16,{}]"
 BOOST = "secureboost" + ONE.format("colsample_bytree=1.0")
 FOREST = "vertical-forest" + ONE.format("tree_features=none,max_samples=none")
+NAMES = ["worst radius", "worst smoothness", "mean radius", "worst texture", "mean texture",
+         "mean smoothness"]  # fmt: skip
 NODES = BOOST[:-1] + ",candidates=node-quantiles]"
 
 
@@ -125,3 +130,20 @@ def test_columns_without_a_split_are_guessed_by_what_own_and_split_ones_have_in_
         assert (claim.high == 1).all()
         assert np.ptp(claim.rank) > 0.5
         assert (claim.rank == unsplit[0].rank).all()
+
+
+def test_blind_orders_follow_the_own_column_of_the_likest_name():
+    training, held = run(BOOST, missing=0)
+    features = tuple(
+        replace(f, name=name) for f, name in zip(training.schema.features, NAMES, strict=True)
+    )
+    schema = replace(training.schema, features=features)
+    case = Case(held, training.transcript.roles, ("active",), schema, None)
+    own, columns = held["active"], ColumnRanksMetric().truth(case).columns
+    orders = orders_of_own(case, columns)["names-of-active"]
+    for (owner, column), (ids, rank) in orders.items():
+        what = NAMES[column].split()[1]
+        (at,) = [i for i, c in enumerate(own.columns) if NAMES[c].split()[1] == what]
+        np.testing.assert_array_equal(ids, own.ids)
+        assert owner != "active"
+        assert np.corrcoef(rank, own.X[:, at].argsort().argsort())[0, 1] > 0.99
