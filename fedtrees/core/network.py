@@ -30,9 +30,11 @@ class Network(ABC):
     """What a coordinator talks to; nothing in a protocol may depend on which network it is.
 
     `declared`: Rows that each party said it has, by name; empty where nobody was asked.
+    `weighted`: Whether rows have sample weights.
     """
 
     declared: Mapping[str, int] = MappingProxyType({})
+    weighted: bool = False
 
     @abstractmethod
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:

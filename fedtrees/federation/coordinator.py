@@ -112,6 +112,7 @@ def conduct(
         beats.start()
         net = _network(federation, send, own, rows, log, say)
         net.declared = {name: one.rows for name, one in said.items()}
+        net.weighted = any(one.weighted for one in said.values())
         model, _ = drive(federation.made, net, federation.made.sealing())
         beats.over.set()
         released = as_message(model) if federation.made.released else None

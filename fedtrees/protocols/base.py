@@ -472,7 +472,7 @@ def train(
     sealing = protocol.sealing()
     weighted = any(one.weighted for one in said.values())
     net = LocalNetwork(agreement, Streams(seed, noise_from), None if weighted else n_rows)
-    net.declared = {name: one.rows for name, one in said.items()}
+    net.declared, net.weighted = {name: one.rows for name, one in said.items()}, weighted
     for name in agreement.roles:
         streams = Streams(seed, noise_from)  # of its own: nobody draws another's noise
         held, sums = local_data.get(name), net.aggregation

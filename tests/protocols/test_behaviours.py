@@ -21,6 +21,8 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Composed, Spec, parse_composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
+from fedtrees.defenses.laplace_hist import LaplaceHistogram
+from fedtrees.defenses.min_bin import MinBin
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.messages.boosting import LabelSumsRequest
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
@@ -119,17 +121,21 @@ def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
         net.ask("client-1", LabelSumsRequest(), why="one alone")
 
 
-def moved(behaviour):
+def moved(behaviour, defense=None):
     """Return the scores of what a client moved, and the run."""
-    view, run, case = cheated(behaviour, protocol=WIDE, who="client-2")
+    view, run, case = cheated(behaviour, defense, WIDE, "client-2")
     metric = MovedCutsMetric()
     truth = metric.truth(replace(case, model=run.model))
     scores = metric.score(read("moved-cuts", view).claims, truth) if truth else []
     return {score.key: score for score in scores}, run
 
 
-def test_a_client_that_lies_beyond_its_rows_chooses_every_root_split_and_nobody_refuses():
-    scores, run = moved("poisoned-unbounded")
+def test_a_client_that_lies_beyond_its_rows_is_refused_unless_it_may_be_noise():
+    for defense in (None, SecureSum(), MinBin()):
+        scores, run = moved("poisoned-unbounded", defense)
+        assert "of tree 0 are beyond what" in run.refused
+        assert not scores
+    scores, run = moved("poisoned-unbounded", LaplaceHistogram(epsilon=8.0))
     assert (scores["cuts_won"].value, run.refused) == (1.0, "")
     assert scores["cuts_won"].blind < 0.5
     scores, _ = moved("poisoned")

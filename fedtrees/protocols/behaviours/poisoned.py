@@ -47,5 +47,5 @@ class Unbounded(Poisoned):
     """The same, and the sums of a million rows that nobody has on either side."""
 
     beyond = f"{Poisoned.beyond}, and adds rows that it has not"
-    noticed = "no check refuses it, but the hessians of a root add up to more than all rows bring"
+    noticed = "yes, but under noise: the server refuses sums beyond what all declared rows bring"
     pushed = 1 << 20

@@ -33,5 +33,5 @@ class FedTreeHist(HistogramProtocol):
     ) -> DecidingServer | HistogramClient:
         """Make the server or a client."""
         if held is None:
-            return DecidingServer(self, schema)
+            return DecidingServer(self, schema, defense)
         return self.client(name, held.table, schema, self, defense.gradient_clip)

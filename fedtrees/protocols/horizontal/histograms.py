@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import add_messages
-from fedtrees.core.defense import Stage
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Place, Stage
 from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
@@ -160,14 +161,23 @@ class HistogramServer(Coordinator):
     Subclasses say what the clients are told after each level and each tree.
 
     `gathers_sketches`: Whether every client receives everybody's sketch.
+    `exact`: Fields of `Histogram` that no defense changes.
     """
 
     gathers_sketches: ClassVar[bool] = False
+    exact: tuple[str, ...] = ()
 
-    def __init__(self, protocol: HistogramProtocol, schema: Schema) -> None:
+    def __init__(
+        self, protocol: HistogramProtocol, schema: Schema, defense: Composition | None = None
+    ) -> None:
         super().__init__("server")
         self.params, self.schema = protocol, schema
         self.objective = protocol.objective_for(schema)
+        known = schema, protocol.parameters
+        of_rows: list[Place] = [("gradients", "g"), ("gradients", "h")]
+        if defense is not None and not any(defense.changes(place, *known) for place in of_rows):
+            every = ("sums", "totals")
+            self.exact = tuple(f for f in every if not defense.changes((Histogram, f), *known))
 
     def train(self, net: Network) -> Forest:
         """Boost tree by tree, level by level."""
@@ -225,7 +235,21 @@ class HistogramServer(Coordinator):
         replies = net.ask("client", request, why="gradient sums per bin, to find splits")
         total = add_messages(replies)
         assert isinstance(total, Histogram)
+        self.check_sums(net, total)
         return total
+
+    def check_sums(self, net: Network, total: Histogram) -> None:
+        """Raise `BeyondParametersError` if sums are beyond what all declared rows can bring."""
+        rows = sum(net.declared.values())
+        if not rows or net.weighted:
+            return
+        most = rows * (np.ldexp(self.objective.bounds, total.bits) + 1)  # each is rounded
+        for field in self.exact:
+            sums = getattr(total, field)
+            if (np.abs(sums) > most).any() or (sums[..., 1] < -rows).any():
+                raise BeyondParametersError(
+                    f"the {field} of tree {total.tree} are beyond what {rows} rows can bring"
+                )
 
     @abstractmethod
     def share_level(

@@ -100,5 +100,5 @@ class NVFlareHist(HistogramProtocol):
     ) -> AllReduceServer | AllReduceClient:
         """Make the server or a client."""
         if held is None:
-            return AllReduceServer(self, schema)
+            return AllReduceServer(self, schema, defense)
         return AllReduceClient(name, held.table, schema, self, defense.gradient_clip)
