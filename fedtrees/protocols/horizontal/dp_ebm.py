@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import DataError, UsageError, check_positive, check_share
-from fedtrees.core.guarantee import ApproximateDP, Guarantee
+from fedtrees.core.errors import DataError, UsageError, check_share
+from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -40,7 +40,7 @@ class DPEBM(EBMMerge):
     Parameters
     ----------
     epsilon : float
-        In nats, for one row added or removed.
+        In nats, for one row added or removed; inf: no noise, `ebm-merge` with these parameters.
     delta : float
     bin_share : float
         Of epsilon, for the bins; half of delta goes with it.
@@ -50,7 +50,7 @@ class DPEBM(EBMMerge):
     outer_bags: int = 1
     max_rounds: int = 300
     learning_rate: float = 0.01
-    epsilon: float = 1.0
+    epsilon: float = 4.0
     delta: float = 1e-5
     bin_share: float = 0.1
 
@@ -60,18 +60,30 @@ class DPEBM(EBMMerge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("epsilon", self.epsilon)
+        if not (type(self.epsilon) in (int, float) and self.epsilon > 0):
+            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
         check_share("delta", self.delta)
         check_share("bin_share", self.bin_share)
 
     def estimator(self, schema: Schema, seed: int | None) -> Any:
         """Return what a client fits."""
+        if not self.noisy:
+            return super().estimator(schema, seed)
         from interpret.privacy import DPExplainableBoostingClassifier
 
         return DPExplainableBoostingClassifier(
             epsilon=self.epsilon, delta=self.delta, bin_budget_frac=self.bin_share,
             privacy_bounds=dict(enumerate(self.ranges(schema))), **self.settings(schema, seed),
         )  # fmt: skip
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any noise."""
+        return math.isfinite(self.epsilon)
+
+    def exact(self) -> DPEBM:
+        """Return the same without noise."""
+        return replace(self, epsilon=math.inf)
 
     def ranges(self, schema: Schema) -> list[tuple[float, float]]:
         """Return the declared range of every column.
@@ -105,16 +117,20 @@ class DPEBM(EBMMerge):
 
     def enter_noise(self, net: Network, columns: int) -> None:
         """Enter the counts of bins, and the sums of residuals of every round."""
+        if not self.noisy:
+            return
         rounds, what = self.max_rounds * columns * self.outer_bags, ClientShapes.__name__
         for scale, count in zip(self.scales(columns), (columns, rounds), strict=True):
             net.spend("gaussian", l2=1, scale=scale, count=count, what=what)
 
     def claim(self) -> Guarantee:
         """Return what is claimed of each client's model, and so of all that is made of it."""
-        return self._guarantee(float(self.epsilon))
+        return self._guarantee(float(self.epsilon)) if self.noisy else NoGuarantee()
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger."""
+        if not self.noisy:
+            return NoGuarantee()
         return self._guarantee(composed(transcript.events, self.delta))
 
     def _guarantee(self, epsilon: float) -> ApproximateDP:
@@ -122,6 +138,8 @@ class DPEBM(EBMMerge):
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
         """State that counts and scores carry noise, of which bins are made, too."""
+        if not self.noisy:
+            return {}
         noise = Mechanism("Gaussian noise on counts of even bins, and on each round's sums")
         return {(ClientShapes, name): noise for name in ("bin_weights", "scores", "cuts")}
 
