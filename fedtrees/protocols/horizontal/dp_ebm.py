@@ -35,7 +35,7 @@ class DPEBM(EBMMerge):
     Each client adds Gaussian noise to the counts of even bins over declared ranges, merges bins by
     these, and adds noise to the sums of residuals of each round's random splits. Clients hold
     disjoint rows, so that `epsilon` is that of all. Numbers of rows cross as they are
-    (`bag_weights`; bins are merged by it, too).
+    (`bag_weights`; bins are merged by it, too). Its default learning rate is .01.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class DPEBM(EBMMerge):
     max_bins: int = 32
     outer_bags: int = 1
     max_rounds: int = 300
-    learning_rate: float = 0.01
+    learning_rate: float = 0.05
     epsilon: float = 4.0
     delta: float = 1e-5
     bin_share: float = 0.1
