@@ -52,8 +52,8 @@ class Streams:
 
     def child(self, *names: str) -> Streams:
         """Return the streams of a named sub-scope (a party, a stage)."""
-        keys = (_derived(key, "child", *names) for key in (self._key, self._noise))
-        return self._of(*keys, self.secret)
+        key, noise = (_derived(k, "child", *names) for k in (self._key, self._noise))
+        return self._of(key, noise, self.secret)
 
     def deciding(self) -> Streams:
         """Return the streams of whoever decides on splits."""

@@ -72,7 +72,7 @@ UNREAD_IN = {
         "RowCount": "sketches, which are read, tell it",
         **dict.fromkeys(("LabelShare", "GradientTotals"), "`ring-segments` notes positives of it"),
     },
-    **dict.fromkeys(("ebm-merge", "dp-ebm"), {"MergedShapes": MERGED}),
+    **{key: {"MergedShapes": MERGED} for key in ("ebm-merge", "dp-ebm")},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
     "local-ensembles": AUDIT,

@@ -93,7 +93,9 @@ def test_noise_is_the_library_s_and_what_is_spent_is_less_than_claimed():
     binning, boosting = protocol.scales(len(schema.features))
     assert binning == pytest.approx(fitted.noise_scale_binning_, rel=1e-6)
     # of sums that are multiplied by the learning rate
-    assert boosting * protocol.learning_rate == pytest.approx(fitted.noise_scale_boosting_, rel=1e-6)
+    assert boosting * protocol.learning_rate == pytest.approx(
+        fitted.noise_scale_boosting_, rel=1e-6
+    )
     assert 1.5 < protocol.spent(run.transcript).epsilon < protocol.claim().epsilon == 2.0
     assert not any(len(m.unique) or len(m.histogram) for m in of(run.transcript, ClientShapes))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,7 @@ class BucketHolder(SplitHolder):
 class BoostingAlone(Active):
     """The active party: boosts on the bins of all columns as if they were its own."""
 
-    params: FederBoostV
+    params: Any  # a `FederBoostV`: nothing is sealed
 
     def train(self, net: Network) -> VerticalModel:
         """Ask for bins, boost, and tell owners of their splits."""
@@ -223,7 +223,7 @@ class FederBoostV(BoostingProtocol):
     ) -> BoostingAlone | BucketHolder:
         """Make the active party or a passive one."""
         assert held is not None
-        bins = GlobalBins(held, self.max_bin)
+        bins, params = GlobalBins(held, self.max_bin), cast(Any, self)
         if role == ACTIVE:
-            return BoostingAlone(name, held, bins, None, self, schema)
+            return BoostingAlone(name, held, bins, None, params, schema)
         return BucketHolder(name, held, bins, self, schema)
