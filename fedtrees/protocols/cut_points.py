@@ -32,7 +32,7 @@ from fedtrees.trees.sketch import (
     merge_sketches,
 )
 
-CUT_METHODS = ("sketch", "xgboost", "equal-width", "public", "grid")
+CUT_METHODS = ("sketch", "xgboost", "equal-width", "public")
 _GRID = CutPlan("grid", 1024, 2)  # as `grid-cuts`
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedtrees.core.errors import check_known
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
@@ -17,8 +16,6 @@ from fedtrees.messages.cuts import (
 )
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.histograms import DecidingServer
-
-CUTS = ("grid", "public")
 
 
 class SummingServer(DecidingServer):
@@ -52,7 +49,4 @@ class FederBoostH(FedTreeHist):
     }
     summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss, Histogram, GridCounts)
     server: ClassVar[type[DecidingServer]] = SummingServer
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_known("cuts", self.cuts, CUTS)
+    cut_methods: ClassVar[tuple[str, ...]] = ("grid", "public")
