@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +16,12 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.view import View
 from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.recipes import FEWEST_ROWS, usual_guess
+from fedtrees.messages.additive import ClientShapes
 from fedtrees.messages.boosting import BaseScore
 from fedtrees.messages.captured import RankedSketch
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts, GridRequest
 from fedtrees.trees.grid import count_cells
+from fedtrees.trees.lightgbm.midpoints import values_from
 from fedtrees.trees.sketch import POINTS_PER_BIN
 
 Floats = NDArray[np.float32]
@@ -96,7 +98,30 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
             )
             told = (replace(c, reliability=_of_ranks(c.present, own, noise)) for c in columns)
             found[owner] = tuple(_categories(view, changes, f, c) for f, c in enumerate(told))
+    exact = not view.changes(ClientShapes, "bin_weights", "client")
+    for item, shapes in view.messages(ClientShapes):
+        if item.sender not in view.principals and len(shapes.bag_weights):
+            found[item.sender] = tuple(_between_cuts(shapes, exact))
     return found
+
+
+def _between_cuts(shapes: ClientShapes, exact: bool) -> Iterator[Column]:
+    """Yield columns by their bins: of the value in each, if it has one, else of its middle.
+
+    Cuts are midway between values: of as many as bins each follows from the one before, from the
+    least on.
+    """
+    for f, bins in enumerate(shapes.bins):
+        cuts, low, high = shapes.cuts_of(f), shapes.low[f], shapes.high[f]
+        counts = np.rint(shapes.bin_weights[bins][1:-1]).astype(np.int64)
+        ends = np.concatenate([[low], cuts, [high]])
+        values = (ends[:-1] + ends[1:]) / 2
+        alone = exact and bool(len(shapes.unique)) and shapes.unique[f] == len(counts)
+        followed = values_from(low, cuts) if alone else cuts[:0]
+        whole = len(followed) > 0
+        values = (followed if whole else values).astype(np.float32)
+        there = counts > 0
+        yield Column(values[there], counts[there], whole)
 
 
 def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -> Column:
@@ -189,6 +214,7 @@ def all_sketched(view: View) -> bool:
     """Tell whether the sketches of all victims are seen."""
     clients = {name for name, role in view.roles.items() if role == "client"}
     found = {m.owner or item.sender for item, m in view.messages(FeatureSketch)}
+    found |= {item.sender for item, m in view.messages(ClientShapes) if len(m.bag_weights)}
     return bool(found) and found - set(view.principals) == clients - set(view.principals)
 
 

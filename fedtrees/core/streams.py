@@ -26,33 +26,34 @@ class Streams:
 
     Raises `UsageError` if `noise_from` is neither.
 
+    `secret`: Whether nobody can draw `noise` again.
     `seed`: Seed of the experiment.
     `noise_from`: {"system", "seed"}. Where the root of `noise` comes from.
     """
 
-    __slots__ = ("_key", "_noise")
+    __slots__ = ("_key", "_noise", "secret")
 
     def __init__(self, seed: int, noise_from: NoiseFrom = "system") -> None:
         check_known("noise_from", noise_from, get_args(NoiseFrom))
         self._key = _root(seed)
-        system = noise_from == "system"
-        self._noise = secrets.token_bytes(32) if system else _root(seed, b"noise")
+        self.secret = noise_from == "system"
+        self._noise = secrets.token_bytes(32) if self.secret else _root(seed, b"noise")
 
     @classmethod
-    def _of(cls, key: bytes, noise: bytes) -> Streams:
+    def _of(cls, key: bytes, noise: bytes, secret: bool) -> Streams:
         streams = cls.__new__(cls)
-        streams._key, streams._noise = key, noise
+        streams._key, streams._noise, streams.secret = key, noise, secret
         return streams
 
     @property
     def noise(self) -> Streams:
         """The same scope for draws that must stay secret: noise, and samples that hide a row."""
-        return self._of(self._noise, self._noise)
+        return self._of(self._noise, self._noise, self.secret)
 
     def child(self, *names: str) -> Streams:
         """Return the streams of a named sub-scope (a party, a stage)."""
-        keys = (_derived(key, "child", *names) for key in (self._key, self._noise))
-        return self._of(*keys)
+        key, noise = (_derived(k, "child", *names) for k in (self._key, self._noise))
+        return self._of(key, noise, self.secret)
 
     def deciding(self) -> Streams:
         """Return the streams of whoever decides on splits."""

@@ -243,6 +243,28 @@ class RoutesOfRows(Message):
     goes_left: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, eq=False)
+class RowBuckets(Message):
+    """The bin of every row in a party's columns, as FederBoost sends it once.
+
+    Attributes
+    ----------
+    party : str
+    columns : int32 array, shape (c,)
+        Positions in the schema.
+    n_bins : int32 array, shape (c,)
+    bins : int64 array, shape (c, n)
+        From 0, in the order of values; -1: no value. Randomised where the protocol says so.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+    verbatim: ClassVar[frozenset[str]] = frozenset({"bins"})
+    party: str
+    columns: NDArray[np.int32]
+    n_bins: NDArray[np.int32]
+    bins: NDArray[np.int64]
+
+
 def sibling(node: int) -> int:
     """Return the other child of a node's parent: children come in pairs, the left one is odd."""
     return node + 1 if node % 2 else node - 1

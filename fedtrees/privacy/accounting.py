@@ -98,7 +98,7 @@ def pure_epsilon(event: BudgetEvent) -> float:
     """Return the pure epsilon of each of an event's releases, in nats."""
     if not event.scale > 0:
         return math.inf
-    if event.mechanism in ("laplace", "geometric", "exponential"):
+    if event.mechanism in ("laplace", "geometric", "exponential", "randomised-response"):
         return event.l1 / event.scale
     if event.mechanism == "truncated-laplace":
         # Of each number that a row moves by 1: noise 1 is half as likely again beside noise 0.

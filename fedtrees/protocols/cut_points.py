@@ -33,6 +33,7 @@ from fedtrees.trees.sketch import (
 )
 
 CUT_METHODS = ("sketch", "xgboost", "equal-width", "public")
+_GRID = CutPlan("grid", 1024, 2)  # as `grid-cuts`
 
 
 class BinningClient(Party):
@@ -98,8 +99,9 @@ def settle_cuts(
 
     Parameters
     ----------
-    method : {"sketch", "xgboost", "equal-width", "public"}
-        ``xgboost``: as ``sketch``, and merged sketches are pruned as XGBoost prunes them.
+    method : {"sketch", "xgboost", "equal-width", "public", "grid"}
+        ``xgboost``: as ``sketch``, and merged sketches are pruned as XGBoost prunes them. ``grid``:
+        by counts that the protocol sums securely.
     schema : Schema
         Its cut points and public ranges are used where the method is "public".
     categories : int32 array, shape (d,), optional
@@ -107,7 +109,7 @@ def settle_cuts(
     gather : bool
         Pass every client's sketch on to all of them, as XGBoost's collective does.
     """
-    plan = net.cut_plan() or CutPlan(method)
+    plan = net.cut_plan() or (_GRID if method == _GRID.method else CutPlan(method))
     if plan.method == "public":
         cuts = public_cuts(schema, max_bin)
         why = "cut points, from what the schema declares"

@@ -58,6 +58,7 @@ UNREAD = {
 FEW_ROWS = "`regression-inversion` reads it where one other client has few rows"
 SUMS = "sums over all clients, whose rows no attack tells apart; clients are told the averages"
 STEPS = "no attack takes others' local steps apart from the weights alone"
+MERGED = "no attack tells the clients' bins apart in it yet"
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
     "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
@@ -71,6 +72,7 @@ UNREAD_IN = {
         "RowCount": "sketches, which are read, tell it",
         **dict.fromkeys(("LabelShare", "GradientTotals"), "`ring-segments` notes positives of it"),
     },
+    **{key: {"MergedShapes": MERGED} for key in ("ebm-merge", "dp-ebm")},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
     "local-ensembles": AUDIT,
@@ -91,6 +93,8 @@ SMALL = {"trees": 5, "max_depth": 4}
 NETWORK = {"rounds": 2, "batch": 4, "units": 8}
 SMALL_OF = {
     "dp-forest": {"trees": 5, "depth": 4},
+    "ebm-merge": {"outer_bags": 2, "max_rounds": 50},
+    "dp-ebm": {"max_rounds": 50},
     "fedsgd-mlp": NETWORK,
     "horizontal-regression": {"rounds": 3},
     "lightgbm-data": {"trees": 5, "num_leaves": 8, "min_data_in_leaf": 3},

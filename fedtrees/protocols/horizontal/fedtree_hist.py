@@ -27,11 +27,12 @@ class FedTreeHist(HistogramProtocol):
 
     says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, NodeSplits, LeafValues)
     client: ClassVar[type[HistogramClient]] = HistogramClient
+    server: ClassVar[type[DecidingServer]] = DecidingServer
 
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> DecidingServer | HistogramClient:
         """Make the server or a client."""
         if held is None:
-            return DecidingServer(self, schema, defense)
+            return self.server(self, schema, defense)
         return self.client(name, held.table, schema, self, defense.gradient_clip)

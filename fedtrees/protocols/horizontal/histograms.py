@@ -285,7 +285,12 @@ class HistogramServer(Coordinator):
 
 
 class DecidingServer(HistogramServer):
-    """A server that chooses the splits and broadcasts them with the statistics behind them."""
+    """A server that chooses the splits and broadcasts them.
+
+    `tells_statistics`: Whether it tells the statistics behind them, and behind leaf values.
+    """
+
+    tells_statistics: ClassVar[bool] = True
 
     def share_level(
         self,
@@ -297,17 +302,20 @@ class DecidingServer(HistogramServer):
         """Broadcast each chosen split with the G, H and gain of its node."""
         chosen = grower.decide(total.sums, mask)
         if len(chosen):
-            g, h, gain = grower.statistics(chosen.nodes)
-            message = NodeSplits(tree=total.tree, **vars(chosen), g=g, h=h, gain=gain)
+            message = NodeSplits(tree=total.tree, **vars(chosen))
+            if self.tells_statistics:
+                g, h, gain = grower.statistics(chosen.nodes)
+                message = replace(message, g=g, h=h, gain=gain)
             net.tell("client", message, why="the chosen splits (FedTree adds G, H and gain)")
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
         """Broadcast leaf values with each leaf's G and H."""
         nodes, sums = grower.leaves()
         g, h = from_fixed(sums, grower.bits).T
+        told = (g, h) if self.tells_statistics else (None, None)
         sent = net.tell(
             "client",
-            LeafValues(tree, nodes, grower.leaf_values(), g, h),
+            LeafValues(tree, nodes, grower.leaf_values(), *told),
             why="the leaf values (FedTree adds G and H)",
         )
         assert isinstance(sent, LeafValues)

@@ -72,10 +72,11 @@ class HistogramProtocol(BoostingProtocol):
     }
     serves: ClassVar[frozenset[str]] = frozenset({"rows", "candidates", "gradient_clip"})
     summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
+    cut_methods: ClassVar[tuple[str, ...]] = CUT_METHODS
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known("cuts", self.cuts, CUT_METHODS)
+        check_known("cuts", self.cuts, self.cut_methods)
         check_flag("enable_categorical", self.enable_categorical)
         check_whole("early_stopping_rounds", self.early_stopping_rounds, 0)
         share = self.validation_fraction

@@ -28,29 +28,17 @@ from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.params import feature_count
 
 
-class Passive(Party):
-    """Whoever has columns and no labels.
+class SplitHolder(Party):
+    """Whoever has columns, and alone knows the thresholds of its splits.
 
     `bins`: Its columns, in bins.
-    `share`: Of its columns, that each tree may use.
-
-    What `limits` rule out it refuses with `BeyondParametersError`.
     """
 
     role = PASSIVE
-    sealing: BlindSums
 
-    def __init__(
-        self,
-        name: str,
-        held: LocalData,
-        bins: GlobalBins,
-        share: str | int | float | None,
-        limits: Limits,
-    ) -> None:
+    def __init__(self, name: str, held: LocalData, bins: GlobalBins) -> None:
         super().__init__(name)
-        self.held, self.bins, self.share = held, bins, share
-        self.limited = LimitedTree(limits)
+        self.held, self.bins = held, bins
         self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
 
     def own_thresholds(self) -> dict[tuple[int, int], tuple[int, float]]:
@@ -61,6 +49,47 @@ class Passive(Party):
     def own_bins(self) -> dict[int, NDArray[np.int64]]:
         """Return the bin of every row, by column, where bins are those of all rows."""
         return self.bins.of_rows()
+
+    def note_splits(self, m: ChosenSplits) -> None:
+        """Note the thresholds of splits that were chosen."""
+        thresholds = self.bins.thresholds(m.nodes, m.columns, m.bins)
+        column = np.searchsorted(self.bins.columns, m.columns)
+        for node, *split in zip(m.nodes, column, thresholds, m.default_left, strict=True):
+            self.splits[m.tree, int(node)] = (int(split[0]), split[1], bool(split[2]))
+
+    @handles(RowsToRoute)
+    def route(self, message: RowsToRoute) -> RoutesOfRows:
+        """Answer where rows to predict go."""
+        goes_left = np.zeros(len(message.rows), dtype=bool)
+        for j, at in enumerate(zip(message.trees.tolist(), message.nodes.tolist(), strict=True)):
+            here = slice(message.offsets[j], message.offsets[j + 1])
+            column, threshold, missing_left = self.splits[at]
+            x = self.queries.X[message.rows[here], column]
+            goes_left[here] = np.where(np.isnan(x), missing_left, x < threshold)
+        return RoutesOfRows(goes_left)
+
+
+class Passive(SplitHolder):
+    """Whoever has columns and no labels, and adds up what it cannot read.
+
+    `bins`: Its columns, in bins.
+    `share`: Of its columns, that each tree may use.
+
+    What `limits` rule out it refuses with `BeyondParametersError`.
+    """
+
+    sealing: BlindSums
+
+    def __init__(
+        self,
+        name: str,
+        held: LocalData,
+        bins: GlobalBins,
+        share: str | int | float | None,
+        limits: Limits,
+    ) -> None:
+        super().__init__(name, held, bins)
+        self.share, self.limited = share, LimitedTree(limits)
 
     @handles(BinCountsRequest)
     def describe(self, message: BinCountsRequest) -> BinCounts:
@@ -132,24 +161,10 @@ class Passive(Party):
         goes_left = self.bins.goes_left(
             self.known.partition, m.nodes, m.columns, m.bins, m.default_left
         )
-        thresholds = self.bins.thresholds(m.nodes, m.columns, m.bins)
-        column = np.searchsorted(self.bins.columns, m.columns)
-        for node, *split in zip(m.nodes, column, thresholds, m.default_left, strict=True):
-            self.splits[m.tree, int(node)] = (int(split[0]), split[1], bool(split[2]))
+        self.note_splits(m)
         routed = RoutedRows(m.tree, m.nodes, m.left, goes_left)
         self.known.routed(routed)
         return routed
-
-    @handles(RowsToRoute)
-    def route(self, message: RowsToRoute) -> RoutesOfRows:
-        """Answer where rows to predict go."""
-        goes_left = np.zeros(len(message.rows), dtype=bool)
-        for j, at in enumerate(zip(message.trees.tolist(), message.nodes.tolist(), strict=True)):
-            here = slice(message.offsets[j], message.offsets[j + 1])
-            column, threshold, missing_left = self.splits[at]
-            x = self.queries.X[message.rows[here], column]
-            goes_left[here] = np.where(np.isnan(x), missing_left, x < threshold)
-        return RoutesOfRows(goes_left)
 
 
 def drawn_columns(

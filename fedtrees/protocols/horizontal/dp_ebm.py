@@ -1,0 +1,154 @@
+"""`dp-ebm`: explainable boosting machines with differential privacy, merged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from fedtrees.core.channel import Change, Mechanism
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Place
+from fedtrees.core.errors import DataError, UsageError, check_share
+from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
+from fedtrees.core.local_data import LocalData
+from fedtrees.core.messages import Message
+from fedtrees.core.network import Network
+from fedtrees.core.reasons import Reason
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.core.streams import Streams
+from fedtrees.core.transcript import Transcript
+from fedtrees.messages.additive import ClientShapes
+from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.gaussian_dp import mu_of
+from fedtrees.protocols.horizontal.ebm_merge import EBMMerge
+from fedtrees.trees.forest.random_decision import undeclared
+
+
+@register.protocol("dp-ebm")
+@dataclass(frozen=True, kw_only=True)
+class DPEBM(EBMMerge):
+    """`ebm-merge` of DP-EBMs (Nori et al. 2021, Algorithm 2), as interpret-core has them.
+
+    Each client adds Gaussian noise to the counts of even bins over declared ranges, merges bins by
+    these, and adds noise to the sums of residuals of each round's random splits. Clients hold
+    disjoint rows, so that `epsilon` is that of all. Numbers of rows cross as they are
+    (`bag_weights`; bins are merged by it, too). Its default learning rate is .01.
+
+    Parameters
+    ----------
+    epsilon : float
+        In nats, for one row added or removed; inf: no noise, `ebm-merge` with these parameters.
+    delta : float
+    bin_share : float
+        Of epsilon, for the bins; half of delta goes with it.
+    """
+
+    max_bins: int = 32
+    outer_bags: int = 1
+    max_rounds: int = 300
+    learning_rate: float = 0.05
+    epsilon: float = 4.0
+    delta: float = 1e-5
+    bin_share: float = 0.1
+
+    noised: ClassVar[tuple[type[Message], ...]] = (ClientShapes,)
+    adversaries: ClassVar[tuple[str, ...]] = ("public", "server")
+    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (type(self.epsilon) in (int, float) and self.epsilon > 0):
+            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
+        check_share("delta", self.delta)
+        check_share("bin_share", self.bin_share)
+
+    def estimator(self, schema: Schema, seed: int | None) -> Any:
+        """Return what a client fits."""
+        if not self.noisy:
+            return super().estimator(schema, seed)
+        from interpret.privacy import DPExplainableBoostingClassifier
+
+        return DPExplainableBoostingClassifier(
+            epsilon=self.epsilon, delta=self.delta, bin_budget_frac=self.bin_share,
+            privacy_bounds=dict(enumerate(self.ranges(schema))), **self.settings(schema, seed),
+        )  # fmt: skip
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any noise."""
+        return math.isfinite(self.epsilon)
+
+    def exact(self) -> DPEBM:
+        """Return the same without noise."""
+        return replace(self, epsilon=math.inf)
+
+    def ranges(self, schema: Schema) -> list[tuple[float, float]]:
+        """Return the declared range of every column.
+
+        Raises `UsageError` if one declares none: from rows it would be what noise is to hide.
+        """
+        found = [f.declared_range for f in schema.features]
+        if None in found:
+            raise UsageError(str(self.lacks(schema, Composition())))
+        return [r for r in found if r is not None]
+
+    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+        """Return which numbers declare no range."""
+        return undeclared(schema)
+
+    def scales(self, columns: int) -> tuple[float, float]:
+        """Return the noise on counts of bins, in rows, and on sums of residuals."""
+        half, share = self.delta / 2, self.bin_share
+        rounds = self.max_rounds * columns * self.outer_bags
+        return (
+            math.sqrt(columns) / mu_of(share * self.epsilon, half),
+            math.sqrt(rounds) / mu_of((1 - share) * self.epsilon, half),
+        )
+
+    def seed_of(self, streams: Streams) -> int | None:
+        """Return a seed of the noise; None, for the system's, unless the experiment's is to do.
+
+        Interpret-core's seeds have 31 bits: whoever tried them all out would know the noise.
+        """
+        return None if streams.secret else int(streams.noise.rng("noise").integers(2**31))
+
+    def enter_noise(self, net: Network, columns: int) -> None:
+        """Enter the counts of bins, and the sums of residuals of every round."""
+        if not self.noisy:
+            return
+        rounds, what = self.max_rounds * columns * self.outer_bags, ClientShapes.__name__
+        for scale, count in zip(self.scales(columns), (columns, rounds), strict=True):
+            net.spend("gaussian", l2=1, scale=scale, count=count, what=what)
+
+    def claim(self) -> Guarantee:
+        """Return what is claimed of each client's model, and so of all that is made of it."""
+        return self._guarantee(float(self.epsilon)) if self.noisy else NoGuarantee()
+
+    def spent(self, transcript: Transcript) -> Guarantee:
+        """Compose the ledger."""
+        if not self.noisy:
+            return NoGuarantee()
+        return self._guarantee(composed(transcript.events, self.delta))
+
+    def _guarantee(self, epsilon: float) -> ApproximateDP:
+        return ApproximateDP(epsilon, self.delta, unprotected="rows")
+
+    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+        """State that counts and scores carry noise, of which bins are made, too."""
+        if not self.noisy:
+            return {}
+        noise = Mechanism("Gaussian noise on counts of even bins, and on each round's sums")
+        return {(ClientShapes, name): noise for name in ("bin_weights", "scores", "cuts")}
+
+    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+        """Refuse weights, with which a row would bring more than its noise covers."""
+        if held.weight is not None:
+            raise DataError(f"{self.name!r} takes no sample weights; drop those of {name!r}")
+
+    def check(self, schema: Schema) -> None:
+        """Refuse a target that is not of two classes, and columns without a declared range."""
+        super().check(schema)
+        self.ranges(schema)

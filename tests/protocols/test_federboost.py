@@ -1,0 +1,98 @@
+"""FederBoost: the trees of `secureboost` and `fedtree-hist`, and what its buckets tell."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from digests import content, digest
+
+from fedtrees.bench.conformance import sample_table, sample_training
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.errors import BeyondParametersError
+from fedtrees.core.guess import ColumnBins
+from fedtrees.core.registry import register
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.messages.cuts import GridCounts
+from fedtrees.messages.shared_trees import GrowRequest
+from fedtrees.messages.vertical import RowBuckets
+from fedtrees.protocols.views import view_of
+
+
+@cache
+def run_of(spec, defense="none", seed=5):
+    made = register.make("protocol", parse_grid(spec)[0])
+    return sample_training(made, make_defense(parse_composed([defense])[0]), seed=seed)
+
+
+def same_trees(one, other, fields=("feature", "threshold", "left", "default_left", "value")):
+    assert len(one.trees) == len(other.trees)
+    for a, b in zip(one.trees, other.trees, strict=True):
+        for name in fields:
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_trees_are_secureboost_s():
+    ours, _ = run_of("federboost-v[trees=3,max_depth=3,min_child_weight=0.0]")
+    theirs, _ = run_of("secureboost[trees=3,max_depth=3,colsample_bytree=1.0]")
+    same_trees(ours.model, theirs.model)
+    table, _ = sample_table()
+    scores = [run.predict(table.X) for run in (ours, theirs)]
+    np.testing.assert_array_equal(*scores)
+
+
+def test_trees_are_fedtree_hist_s_on_a_grid():
+    ours, _ = run_of("federboost-h[trees=3]")
+    theirs, _ = run_of("fedtree-hist[trees=3]", "grid-cuts+secure-sum")
+    same_trees(ours.model, theirs.model)
+    assert all(t.g is None for t in ours.model.trees)
+    counts = [d for d in ours.transcript if type(d.message) is GridCounts]
+    assert counts
+
+
+def read(spec, seed):
+    """Return the share of passive cells that are named, and what the table tells of it."""
+    run, held = run_of(spec, seed=seed)
+    view = view_of(run, ("active",), held)
+    attack = register.make("attack", parse_grid("told-bins")[0])
+    claims = attack.run(view, np.random.default_rng(0)).all(ColumnBins)
+    truth = run.bins_of_rows
+    right = [c.bin == truth[c.owner, c.feature] for c in claims]
+    assert {(c.owner, c.feature) for c in claims} == {k for k in truth if k[0] != "active"}
+    return float(np.mean(right))
+
+
+def test_buckets_in_clear_are_read():
+    assert read("federboost-v[trees=1]", 5) == 1.0
+
+
+def test_randomised_buckets_stay_with_the_stated_probability():
+    epsilon, odds = 3.0, np.exp(3.0)
+    said = truth = wanted = 0.0
+    for seed in range(8):
+        run, _ = run_of(f"federboost-v[trees=1,max_bin=8,epsilon={epsilon}]", seed=seed)
+        bins = run.bins_of_rows
+        for m in (d.message for d in run.transcript if type(d.message) is RowBuckets):
+            for column, n, told in zip(m.columns.tolist(), m.n_bins.tolist(), m.bins, strict=True):
+                said += (told == bins[m.party, column]).sum()
+                truth += len(told)
+                wanted += len(told) * odds / (odds + n)  # no value is an answer, too
+    assert said / truth == pytest.approx(wanted / truth, abs=0.02)
+    spent = run.protocol.spent(run.transcript)
+    assert 0.999 * epsilon < spent.epsilon <= epsilon
+    assert (spent.unit, run.protocol.claim().epsilon) == ("value", epsilon)
+
+
+def test_buckets_cross_once():
+    run, _ = run_of("federboost-v[trees=1,epsilon=1.0]")
+    with pytest.raises(BeyondParametersError, match="told its bins before"):
+        run.net.party("passive-1").answer(GrowRequest(0))
+
+
+def test_an_infinite_epsilon_is_no_noise():
+    clear, _ = run_of("federboost-v[trees=1]")
+    table, _ = sample_table()
+    (m, *_) = [d.message for d in clear.transcript if type(d.message) is RowBuckets]
+    assert m.bins.shape[1] == len(table)
+    assert digest(content(m.bins)) == digest(
+        content(np.stack([clear.bins_of_rows[m.party, c] for c in m.columns.tolist()]))
+    )
