@@ -96,7 +96,8 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
             )
             told = (replace(c, reliability=_of_ranks(c.present, own, noise)) for c in columns)
             found[owner] = tuple(_categories(view, changes, f, c) for f, c in enumerate(told))
-    return found
+    order = [*view.roles, *found]  # not that in which they came: equals tell them in any
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
 
 
 def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -> Column:
