@@ -96,13 +96,15 @@ def report(
         found += model_readings(*trees, who)
     again = None if peers else Replay.of(decoded, protocol)
     notes = list(_notes(decoded, truth, who))
+    if capture.told.wire == "rabit" and peers is None:
+        notes.append("no attack on sums of trees: name them, --protocol 'xgboost-ring[trees=...]'")
     if trees is not None and again is None:
         notes.append("no attack of the bench: its trees do not tell how many rows each site has")
     try:
         seen = (
             replayed_view(again, who, truth)
             if again
-            else _view(kept, who, parties, truth, peers)
+            else captured_view(kept, who, parties, truth, peers)
         )
     except DataError as err:
         seen, notes = (None, None), [*notes, f"no attacks of the bench: {err}"]
@@ -160,12 +162,13 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
     return row
 
 
-def _view(
+def captured_view(
     kept: list[Record], who: str, parties: set[str], truth: Mapping[str, Table], named: Any = None
 ) -> tuple[View | None, Case | None]:
     """Return what the bench's attacks read of captured messages, and what scores them.
 
-    None where no columns are known, or the rows of some.
+    None where no columns are known, or the rows of some. Raises `DataError` if a ring's trees are
+    others than those `named`.
     """
     sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
     rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare | RootSums)}

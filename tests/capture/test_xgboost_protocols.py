@@ -3,20 +3,25 @@
 from dataclasses import replace
 from functools import partial
 
+import capture_campaign
 import numpy as np
 import pytest
 import xgboost as xgb
 from captures import capture, rows
 from columns import run, seen_by, table_of
 from federations import sample_federation
+from sklearn.datasets import load_breast_cancer, load_wine
 
 from fedtrees.attacks.clear.attack import ClearGradients, SplitValues
 from fedtrees.attacks.mappers.ring import RingSegments
 from fedtrees.attacks.peeling.attack import HistogramPeeling
-from fedtrees.capture.attack import report, said_of, scored
+from fedtrees.attacks.sketches.attack import SketchReading
+from fedtrees.capture.attack import captured_view, report, said_of, scored
 from fedtrees.capture.differences import from_protocol
+from fedtrees.capture.records import Capture
 from fedtrees.capture.replay import columns_of, named_protocol
-from fedtrees.core.errors import UsageError
+from fedtrees.capture.wires import Decoded
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_list
@@ -189,8 +194,8 @@ def test_sums_that_come_together_are_peeled_as_those_that_a_server_tells():
 
 #: Of each capture the attacks that are compared, and who makes them.
 ATTACKED = {
-    "ring2": ("ring-segments",),
-    "ring3": ("ring-segments",),
+    "ring2": ("ring-segments", "histogram-peeling"),
+    "ring3": ("ring-segments", "histogram-peeling"),
     "columns3": ("split-values", "clear-gradients"),
     "secure3": ("split-values", "clear-gradients"),
     "machines2": ("bin-mapper-reading", "single-row-bins"),
@@ -202,7 +207,7 @@ ATTACKED = {
 @pytest.mark.parametrize("name", ATTACKED)
 def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path):
     truth, named, split = rows(name), ATTACKED[name], name in ("columns3", "secure3")
-    protocol = [RECORDED[name]] * name.startswith("machines")
+    protocol = [RECORDED[name]] * name.startswith(("machines", "ring"))
     told = report(str(capture(name, tmp_path)), "worker-1", truth, None, named, *protocol)
     held = (columns_of if split else over_clients)([*truth.values()])
     columns = [t.X.shape[1] for t in truth.values()]
@@ -218,6 +223,30 @@ def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path)
     if split:
         labels = told["attacks"][1]["scores"]
         assert labels["label_accuracy"][0] == 1.0 > labels["label_accuracy"][1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", [load_breast_cancer, load_wine])
+def test_on_a_ring_of_today_rows_are_read_as_in_the_bench(make, tmp_path):
+    X, y = make(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))[:240]
+    numbers = np.column_stack([X[:, :6], y == 1])[order].astype(np.float32)
+    parts, path = np.array_split(numbers, 3), tmp_path / "run.capture"
+    params = {"objective": "binary:logistic", "max_depth": 4}
+    capture_campaign.captured(parts, "rabit", params, 8, path)
+    truth = {f"worker-{k}": Table(p[:, :-1], p[:, -1].astype(int)) for k, p in enumerate(parts)}
+    protocol, held = XGBoostRing(trees=8, max_depth=4), over_clients([*truth.values()])
+    seen = [r for r in Decoded(Capture(path)) if "worker-1" in (r.sender, *r.receivers)]
+    view, case = captured_view(seen, "worker-1", {*truth}, truth, protocol)
+    bench = view_of(train(protocol, held, schema_of(6)), ("client-1",), held)
+    for attack, least in ((HistogramPeeling(), 20), (SketchReading(), len(y[order]) // 2)):
+        found = [attack.run(v, np.random.default_rng(0)).claims[-1] for v in (view, bench)]
+        assert found[0].table.X.tolist() == found[1].table.X.tolist()
+        assert found[0].table.y.tolist() == found[1].table.y.tolist()
+        assert [o.replace("worker", "client") for o in found[0].owner] == [*found[1].owner]
+        assert len(found[0].table) >= least
+    with pytest.raises(DataError, match="grown with other parameters"):
+        captured_view(seen, "worker-1", {*truth}, truth, replace(protocol, max_depth=3))
 
 
 def test_what_is_not_simulated_is_refused():
