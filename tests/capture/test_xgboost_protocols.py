@@ -16,6 +16,7 @@ from fedtrees.attacks.clear.attack import ClearGradients, SplitValues
 from fedtrees.attacks.mappers.ring import RingSegments
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.sketches.attack import SketchReading
+from fedtrees.bench.evaluate import make_defense
 from fedtrees.capture.attack import captured_view, report, said_of, scored
 from fedtrees.capture.differences import from_protocol
 from fedtrees.capture.records import Capture
@@ -24,13 +25,14 @@ from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import parse_list
+from fedtrees.core.specs import parse_composed, parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.defenses.label_noise import OneStage
 from fedtrees.isolation.process import attacks
-from fedtrees.messages.captured import BestSplits, HistogramSegment
+from fedtrees.messages.captured import BestSplits, HistogramSegment, RankedSketch
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
+from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
@@ -65,8 +67,9 @@ def schema_of(columns):
 def real(X, y, **params):
     """Return splits and leaves of XGBoost's own trees of a whole table, by node."""
     params = {"objective": "binary:logistic", "tree_method": "hist", "nthread": 1, **params}
-    trees = xgb.train(params, xgb.DMatrix(X, y), params.pop("trees")).trees_to_dataframe()
-    names = {f"f{k}": k for k in range(X.shape[1])} | {"Leaf": -1}
+    data = X if isinstance(X, xgb.DMatrix) else xgb.DMatrix(X, y)
+    trees = xgb.train(params, data, params.pop("trees")).trees_to_dataframe()
+    names = {f"f{k}": k for k in range(data.num_col())} | {"Leaf": -1}
     return [
         [
             (names[f], -1.0 if f == "Leaf" else float(np.float32(s)), float(np.float32(g)))
@@ -78,7 +81,8 @@ def real(X, y, **params):
 
 def same_as_real(model, X, y, order, **params):
     """Compare trees node by node; `order`: the model's columns as XGBoost is given them."""
-    theirs = real(X[:, order], y, trees=len(model.trees), **params)
+    data = X if y is None else X[:, order]
+    theirs = real(data, y, trees=len(model.trees), **params)
     for ours, tree in zip(model.trees, theirs, strict=True):
         assert len(ours) == len(tree) > 5
         for node, (feature, threshold, gain) in enumerate(tree):
@@ -112,6 +116,28 @@ def test_on_a_ring_all_grow_the_trees_of_xgboost_on_all_rows(workers):
             whose = d.message.parties.split(",")
             assert len(whose) < workers or len(d.receivers) == workers - 1
             assert (len(whose) == 1) <= (whose == [d.sender])
+
+
+def test_on_declared_cuts_no_values_cross_and_trees_are_those_of_a_quantile_matrix_with_ref():
+    tables = made_up(3)
+    features = (Feature(f"f{k}", low=-4.0, high=4.0) for k in range(4))
+    schema = Schema(tuple(features), "label", classes=("0", "1"))
+    whole, held = Table.concat(tables), over_clients(tables)
+    protocol = XGBoostRing(trees=2, max_depth=3, max_bin=24)
+    done = train(protocol, held, schema, defense=make_defense(parse_composed(["public-cuts"])[0]))
+    assert not any(isinstance(d.message, RankedSketch) for d in done.transcript)
+    cuts = public_cuts(schema, 24)
+    ref = xgb.QuantileDMatrix(
+        np.column_stack([[cuts.minimum[f], *cuts.of(f)[:-1]] for f in range(4)]), max_bin=24
+    )
+    data = xgb.QuantileDMatrix(whole.X, whole.y, ref=ref, max_bin=24)
+    same_as_real(done.model, data, None, np.arange(4), max_depth=3, max_bin=24)
+    view = view_of(done, ("client-1",), held)
+    assert SketchReading().inapplicable(view)
+    (found,) = HistogramPeeling().run(view, np.random.default_rng(0)).claims
+    true = {tuple(row) for row in np.column_stack([whole.X, whole.y]).tolist()}
+    read = {tuple(row) for row in np.column_stack([found.table.X, found.table.y]).tolist()}
+    assert not read & true
 
 
 @pytest.mark.parametrize("parties", [2, 3])
