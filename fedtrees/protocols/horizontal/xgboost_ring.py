@@ -199,6 +199,7 @@ class XGBoostRing(PlainBoosting):
         GradientTotals, MergedHistogram,
     )  # fmt: skip
     peers: ClassVar[bool] = True
+    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
     deployed: ClassVar[Mapping[str, Deployed]] = {
         "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
     }
