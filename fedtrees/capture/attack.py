@@ -312,7 +312,8 @@ def _blind(guess: Guess, case: Case) -> BlindLine:
             scored = {n: metric.score(claims, truth) for n, claims in guesses}
             best = metric.best_of(scored)
             found |= {n: b.value for n, b in best.items() if b.value is not None}
-            named |= {metric.name: best[n].guess for n in metric.main[:1] if n in best}
+            if (first := next(iter(metric.main), "")) in best:
+                named[metric.name] = best[first].guess
     return BlindLine(found, {}, named)
 
 

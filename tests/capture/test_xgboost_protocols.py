@@ -23,6 +23,7 @@ from fedtrees.capture.records import Capture
 from fedtrees.capture.replay import columns_of, named_protocol
 from fedtrees.capture.wires import Decoded
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.guess import Guess
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_list
@@ -271,6 +272,8 @@ def test_on_a_ring_of_today_rows_are_read_as_in_the_bench(make, tmp_path):
         assert found[0].table.y.tolist() == found[1].table.y.tolist()
         assert [o.replace("worker", "client") for o in found[0].owner] == [*found[1].owner]
         assert len(found[0].table) >= least
+        value, blind = scored("", Guess((found[0],)), case)["ra"]
+        assert value > blind  # rows that are not read are guessed as who never looked guesses them
     with pytest.raises(DataError, match="grown with other parameters"):
         captured_view(seen, "worker-1", {*truth}, truth, replace(protocol, max_depth=3))
 
