@@ -14,7 +14,7 @@ from fedtrees.core.messages import Message, Reveal, Trait, exempting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.captured import HistogramSegment
+from fedtrees.messages.captured import HistogramSegment, MergedCuts
 from fedtrees.messages.cuts import CutPoints, GridCounts
 from fedtrees.messages.lightgbm import BinMappers
 from fedtrees.privacy.accounting import spent_on_cuts
@@ -43,10 +43,13 @@ class SettledCuts(Defense):
 class PublicCuts(SettledCuts):
     """Bin at the schema's declared cut points, or in equal steps over its declared ranges.
 
-    Nothing is asked of anybody.
+    Nothing is asked of anybody. XGBoost's users have it on a ring: each worker makes the same
+    ``QuantileDMatrix`` of these points before it connects, and its own with ``ref=`` that one.
     """
 
     acts_through = frozenset({"cuts"})
+    requires = (CutPoints, MergedCuts)
+    exempts = {**SettledCuts.exempts, HistogramSegment: LATER[Trait.SUMMED]}
 
     def cuts(self) -> CutPlan:
         """Return what is declared."""

@@ -102,7 +102,8 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
     for item, shapes in view.messages(ClientShapes):
         if item.sender not in view.principals and len(shapes.bag_weights):
             found[item.sender] = tuple(_between_cuts(shapes, exact))
-    return found
+    order = [*view.roles, *found]  # not that in which they came: equals tell them in any
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
 
 
 def _between_cuts(shapes: ClientShapes, exact: bool) -> Iterator[Column]:

@@ -13,6 +13,7 @@ from fedtrees.attacks.evidence.own_sums import own_histograms
 from fedtrees.core.channel import Change, Channel
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafValues
+from fedtrees.messages.captured import RoundedHistogram
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import Bits
@@ -88,6 +89,8 @@ class TreeLevel:
     # bool (k, total_bins): splits that might be chosen at the nodes that waited
     allowed: NDArray[np.bool_] | None
     bits: Bits  # Binary places of gradients and hessians
+    # int64 (m,): how far sums may be off that were made of floats, in units
+    off: Sums
 
     def summed(self, principals: Container[str]) -> TreeLevel:
         """Return the same with one source: `OTHERS`, where clients are told apart."""
@@ -143,7 +146,7 @@ class _Taken:
             shared = sum_of(sums), sum_of(totals), None
         if EVERYONE not in parts:
             hidden = {o: _nothing(part) for o, part in sums.items() if self.sent}
-            return TreeLevel(sums, hidden, totals, *shared, one.bits)
+            return TreeLevel(sums, hidden, totals, *shared, one.bits, _off(one))
         gone, few = _nothing(one.sums) & self.late, False
         own = self.own.get((one.tree, one.nodes.tobytes()))
         if own is not None:
@@ -153,7 +156,11 @@ class _Taken:
         if self.sent:  # of several clients any may have left something out
             gone |= _nothing(part) if few else True
         hidden = {source: gone} if self.sent or self.late else {}
-        return TreeLevel(sums, hidden, totals, *shared, one.bits)
+        return TreeLevel(sums, hidden, totals, *shared, one.bits, _off(one))
+
+
+def _off(told: Histogram | GlobalHistogram) -> Sums:
+    return told.off if isinstance(told, RoundedHistogram) else np.zeros(len(told.nodes), np.int64)
 
 
 def _nothing(sums: Sums) -> NDArray[np.bool_]:
@@ -192,6 +199,8 @@ class Grown:
     hidden: Mapping[str, NDArray[np.bool_]]
     # int64 (k,): of how many histograms that were sent each is made
     made: NDArray[np.int64]
+    # int64 (k,): how far they may be off that were made of floats
+    off: NDArray[np.int64]
     bits: Bits
 
 
@@ -217,7 +226,7 @@ def grow_again(
     for level in levels:
         waiting, built = grower.nodes, grower.to_build
         for o, source in sources.items():
-            source.complete(waiting, built, level.sums[o], level.hidden.get(o))
+            source.complete(waiting, built, level.sums[o], level.off, level.hidden.get(o))
         nodes.append(waiting)
         chosen = grower.decide(level.shared, level.allowed)
         for source in sources.values():
@@ -231,6 +240,7 @@ def grow_again(
         {o: np.array([s.total[n] for n in sorted(s.total)]) for o, s in sources.items()},
         {o: np.concatenate(s.hidden) for o, s in sources.items() if s.hidden},
         np.concatenate(next(iter(sources.values())).made),
+        np.concatenate(next(iter(sources.values())).off),
         bits,
     )
 
@@ -244,7 +254,7 @@ class _Source:
         Histograms of all nodes of every level.
     hidden : list of bool array, shape (k, total_bins)
         As of `Grown`, of every level; none where no bin is left out.
-    made : list of int64 array, shape (k,)
+    made, off : list of int64 array, shape (k,)
         As of `Grown`, of every level.
     total : dict of int to int64 array, shape (2,)
         Sums over the rows of every node.
@@ -253,6 +263,7 @@ class _Source:
     def __init__(self, cuts: Cuts, totals: Sums) -> None:
         self.cuts, self.levels = cuts, list[Sums]()
         self.hidden, self.made = list[NDArray[np.bool_]](), list[NDArray[np.int64]]()
+        self.off = list[NDArray[np.int64]]()
         self.total: dict[int, Sums] = {0: totals[0]}
         self._of: dict[int, tuple[int, int]] = {}  # the level of every node so far, and where there
         self._parent: dict[int, int] = {}
@@ -262,6 +273,7 @@ class _Source:
         waiting: NDArray[np.int32],
         built: NDArray[np.int32],
         sums: Sums,
+        off: NDArray[np.int64],
         hidden: NDArray[np.bool_] | None,
     ) -> None:
         """Take the histograms of the nodes built, and tell those of their siblings."""
@@ -272,11 +284,14 @@ class _Source:
             sums = with_siblings(sums, left, np.stack([self.levels[a][k] for a, k in above]))
             other = 2 * np.arange(len(left)) + left
             made[other] += [self.made[a][k] for a, k in above]
+            off = np.repeat(off, 2)
+            off[other] += [self.off[a][k] for a, k in above]
             if hidden is not None:
                 hidden = np.repeat(hidden, 2, axis=0)
                 hidden[other] |= [self.hidden[a][k] for a, k in above]
         self.levels.append(sums)
         self.made.append(made)
+        self.off.append(off)
         if hidden is not None:
             self.hidden.append(hidden)
         where = ((n, (len(self.levels) - 1, k)) for k, n in enumerate(waiting.tolist()))

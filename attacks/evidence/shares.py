@@ -49,10 +49,11 @@ def counts(own: NDArray[np.float64], start: float) -> NDArray[np.int64]:
     `own`: float64 array, shape (2 bins,). Gradient and hessian of each bin, NaN where not seen.
     """
     g, h = own.reshape(-1, 2).T
-    rows = h / (start * (1 - start))
-    positives = rows * start - g
-    told = np.stack([rows, positives], axis=1)
-    near = np.rint(np.nan_to_num(told, nan=-1.0))
-    sure = (np.abs(told - near) < WHOLE).all(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):  # of sums that were garbled
+        rows = h / (start * (1 - start))
+        positives = rows * start - g
+        told = np.stack([rows, positives], axis=1)
+        near = np.rint(np.nan_to_num(told, nan=-1.0))
+        sure = (np.abs(told - near) < WHOLE).all(axis=1)
     sure &= (near[:, 1] >= 0) & (near[:, 1] <= near[:, 0]) & (near[:, 0] < 1 << 40)
     return np.where(sure[:, None], near, -1).astype(np.int64)

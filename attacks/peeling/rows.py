@@ -190,7 +190,9 @@ class Residual:
             reach = slack[:, None] * np.sqrt(1 + levels * n_bins.max() + n_bins)
             some = (np.abs(missing) > reach[..., None]).any(axis=2) | (hidden is not None)
             some &= ~complete
-            missing = np.stack([np.zeros_like(some, dtype=np.int64), some * ANYTHING], axis=2)
+            rest = np.stack([np.zeros_like(some, dtype=np.int64), some * ANYTHING], axis=2)
+            exact = (slack == 0) & (hidden is None)
+            missing = np.where(exact[:, None, None], missing, rest)
         if hidden is not None:
             hist = np.where(hidden[..., None], np.array([0, ANYTHING]), hist)
         sums = np.concatenate([hist, missing], axis=1)

@@ -67,13 +67,13 @@ def sources_of(view: View) -> Sources | None:
     def ends(of: Callable[[Grown], NDArray[Any]]) -> NDArray[Any]:
         return np.concatenate([of(g)[k] for g, k in zip(kept, last, strict=True)])
 
-    made = ends(lambda g: g.made)
+    made, off = ends(lambda g: g.made), ends(lambda g: g.off)
     parts = {}
     for o in owners:
         if o in view.principals:
             continue  # a colluding party's own rows
         law = law_of_sums(view, clients_in(view, o), hiding=False)
-        slack = np.ldexp(reach_of(law, made, UNIT_BITS), FIXED_POINT_BITS)
+        slack = np.ldexp(reach_of(law, made, UNIT_BITS), FIXED_POINT_BITS) + off
         hidden = ends(lambda g, o=o: g.hidden[o]) if kept[0].hidden else None
         sums, totals = ends(lambda g, o=o: g.sums[o]), ends(lambda g, o=o: g.totals[o][g.nodes])
         told = (view.schema.complete, hidden, params.max_depth, params.subsample < 1)

@@ -25,6 +25,7 @@ from fedtrees.capture.promises import promises
 from fedtrees.capture.readings import Reading, readings
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.replay import Replay, held_of, named_protocol, schema_of
+from fedtrees.capture.ring_view import worked_out
 from fedtrees.capture.training import SERVER
 from fedtrees.capture.wires import WIRES, Decoded
 from fedtrees.core.codec import encoded_size
@@ -42,10 +43,14 @@ from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketc
 from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.messages.vertical import TreeColumns
 from fedtrees.metrics.metric import Case, metrics_of
+from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
+from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.protocols.views import view_of
 
+#: Protocols whose parties work out by themselves what they are told, by how a capture was made.
+_PEERS: dict[str, type[Protocol]] = {"rabit": XGBoostRing, "lightgbm": LightGBMData}
 Scores = dict[str, tuple[float, float | None]]
 
 
@@ -65,9 +70,7 @@ def report(
     """
     capture = Capture(file, run)
     decoded = Decoded(capture)
-    machines = named_protocol(protocol)
-    if capture.told.wire != "lightgbm" or not isinstance(machines, LightGBMData):
-        machines = None
+    peers = _peers(capture.told.wire, protocol)
     kept, sees, parties = list[Record](), Counter[tuple[str, ...]](), set[str]()
     size = Counter[tuple[str, ...]]()
     for record in decoded:
@@ -78,7 +81,7 @@ def report(
             key = kind_of(record, who)
             sees[key] += 1
             size[key] += encoded_size(record.message)
-        if machines or not isinstance(m := record.message, HistogramSegment) or m.tree == 0:
+        if peers or not isinstance(m := record.message, HistogramSegment) or m.tree == 0:
             kept.append(record)
     if not parties:
         why = decoded.ended.why or "nothing crossed"
@@ -91,15 +94,17 @@ def report(
     trees = audited(capture, who)
     if trees is not None:
         found += model_readings(*trees, who)
-    again = None if machines else Replay.of(decoded, protocol)
+    again = None if peers else Replay.of(decoded, protocol)
     notes = list(_notes(decoded, truth, who))
+    if capture.told.wire == "rabit" and peers is None:
+        notes.append("no attack on sums of trees: name them, --protocol 'xgboost-ring[trees=...]'")
     if trees is not None and again is None:
         notes.append("no attack of the bench: its trees do not tell how many rows each site has")
     try:
         seen = (
             replayed_view(again, who, truth)
             if again
-            else _view(kept, who, parties, truth, machines)
+            else captured_view(kept, who, parties, truth, peers)
         )
     except DataError as err:
         seen, notes = (None, None), [*notes, f"no attacks of the bench: {err}"]
@@ -120,6 +125,12 @@ def report(
         "attacks": list(_attacks(*seen, named)),
         "notes": notes,
     }
+
+
+def _peers(wire: str, named: str) -> Any:
+    """Return the protocol of equals that a capture is named as, None if it is none of those."""
+    protocol = named_protocol(named)
+    return protocol if isinstance(protocol, _PEERS.get(wire, ())) else None
 
 
 def kind_of(record: Record, who: str) -> tuple[str, ...]:
@@ -151,12 +162,13 @@ def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
     return row
 
 
-def _view(
+def captured_view(
     kept: list[Record], who: str, parties: set[str], truth: Mapping[str, Table], named: Any = None
 ) -> tuple[View | None, Case | None]:
     """Return what the bench's attacks read of captured messages, and what scores them.
 
-    None where no columns are known, or the rows of some.
+    None where no columns are known, or the rows of some. Raises `DataError` if a ring's trees are
+    others than those `named`.
     """
     sketches = [r.message for r in kept if isinstance(r.message, RankedSketch)]
     rows = {r.sender: r.message.rows for r in kept if isinstance(r.message, LabelShare | RootSums)}
@@ -167,6 +179,8 @@ def _view(
     if not columns:
         return None, None
     schema = schema_of(max(columns))
+    ring = isinstance(named, XGBoostRing)
+    noted = worked_out(kept, who, named, schema) if ring else ()
     roles = {p: SERVER if p == SERVER else BinningClient.role for p in sorted({*parties, who})}
     if who == THIRD:
         roles[who] = THIRD
@@ -174,13 +188,13 @@ def _view(
     view = View(
         principals=(who,),
         roles=roles,
-        own=(held[who],) if (split or named) and who in held else (),
+        own=(held[who],) if who in held else (),
         schema=schema,
         protocol="",
         parameters={} if named is None else named.parameters,
         n_rows=sum(rows.values()),
         defense=Composition(),
-        seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in kept),
+        seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in [*kept, *noted]),
     )
     if not set(roles) - {SERVER, who} <= set(truth):
         return view, None
@@ -290,14 +304,17 @@ def _kinds(guess: Guess) -> set[type[Claim]]:
 def _blind(guess: Guess, case: Case) -> BlindLine:
     """Return what the same party scores that saw nothing, by the metrics of what is guessed."""
     found: dict[str, float] = {}
+    named: dict[str, str] = {}
     for metric in {m.name: m for kind in _kinds(guess) for m in metrics_of(kind)}.values():
         truth = metric.truth(case) if metric.before_training else None
         if truth is not None:
             guesses = metric.blind(case, truth).items()
             scored = {n: metric.score(claims, truth) for n, claims in guesses}
-            best = metric.best_of(scored).items()
-            found |= {n: b.value for n, b in best if b.value is not None}
-    return BlindLine(found, {}, {})
+            best = metric.best_of(scored)
+            found |= {n: b.value for n, b in best.items() if b.value is not None}
+            if (first := next(iter(metric.main), "")) in best:
+                named[metric.name] = best[first].guess
+    return BlindLine(found, {}, named)
 
 
 def _notes(decoded: Decoded, truth: Mapping[str, Table], who: str) -> Iterator[str]:

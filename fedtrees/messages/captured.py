@@ -201,6 +201,17 @@ class MergedHistogram(GlobalHistogram):
 
 
 @dataclass(frozen=True, eq=False)
+class RoundedHistogram(MergedHistogram):
+    """The same of sums of float32, of which small ones are no whole units.
+
+    `off`: int64 array, shape (m,). How far from those of rounded rows the sums of each node may be,
+    in units; 0: they are the same.
+    """
+
+    off: NDArray[np.int64] = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
 class RowGradients(Message):
     """Gradient and hessian of every row, as whoever has the labels tells them.
 

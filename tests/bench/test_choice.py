@@ -122,9 +122,6 @@ def test_models_are_trained_with_every_defense_and_without(name, monkeypatch):
 def test_models_of_every_protocol_are_trained_with_and_without_a_defense(name, monkeypatch):
     ran = fitting({"protocols": [small_spec(name)]}, monkeypatch)
     assert {protocol for protocol, _ in ran} == {name}
-    if name == "xgboost-ring":  # XGBoost's own messages, which no defense here changes
-        assert {part for _, part in ran} == {"none"}
-        return
     assert {"none"} < {part for _, part in ran}
 
 
@@ -145,9 +142,6 @@ def test_every_protocol_is_tried_with_and_without_a_defense(small, name):
     rows, verdict = small("-p", small_spec(name), *(WIDE if name in NEURAL else ()))
     ran = trained(rows, protocol=name)
     assert name in verdict
-    if name == "xgboost-ring":
-        assert "none fits" in verdict
-        return
     assert {"none"} < ran
     assert "No defense was" not in verdict
 

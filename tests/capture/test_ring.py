@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from captures import capture, decoded, rows, told_of
 
+from fedtrees.attacks.evidence.shares import counts
 from fedtrees.capture.readings import readings
 from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.capture.wires import Decoded
@@ -86,6 +87,11 @@ def test_nothing_that_is_certain_is_wrong(name, who, tmp_path):
         wrong = truth[victim].take(np.arange(len(truth[victim]))[::-1])
         swapped = type(wrong)(wrong.X, 1 - wrong.y)
         assert sum(r.wrong(swapped) for r in found if r.owner == victim) > 0
+
+
+def test_sums_that_were_garbled_are_no_numbers_of_rows():
+    garbled = np.array([1e308, 1.7e308, np.nan, 1.0, -1e308, 1e300, np.inf, np.inf])
+    assert counts(garbled, 1e-3).tolist() == [[-1, -1]] * 4
 
 
 def test_a_run_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path):

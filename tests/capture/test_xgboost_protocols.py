@@ -3,29 +3,37 @@
 from dataclasses import replace
 from functools import partial
 
+import capture_campaign
 import numpy as np
 import pytest
 import xgboost as xgb
 from captures import capture, rows
 from columns import run, seen_by, table_of
 from federations import sample_federation
+from sklearn.datasets import load_breast_cancer, load_wine
 
 from fedtrees.attacks.clear.attack import ClearGradients, SplitValues
 from fedtrees.attacks.mappers.ring import RingSegments
 from fedtrees.attacks.peeling.attack import HistogramPeeling
-from fedtrees.capture.attack import report, said_of, scored
+from fedtrees.attacks.sketches.attack import SketchReading
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.capture.attack import captured_view, report, said_of, scored
 from fedtrees.capture.differences import from_protocol
+from fedtrees.capture.records import Capture
 from fedtrees.capture.replay import columns_of, named_protocol
-from fedtrees.core.errors import UsageError
+from fedtrees.capture.wires import Decoded
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.guess import Guess
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import parse_list
+from fedtrees.core.specs import parse_composed, parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.defenses.label_noise import OneStage
 from fedtrees.isolation.process import attacks
-from fedtrees.messages.captured import BestSplits, HistogramSegment
+from fedtrees.messages.captured import BestSplits, HistogramSegment, RankedSketch
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
+from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
@@ -60,8 +68,9 @@ def schema_of(columns):
 def real(X, y, **params):
     """Return splits and leaves of XGBoost's own trees of a whole table, by node."""
     params = {"objective": "binary:logistic", "tree_method": "hist", "nthread": 1, **params}
-    trees = xgb.train(params, xgb.DMatrix(X, y), params.pop("trees")).trees_to_dataframe()
-    names = {f"f{k}": k for k in range(X.shape[1])} | {"Leaf": -1}
+    data = X if isinstance(X, xgb.DMatrix) else xgb.DMatrix(X, y)
+    trees = xgb.train(params, data, params.pop("trees")).trees_to_dataframe()
+    names = {f"f{k}": k for k in range(data.num_col())} | {"Leaf": -1}
     return [
         [
             (names[f], -1.0 if f == "Leaf" else float(np.float32(s)), float(np.float32(g)))
@@ -73,7 +82,8 @@ def real(X, y, **params):
 
 def same_as_real(model, X, y, order, **params):
     """Compare trees node by node; `order`: the model's columns as XGBoost is given them."""
-    theirs = real(X[:, order], y, trees=len(model.trees), **params)
+    data = X if y is None else X[:, order]
+    theirs = real(data, y, trees=len(model.trees), **params)
     for ours, tree in zip(model.trees, theirs, strict=True):
         assert len(ours) == len(tree) > 5
         for node, (feature, threshold, gain) in enumerate(tree):
@@ -107,6 +117,28 @@ def test_on_a_ring_all_grow_the_trees_of_xgboost_on_all_rows(workers):
             whose = d.message.parties.split(",")
             assert len(whose) < workers or len(d.receivers) == workers - 1
             assert (len(whose) == 1) <= (whose == [d.sender])
+
+
+def test_on_declared_cuts_no_values_cross_and_trees_are_those_of_a_quantile_matrix_with_ref():
+    tables = made_up(3)
+    features = (Feature(f"f{k}", low=-4.0, high=4.0) for k in range(4))
+    schema = Schema(tuple(features), "label", classes=("0", "1"))
+    whole, held = Table.concat(tables), over_clients(tables)
+    protocol = XGBoostRing(trees=2, max_depth=3, max_bin=24)
+    done = train(protocol, held, schema, defense=make_defense(parse_composed(["public-cuts"])[0]))
+    assert not any(isinstance(d.message, RankedSketch) for d in done.transcript)
+    cuts = public_cuts(schema, 24)
+    ref = xgb.QuantileDMatrix(
+        np.column_stack([[cuts.minimum[f], *cuts.of(f)[:-1]] for f in range(4)]), max_bin=24
+    )
+    data = xgb.QuantileDMatrix(whole.X, whole.y, ref=ref, max_bin=24)
+    same_as_real(done.model, data, None, np.arange(4), max_depth=3, max_bin=24)
+    view = view_of(done, ("client-1",), held)
+    assert SketchReading().inapplicable(view)
+    (found,) = HistogramPeeling().run(view, np.random.default_rng(0)).claims
+    true = {tuple(row) for row in np.column_stack([whole.X, whole.y]).tolist()}
+    read = {tuple(row) for row in np.column_stack([found.table.X, found.table.y]).tolist()}
+    assert not read & true
 
 
 @pytest.mark.parametrize("parties", [2, 3])
@@ -189,8 +221,8 @@ def test_sums_that_come_together_are_peeled_as_those_that_a_server_tells():
 
 #: Of each capture the attacks that are compared, and who makes them.
 ATTACKED = {
-    "ring2": ("ring-segments",),
-    "ring3": ("ring-segments",),
+    "ring2": ("ring-segments", "histogram-peeling"),
+    "ring3": ("ring-segments", "histogram-peeling"),
     "columns3": ("split-values", "clear-gradients"),
     "secure3": ("split-values", "clear-gradients"),
     "machines2": ("bin-mapper-reading", "single-row-bins"),
@@ -202,7 +234,7 @@ ATTACKED = {
 @pytest.mark.parametrize("name", ATTACKED)
 def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path):
     truth, named, split = rows(name), ATTACKED[name], name in ("columns3", "secure3")
-    protocol = [RECORDED[name]] * name.startswith("machines")
+    protocol = [RECORDED[name]] * name.startswith(("machines", "ring"))
     told = report(str(capture(name, tmp_path)), "worker-1", truth, None, named, *protocol)
     held = (columns_of if split else over_clients)([*truth.values()])
     columns = [t.X.shape[1] for t in truth.values()]
@@ -218,6 +250,32 @@ def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path)
     if split:
         labels = told["attacks"][1]["scores"]
         assert labels["label_accuracy"][0] == 1.0 > labels["label_accuracy"][1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", [load_breast_cancer, load_wine])
+def test_on_a_ring_of_today_rows_are_read_as_in_the_bench(make, tmp_path):
+    X, y = make(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))[:240]
+    numbers = np.column_stack([X[:, :6], y == 1])[order].astype(np.float32)
+    parts, path = np.array_split(numbers, 3), tmp_path / "run.capture"
+    params = {"objective": "binary:logistic", "max_depth": 4}
+    capture_campaign.captured(parts, "rabit", params, 8, path)
+    truth = {f"worker-{k}": Table(p[:, :-1], p[:, -1].astype(int)) for k, p in enumerate(parts)}
+    protocol, held = XGBoostRing(trees=8, max_depth=4), over_clients([*truth.values()])
+    seen = [r for r in Decoded(Capture(path)) if "worker-1" in (r.sender, *r.receivers)]
+    view, case = captured_view(seen, "worker-1", {*truth}, truth, protocol)
+    bench = view_of(train(protocol, held, schema_of(6)), ("client-1",), held)
+    for attack, least in ((HistogramPeeling(), 20), (SketchReading(), len(y[order]) // 2)):
+        found = [attack.run(v, np.random.default_rng(0)).claims[-1] for v in (view, bench)]
+        assert found[0].table.X.tolist() == found[1].table.X.tolist()
+        assert found[0].table.y.tolist() == found[1].table.y.tolist()
+        assert [o.replace("worker", "client") for o in found[0].owner] == [*found[1].owner]
+        assert len(found[0].table) >= least
+        value, blind = scored("", Guess((found[0],)), case)["ra"]
+        assert value > blind  # rows that are not read are guessed as who never looked guesses them
+    with pytest.raises(DataError, match="grown with other parameters"):
+        captured_view(seen, "worker-1", {*truth}, truth, replace(protocol, max_depth=3))
 
 
 def test_what_is_not_simulated_is_refused():

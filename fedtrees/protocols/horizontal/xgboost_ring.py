@@ -28,6 +28,7 @@ from fedtrees.messages.captured import (
     RowCount,
 )
 from fedtrees.protocols.boosting_protocol import PlainBoosting
+from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed
@@ -102,17 +103,25 @@ class Worker(Lockstep):
         return (yield self.key(mean, 0)).value
 
     def settled(self) -> Script:
-        """Return the cut points that follow from the sketches of all."""
+        """Return the cut points that follow from the sketches of all, or declared ones."""
+        if self.net.cut_plan() is None:
+            cuts, why = (yield from self.merged()), "cut points, as they follow from all sketches"
+        else:
+            cuts = public_cuts(self.schema, self.params.max_bin)
+            why = "cut points, from what the schema declares"
+        message = MergedCuts(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
+        self.net.note(message, why=why)
+        return cuts
+
+    def merged(self) -> Script:
+        """Tell all one's sketch; return the cut points of those of all."""
         most = POINTS_PER_BIN * self.params.max_bin
         s = local_sketch(self.data.X, self.params.max_bin)
         whole = [len(np.unique(c[~np.isnan(c)])) <= most for c in self.data.X.T]
         own = RankedSketch(s.points, s.weights, s.offsets, s.low, self.name, whole=np.array(whole))
         told = yield from self.gathered(own, "everybody makes cut points of all sketches")
         sketches = [Sketch(t.points, t.weights, t.offsets, t.low) for t in told]
-        cuts = merge_sketches(sketches, self.params.max_bin, pruned_cuts)
-        message = MergedCuts(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        self.net.note(message, why="cut points, as they follow from all sketches")
-        return cuts
+        return merge_sketches(sketches, self.params.max_bin, pruned_cuts)
 
     def grown(self, number: int) -> Script:
         """Grow one tree of the sums of all."""
@@ -190,6 +199,7 @@ class XGBoostRing(PlainBoosting):
         GradientTotals, MergedHistogram,
     )  # fmt: skip
     peers: ClassVar[bool] = True
+    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
     deployed: ClassVar[Mapping[str, Deployed]] = {
         "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
     }

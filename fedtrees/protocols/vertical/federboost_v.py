@@ -143,8 +143,8 @@ class FederBoostV(BoostingProtocol):
     alone on these, so gradients never leave it. With `epsilon` each value keeps its bin with
     probability ``e^epsilon / (e^epsilon + q - 1)`` of q bins (a missing value counts as one where
     there may be some), else any other, and the claim is of one value: of c columns a row has c.
-    The paper leaves predictions open: here the owners are told their splits at the end, and route
-    rows by their values as in `secureboost`.
+    Owners are told their splits at the end, and route rows to predict by their values as in
+    `secureboost`.
 
     `epsilon`: In nats, of one value at its holder; inf: bins in clear.
     """
