@@ -293,7 +293,8 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
             continue
         yield Finding(f"{name}: the same seed gives the same run", _same_run(first, again))
         first.predict(sample_table()[0].X)  # some act on answers alone
-        yield Finding(f"{name}: it acts on something", bool(first.transcript.acted))
+        acts = bool(first.transcript.acted) or not _crosses(defense, first)
+        yield Finding(f"{name}: it acts on something", acts)
         yield from _states(defense, again, seen, name)
         if "summed" in defense.acts_through and not summed:
             summed = [*_sums_alone(defense, protocol)]
@@ -308,6 +309,17 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         spent = defense.spent(first.transcript)
         yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
     yield Finding("it runs with at least one protocol", ran)
+
+
+def _crosses(defense: Defense, run: Training) -> bool:
+    """Tell whether a run may tell any field that a defense says it changes."""
+    places = defense.channels(run.schema, run.protocol.parameters)
+    plain = _undefended(run.protocol.name, type(run.protocol))
+    return not places or any(
+        isinstance(site, str) or getattr(m, field) is not None
+        for site, field in places for m in plain
+        if isinstance(site, str) or isinstance(m, site)
+    )  # fmt: skip
 
 
 @lru_cache
