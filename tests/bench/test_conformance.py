@@ -253,9 +253,11 @@ def read_beside(protocol):
 @pytest.mark.long
 def test_each_family_of_messages_has_its_protocols():
     every = [
+        {"dp-ebm", "ebm-merge"},
         {"dp-forest"},
-        {"dp-gbdt", "fedtree-hist", "nvflare-hist"},
+        {"dp-gbdt", "federboost-h", "fedtree-hist", "nvflare-hist"},
         {"fedavg-mlp", "fedsgd-mlp"},
+        {"federboost-v"},
         {"fedxgbllr"},
         {"flower-bagging", "flower-cyclic", "local-ensembles"},
         {"forest-hist"},
