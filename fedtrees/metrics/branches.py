@@ -51,7 +51,7 @@ class BranchesMetric(Metric[TrueBranches]):
     of: ClassVar[type[Claim]] = Branches
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("branches", "branches of new rows told", "share of branches", klass="person",
-                head="branches of new rows", severity=60,
+                head="branches of new rows", severity=62,
                 phrase="tell {} of the branches that rows to predict take at others' splits"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("branches",)
