@@ -407,6 +407,8 @@ class Entries(Claim):
 
     Attributes
     ----------
+    owner : str
+        Empty: whoever holds the row.
     ids : int64 array, shape (k,)
         Rows.
     feature : int64 array, shape (k,)

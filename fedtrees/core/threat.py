@@ -10,7 +10,8 @@ from fedtrees.core.oracle import ANSWERS, RECORDS
 from fedtrees.core.specs import Spec, parse_grid, split_outside
 from fedtrees.core.transcript import PUBLIC
 
-_LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1, "entries": 1, "attributes": 1}
+_LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1, "entries": 1, "attributes": 1,
+          "sensitive": 0}  # fmt: skip
 _WORDS = {"answers": ANSWERS, "records": RECORDS}
 #: What may stand in the brackets of a threat.
 PARAMETERS = (*_LEAST, *_WORDS)
@@ -27,7 +28,7 @@ class Threat:
     ``records=held`` (``new``: of rows to predict) takes away the right to choose what others hold
     of a row. ``labels=20`` adds the labels of as many training rows, ``entries=6`` as many values
     that others hold of them, ``attributes=2`` as many attributes, a one-hot group is one, of all
-    their rows.
+    their rows; ``sensitive=0`` all of them but this one, counted from 0, with the labels.
     ``server:isolating`` cheats: it acts by that behaviour (`fedtrees.core.behaviour`).
 
     `parts`: The roles with their parameters.
@@ -80,8 +81,12 @@ class Threat:
         if len({str(part) for part in parts}) < len(parts):
             raise UsageError(f"threat {text!r} names a party twice; client[count=2] is two clients")
         threat = cls(tuple(parts))
-        if threat.entries and threat.attributes:
-            raise UsageError(f"threat {text!r}: give entries or attributes, not both")
+        besides = [k for k in ("entries", "attributes") if getattr(threat, k)]
+        besides += ["labels"] * bool(threat.labels and threat.sensitive is not None)
+        if threat.sensitive is not None:
+            besides.append("sensitive")
+        if len(besides) > 1:
+            raise UsageError(f"threat {text!r}: give {' or '.join(besides)}, not both")
         if roles is not None:
             threat.principals(roles)
         for key in _WORDS:
@@ -129,6 +134,12 @@ class Threat:
         return sum(n for p in self.parts if isinstance(n := p.params.get("attributes", 0), int))
 
     @property
+    def sensitive(self) -> int | None:
+        """The one attribute of others' rows that the principals do not know, None: not so."""
+        given = [n for p in self.parts if isinstance(n := p.params.get("sensitive"), int)]
+        return given[0] if given else None
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """The roles of the principals, each once."""
         return tuple(dict.fromkeys(role_of(part) for part in self.parts))
@@ -149,6 +160,7 @@ class Threat:
         told = ["model" if self.adversary == PUBLIC else "messages"]
         told += [k for k in ("queries", "labels", "entries", "attributes") if getattr(self, k)]
         several = len(self.parts) > 1 or self.parts[0].params.get("count", 1) != 1
+        told += ["sensitive"] if self.sensitive is not None else []
         return "+".join([*told, "collusion"] if several else told)
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:

@@ -11,7 +11,9 @@ from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Entries
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
+from fedtrees.core.threat import Threat
 from fedtrees.guessing.entries import regressed
+from fedtrees.messages.sensitive import imputed
 from fedtrees.metrics.metric import Case, Metric, Score
 
 #: Of a column's standard deviation: what counts as found, and what as close (as in RA).
@@ -90,6 +92,10 @@ class EntriesMetric(Metric[VictimsEntries]):
         """Refuse cells that no victim has, or one that is claimed twice."""
         for c in claims:
             held = case.victims.get(c.owner)
+            if not c.owner and case.victims:
+                if not np.isin(c.ids, np.concatenate([h.ids for h in case.victims.values()])).all():
+                    return "it claimed values of rows that no victim holds"
+                continue
             if held is None or not np.isin(c.feature, held.columns).all():
                 return f"it claimed values of {c.owner!r} in columns that it does not hold"
             if not np.isin(c.ids, held.ids).all():
@@ -104,6 +110,10 @@ class EntriesMetric(Metric[VictimsEntries]):
         """
         made = {"means": _claims(truth, truth.mean)}
         told, view = case.entries, case.blind_view()
+        if case.threat and Threat.parse(case.threat).sensitive is not None:
+            guess = imputed(view)
+            frequent = _claims(truth, _modes(truth))
+            return {**made, "modes": frequent, **({} if guess is None else {"imputed": [guess]})}
         own = [h for h in view.own if len(h.columns)]
         if told is not None and own:
             made["regressed"] = _claims(truth, _regressed(truth, told, own[0]))
@@ -117,7 +127,7 @@ class EntriesMetric(Metric[VictimsEntries]):
         for c in claims:
             cells = zip(c.ids.tolist(), c.feature.tolist(), strict=True)
             at = dict(zip(cells, c.value.tolist(), strict=True))
-            for k in np.flatnonzero(truth.owner == c.owner).tolist():
+            for k in np.flatnonzero((truth.owner == c.owner) | (not c.owner)).tolist():
                 value = at.get((truth.ids[k], truth.feature[k]))
                 if value is not None:
                     guess[k], given[k] = value, True
@@ -134,6 +144,16 @@ class EntriesMetric(Metric[VictimsEntries]):
             Score("exact_entry_rows", float(np.mean(list(rows.values())))),
             Score("relative_error", float(error.mean()) / size if size else None),
         ]
+
+
+def _modes(truth: VictimsEntries) -> NDArray[np.float64]:
+    """Return the most frequent value of every column, over all owners, in each cell."""
+    guess = np.empty(len(truth.value))
+    for feature in np.unique(truth.feature):
+        at = truth.feature == feature
+        values, counts = np.unique(truth.value[at], return_counts=True)
+        guess[at] = values[counts.argmax()]
+    return guess
 
 
 def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:

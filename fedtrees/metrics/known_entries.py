@@ -1,6 +1,6 @@
 """Which of the victims' values a threat declares known."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,29 @@ def of_every_row(
             "whose parties hold whole rows"
         )
     drawn = rng.permutation(len(attributes))[:count]
-    columns = np.sort([c for a in drawn.tolist() for c in attributes[a]]).astype(np.int64)
+    return _cells(victims, [c for a in drawn.tolist() for c in attributes[a]])
+
+
+def all_but(victims: Mapping[str, LocalData], schema: Schema, attribute: int) -> KnownEntries:
+    """Return all values of others' rows but those of one attribute (Fredrikson et al. 2014).
+
+    Raises `UsageError` if there is no such attribute, or someone holds but some columns of rows.
+    """
+    attributes = schema.attributes
+    if attribute >= len(attributes):
+        raise UsageError(
+            f"sensitive={attribute}: a row has {len(attributes)} attributes, counted from 0"
+        )
+    if not all(held.covers(schema) for held in victims.values()):
+        raise UsageError(
+            f"sensitive={attribute}: others hold columns of rows; take a protocol whose parties "
+            "hold whole rows"
+        )
+    return _cells(victims, [c for k, a in enumerate(attributes) if k != attribute for c in a])
+
+
+def _cells(victims: Mapping[str, LocalData], of: Sequence[int]) -> KnownEntries:
+    columns = np.sort(of).astype(np.int64)
     ids = np.concatenate([held.ids for held in victims.values()])
     X = np.concatenate([held.X[:, columns] for held in victims.values()])
     return KnownEntries(np.repeat(ids, len(columns)), np.tile(columns, len(ids)), X.reshape(-1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
@@ -26,7 +26,7 @@ from fedtrees.core.view import View
 from fedtrees.guessing.blind import DRAWS, blind_guesses
 from fedtrees.guessing.targets import range_of
 from fedtrees.isolation.process import attacks
-from fedtrees.metrics.known_entries import dealt, of_every_row
+from fedtrees.metrics.known_entries import all_but, dealt, of_every_row
 
 T = TypeVar("T")
 #: Members, and non-members, that are asked about: 1 in 1,000 needs so many.
@@ -127,7 +127,10 @@ class Case:
     @cached_property
     def known(self) -> LocalData | None:
         """Labels that the threat declares known: of rows drawn at random, ids and labels alone."""
-        count = Threat.parse(self.threat).labels if self.threat else 0
+        threat = Threat.parse(self.threat) if self.threat else None
+        if threat is not None and threat.sensitive is not None:
+            return _labels_of(h for h in self.victims.values() if h.y is not None)
+        count = threat.labels if threat is not None else 0
         labelled = next((h for h in self.victims.values() if h.y is not None), None)
         if not count or labelled is None or labelled.y is None:
             return None
@@ -140,7 +143,11 @@ class Case:
     def entries(self) -> KnownEntries | None:
         """Values that the threat declares known (`fedtrees.metrics.known_entries`)."""
         threat = Threat.parse(self.threat) if self.threat else None
-        if threat is None or not (threat.entries or threat.attributes):
+        if threat is None:
+            return None
+        if threat.sensitive is not None:
+            return all_but(self.victims, self.schema, threat.sensitive)
+        if not (threat.entries or threat.attributes):
             return None
         rng = self.streams.child("known", self.threat).rng("entries")
         if threat.attributes:
@@ -150,8 +157,9 @@ class Case:
     @cached_property
     def told(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Columns that the threat declares known of all rows, and their values by row."""
-        attributes = self.threat and Threat.parse(self.threat).attributes
-        return self.entries.of_all_rows if attributes and self.entries is not None else None
+        threat = Threat.parse(self.threat) if self.threat else None
+        told = threat is not None and (threat.attributes or threat.sensitive is not None)
+        return self.entries.of_all_rows if told and self.entries is not None else None
 
     @cached_property
     def candidates(self) -> Candidates | None:
@@ -242,6 +250,15 @@ class Case:
         if self.told_others:
             return self.streams.child("blind", "population").rng("guesses")
         return self.streams.child("blind", self.threat).rng("guesses")
+
+
+def _labels_of(parts: Iterable[LocalData]) -> LocalData:
+    """Return ids and labels of rows, without their columns."""
+    held = [h for h in parts if h.y is not None]
+    ids = np.concatenate([h.ids for h in held])
+    none = np.zeros(0, dtype=np.intp)
+    y = np.concatenate([h.table.y for h in held])
+    return LocalData(ids, none, np.zeros((len(ids), 0), dtype=np.float32), y)
 
 
 @dataclass(frozen=True, eq=False)

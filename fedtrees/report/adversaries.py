@@ -25,6 +25,8 @@ def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[
         parts.append((one if count == 1 else f"{count} {several}") + cheats)
     told = {"queries": parsed.queries, "labels": parsed.labels, "attributes": parsed.attributes}
     besides = [f"{n} {what}" for what, n in told.items() if n]
+    if parsed.sensitive is not None:
+        besides.append(f"all but attribute {parsed.sensitive} of others' rows")
     text = " and ".join(parts) + (f" (with {', '.join(besides)})" if besides else "")
     count = sum(int(p.params.get("count", 1)) for p in parsed.parts)  # type: ignore[call-overload]
     return text, count > 1

@@ -1,0 +1,1 @@
+"""What is the one attribute of a row that its reader does not know?"""

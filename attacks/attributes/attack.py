@@ -1,0 +1,114 @@
+"""Attribute inference as an attack on a view."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.attributes.sums import Sums, fitted
+from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled
+from fedtrees.attacks.evidence.readable import no_trees
+from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.membership.attack import model_in
+from fedtrees.attacks.membership.references import said_by, logit_of_own
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess
+from fedtrees.core.reasons import Reason
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+from fedtrees.messages.sensitive import Told
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.imputer import Imputer
+
+Floats = NDArray[np.float64]
+#: What a nat of the model's confidence may be worth: own rows, which it was trained on, tell.
+_WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+_GAIN = 0.005  # nats a row, for a weight to beat a smaller one
+
+
+@register.attack("attribute-inference")
+@dataclass(frozen=True)
+class AttributeInference(Attack):
+    """Name the sensitive attribute of rows that are told but for it (``sensitive=0``).
+
+    Chances of every value, by own rows (`fedtrees.trees.imputer.Imputer`), times the model's
+    confidence in the label that is known (Fredrikson et al. 2014; Mehnaz et al. 2022), fitted to
+    what else was seen: values and counts of sketches, sums of nodes and bins, leaf values (not in
+    a paper). Without own rows all values are as likely.
+    """
+
+    threats: ClassVar[tuple[str, ...]] = tuple(
+        f"{role}[sensitive=0]" for role in ("server", "client", "public")
+    )
+
+    def inapplicable(self, view: View) -> Reason | None:
+        """Return why no attribute is sought, or there is no model of trees in a view."""
+        if Told.of(view) is None:
+            return Reason("not-all-but-one")
+        return Reason("no-trees") if model_in(view) is None else None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return a value for every row."""
+        told = Told.of(view)
+        if told is None:
+            return Guess()
+        imputer = Imputer(view.rows, view.schema, told.columns)
+        held = _held(view, told)
+        values = imputer.values if held is None else held.values[:, None]
+        p = imputer.chances(told.rows, values)
+        weight = 0.0
+        model = model_in(view)
+        if model is not None:
+            weight = _weight(model, imputer, values, told)
+            p = p * np.exp(weight * _confidence(model, told.rows, values, told))
+        p /= p.sum(axis=1, keepdims=True)
+        sums = None if no_trees(view) else evidence_of(view)
+        if sums is not None:
+            p = fitted(p, Sums.of(view, sums, told, values), held)
+        elif held is not None:
+            p = fitted(p, None, held)
+        return Guess((told.claimed(view, p, values),), {"confidence_weight": weight})
+
+
+def _held(view: View, told: Told) -> Column | None:
+    """Return all values of a column of the victims, where sketches of all tell these."""
+    if len(told.columns) > 1 or not columns_of(view):
+        return None
+    together = pooled(view)
+    return None if together is None or not together[told.columns[0]].exact else (
+        together[told.columns[0]])
+
+
+def _confidence(model: object, rows: Table, values: NDArray[np.float32], told: Told) -> Floats:
+    """Return the log of the chance of each row's label, were it to have each value, (n, K)."""
+    found = []
+    for value in values:
+        X = rows.X.copy()
+        X[:, told.columns] = value
+        table = Table(X, rows.y)
+        if isinstance(model, Forest):
+            logit = said_by(model, table)
+        else:
+            logit = logit_of_own(model.probabilities(X), rows.y)  # type: ignore[attr-defined]
+        found.append(-np.logaddexp(0, -logit))
+    return np.column_stack(found)
+
+
+def _weight(model: object, imputer: Imputer, values: NDArray[np.float32], told: Told) -> float:
+    """Return what a nat of confidence is worth beside own rows' word, as these tell."""
+    known = imputer.held_out(imputer.values)
+    if known is None:
+        return 1.0
+    own, p = known
+    log_p, said = np.log(p + 1e-12), _confidence(model, own, imputer.values, told)
+    off = np.abs(own.X[:, told.columns][:, None] - imputer.values[None]).sum(axis=2)
+    right, best = off.argmin(axis=1), (0.0, -np.inf)
+    for w in _WEIGHTS:
+        z = log_p + w * said
+        z -= np.logaddexp.reduce(z, axis=1)[:, None]
+        score = float(z[np.arange(len(z)), right].mean())
+        if score > best[1] + _GAIN:
+            best = w, score
+    return best[0]

@@ -1,0 +1,262 @@
+"""What own rows say of one attribute of other rows, given the rest of the row and its label."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.streams import Streams
+from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Objective, Softmax
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.sketch import quantile_cuts
+
+Floats = NDArray[np.float64]
+_GROWN = TreeParams(trees=40, max_depth=3, learning_rate=0.1)
+_CLASSES = replace(_GROWN, base_score=0.5)  # some may be missing from a fold
+_FOLDS, _RIDGES, _MIXTURES = 3, (0.1, 1.0, 10.0, 100.0), (0.0, 0.25, 0.5, 0.75, 1.0)
+_FEW = 12  # different values up to which a number is told as a category is
+_DOUBT = 0.02  # share of the marginal in what is said of categories
+_MOST = 256  # values that stand for a column of numbers
+FEWEST_ROWS = 10
+
+
+class Imputer:
+    """Chances of values of one attribute, by ridge regression and boosted trees on own rows.
+
+    Numbers: a normal law about a prediction, with the spread of its errors out of fold. Categories,
+    one-hot groups and numbers of few different values: logistic regression and trees, mixed as they
+    predict best out of fold.
+
+    Parameters
+    ----------
+    own : Table or None
+        Rows that teach; fewer than `FEWEST_ROWS` teach nothing: all values are equally likely.
+    columns : sequence of int
+        Of the attribute: one, or those of a one-hot group.
+    """
+
+    def __init__(self, own: Table | None, schema: Schema, columns: Sequence[int]) -> None:
+        self._schema, self._columns = schema, [*columns]
+        self._rest = [c for c in range(len(schema.features)) if c not in self._columns]
+        known = None
+        if own is not None:
+            known = own.take(np.flatnonzero(~np.isnan(own.X[:, self._columns]).any(axis=1)))
+        self._own = None if known is None or len(known) < FEWEST_ROWS else known
+        self.values = self._likely()
+        self._numbers = self._own is not None and not self._few()
+
+    @property
+    def taught(self) -> bool:
+        """Whether there are own rows enough."""
+        return self._own is not None
+
+    def _few(self) -> bool:
+        assert self._own is not None
+        categorical = self._schema.categorical[self._columns].any() or len(self._columns) > 1
+        return bool(categorical) or len(np.unique(self._own.X[:, self._columns])) <= _FEW
+
+    def _likely(self) -> NDArray[np.float32]:
+        """Return values the attribute may have, float32, shape (K, c), ascending."""
+        if self._own is not None:
+            held = self._own.X[:, self._columns]
+            if len(self._columns) > 1 or self._few():
+                extra = self._named()
+                return np.unique(np.concatenate([held, extra]), axis=0)
+            line = np.unique(held)
+            at = np.linspace(0, len(line) - 1, min(len(line), _MOST)).round().astype(np.int64)
+            return line[at][:, None]
+        named = self._named()
+        if len(named):
+            return named
+        low, high = (ends[self._columns[0]] for ends in self._schema.ranges)
+        ends = (0.0, 1.0) if np.isnan(low) or np.isnan(high) else (low, high)
+        return np.linspace(*ends, 101, dtype=np.float32)[:, None]
+
+    def _named(self) -> NDArray[np.float32]:
+        """Return the categories by their names, without what only rows tell."""
+        c = len(self._columns)
+        if c > 1:
+            return np.eye(c, dtype=np.float32)
+        low, high = (ends[self._columns[0]] for ends in self._schema.ranges)
+        if not self._schema.categorical[self._columns[0]] or np.isnan(low) or np.isnan(high):
+            return np.zeros((0, 1), dtype=np.float32)
+        return np.arange(low, high + 1, dtype=np.float32)[:, None]
+
+    def chances(self, rows: Table, values: NDArray[np.float32]) -> Floats:
+        """Return the chance of every value in every row, float64, shape (n, K).
+
+        `rows`: n rows with labels; what they have in the attribute is not read.
+        """
+        own = self._own
+        if own is None:
+            return np.full((len(rows), len(values)), 1 / len(values))
+        if self._numbers:
+            p = self._normal(own, rows, values[:, 0].astype(np.float64))
+        else:
+            p = self._classes(own, rows, values)
+        return np.asarray(p / p.sum(axis=1, keepdims=True))
+
+    def held_out(self, values: NDArray[np.float32]) -> tuple[Table, Floats] | None:
+        """Return own rows and the chances of values in them, as other own rows teach."""
+        if self._own is None or len(self._own) < 2 * FEWEST_ROWS:
+            return None
+        p = np.empty((len(self._own), len(values)))
+        for train, test in _folds(len(self._own)):
+            taught = Imputer(self._own.take(train), self._schema, self._columns)
+            p[test] = taught.chances(self._own.take(test), values)
+        return self._own, p
+
+    def _normal(self, own: Table, rows: Table, values: Floats) -> Floats:
+        x = own.X[:, self._columns[0]].astype(np.float64)
+        A, B = self._designs(own, rows)
+        best, error = (_RIDGES[0], False), np.full(len(x), np.inf)
+        for ridge in _RIDGES:
+            for boosted in (False, True):
+                off = np.empty(len(x))
+                for train, test in _folds(len(x)):
+                    part = own.take(train), own.take(test)
+                    off[test] = x[test] - self._predicted(
+                        x[train], A[train], A[test], *part, ridge, boosted
+                    )
+                if (off**2).mean() < (error**2).mean() * 0.99:
+                    best, error = (ridge, boosted), off
+        mean = self._predicted(x, A, B, own, rows, *best)
+        spread = max(float(np.sqrt((error**2).mean())), 1e-9 * max(float(x.std()), 1e-9))
+        z = (values - mean[:, None]) / spread
+        law = 0.9 * np.exp(-0.5 * np.clip(z, -37, 37) ** 2)
+        return np.asarray(law + 0.1 / 3 * np.exp(-0.5 * np.clip(z / 3, -37, 37) ** 2) + 1e-12)
+
+    def _predicted(
+        self, x: Floats, A: Floats, B: Floats, own: Table, rows: Table, ridge: float, boosted: bool
+    ) -> Floats:
+        mean = x.mean()
+        beta = np.linalg.solve(A.T @ A + ridge * np.eye(A.shape[1]), A.T @ (x - mean))
+        found = mean + B @ beta
+        if not boosted:
+            return np.asarray(found)
+        left = x - mean - A @ beta
+        unit = max(float(left.std()), 1e-30)
+        forest = self._forest(own, left / unit, SQUARED_ERROR)
+        return np.asarray(found + unit * forest.predict(self._others(rows)))
+
+    def _classes(self, own: Table, rows: Table, values: NDArray[np.float32]) -> Floats:
+        levels, code = np.unique(own.X[:, self._columns], axis=0, return_inverse=True)
+        code, k = code.reshape(-1), len(levels)
+        A, B = self._designs(own, rows)
+        margin = (np.bincount(code, minlength=k) + 0.5) / (len(code) + 0.5 * k)
+        said = [np.empty((len(code), k)), np.empty((len(code), k))]
+        for train, test in _folds(len(code)):
+            p = self._both(code[train], k, A[train], A[test], own.take(train), own.take(test))
+            for mine, found in zip(said, p, strict=True):
+                mine[test] = found
+        every = np.arange(len(code))
+
+        def loss(w: float) -> float:
+            mixed = (1 - w) * said[0] + w * said[1]
+            told = (1 - _DOUBT) * mixed + _DOUBT * margin
+            return -float(np.log(told[every, code] + 1e-12).mean())
+
+        w = min(_MIXTURES, key=loss)
+        p = self._both(code, k, A, B, own, rows)
+        at = {tuple(v): j for j, v in enumerate(levels.tolist())}
+        mixed = (1 - _DOUBT) * ((1 - w) * p[0] + w * p[1]) + _DOUBT * margin
+        rare = 0.5 / (len(code) + 0.5 * k)
+        return np.column_stack(
+            [mixed[:, at[tuple(v)]] if tuple(v) in at else np.full(len(rows), rare)
+             for v in values.tolist()]
+        )  # fmt: skip
+
+    def _both(
+        self, code: NDArray[np.int64], k: int, A: Floats, B: Floats, own: Table, rows: Table
+    ) -> tuple[Floats, Floats]:
+        """Return what logistic regression says, and what trees say, (n, k) each."""
+        if len(np.unique(code)) < 2:
+            sure = np.broadcast_to(np.bincount(code, minlength=k) / len(code), (len(rows), k))
+            return sure, sure
+        line = _logistic(A, code, k, B)
+        objective = LOGISTIC if k == 2 else Softmax(k)
+        forest = self._forest(own, code, objective)
+        p = forest.predict(self._others(rows))
+        return line, p if p.ndim == 2 else np.column_stack([1 - p, p])
+
+    def _forest(self, own: Table, target: NDArray[Any], objective: Objective) -> Forest:
+        X = self._others(own)
+        params = _GROWN if objective is SQUARED_ERROR else _CLASSES
+        return grow_forest(X, target, quantile_cuts(X, 32), params, objective, streams=Streams(0))
+
+    def _others(self, rows: Table) -> NDArray[np.float32]:
+        return np.column_stack([rows.X[:, self._rest], rows.y]).astype(np.float32)
+
+    def _designs(self, own: Table, rows: Table) -> tuple[Floats, Floats]:
+        """Return standardised columns of own and other rows: indicators, numbers, labels."""
+        parts = []
+        for c in self._rest:
+            a, b = own.X[:, c].astype(np.float64), rows.X[:, c].astype(np.float64)
+            if self._schema.categorical[c]:
+                parts += [(a == v, b == v) for v in np.unique(a[~np.isnan(a)])[:_MOST]]
+            else:
+                there = a[~np.isnan(a)]
+                middle = float(there.mean()) if len(there) else 0.0
+                parts.append((np.nan_to_num(a, nan=middle), np.nan_to_num(b, nan=middle)))
+        parts += [(own.y == v, rows.y == v) for v in range(max(len(self._schema.classes), 2))]
+        A, B = (np.column_stack(p).astype(np.float64) for p in zip(*parts, strict=True))
+        mean, spread = A.mean(axis=0), A.std(axis=0)
+        spread = np.where(spread > 0, spread, 1.0)
+        return (A - mean) / spread, np.clip((B - mean) / spread, -8, 8)
+
+
+def decoded(
+    chances: Floats, values: NDArray[np.float32], share: float = 0.0
+) -> NDArray[np.float32]:
+    """Return the value of each row that is most likely near the true one, float32, shape (n, c).
+
+    `share`: Of a number's standard deviation, within which it counts as near; 0: categories.
+    """
+    if share == 0.0 or values.shape[1] > 1:
+        return values[chances.argmax(axis=1)]
+    x = values[:, 0].astype(np.float64)
+    likely = chances.mean(axis=0)
+    spread = float(np.sqrt(max(likely @ (x - likely @ x) ** 2, 0.0)))
+    order = np.argsort(x, kind="stable")
+    x, p = x[order], chances[:, order]
+    total = np.concatenate([np.zeros((len(p), 1)), p.cumsum(axis=1)], axis=1)
+    low = np.searchsorted(x, x - share * spread)
+    high = np.searchsorted(x, x + share * spread, side="right")
+    return np.asarray(values[order][(total[:, high] - total[:, low] + p).argmax(axis=1)])
+
+
+def _folds(n: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    fold = np.random.default_rng(0).permutation(n) % _FOLDS
+    return [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(_FOLDS)]
+
+
+def _logistic(A: Floats, code: NDArray[np.int64], k: int, B: Floats) -> Floats:
+    """Return chances of classes in other rows by multinomial logistic regression, (n, k)."""
+    n, d = A.shape
+    A1, B1 = np.column_stack([A, np.ones(n)]), np.column_stack([B, np.ones(len(B))])
+    hot = np.eye(k)[code]
+
+    def loss(w: Floats) -> tuple[float, Floats]:
+        W = w.reshape(d + 1, k)
+        p = _softmax(A1 @ W)
+        penalty = W.copy()
+        penalty[-1] = 0.0
+        value = -float(np.log((p * hot).sum(axis=1) + 1e-300).sum()) + 0.5 * float(
+            (penalty**2).sum()
+        )
+        return value, (A1.T @ (p - hot) + penalty).reshape(-1)
+
+    start = np.zeros((d + 1) * k)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
+    return _softmax(B1 @ found.x.reshape(d + 1, k))
+
+
+def _softmax(z: Floats) -> Floats:
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
