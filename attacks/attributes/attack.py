@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from fedtrees.attacks.attributes.sums import Sums, fitted
 from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled
 from fedtrees.attacks.evidence.readable import no_trees
+from fedtrees.attacks.evidence.replay import cuts_are_of_rows, cuts_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.attack import model_in
-from fedtrees.attacks.membership.references import said_by, logit_of_own
+from fedtrees.attacks.membership.references import logit_of_own, said_by
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import Reason
@@ -58,6 +59,9 @@ class AttributeInference(Attack):
         held = _held(view, told)
         values = imputer.values if held is None else held.values[:, None]
         p = imputer.chances(told.rows, values)
+        if held is None and not imputer.taught:
+            values, prior = _spread(view, told, values)
+            p = np.repeat(prior[None], len(told.rows), axis=0)
         weight = 0.0
         model = model_in(view)
         if model is not None:
@@ -77,8 +81,38 @@ def _held(view: View, told: Told) -> Column | None:
     if len(told.columns) > 1 or not columns_of(view):
         return None
     together = pooled(view)
-    return None if together is None or not together[told.columns[0]].exact else (
-        together[told.columns[0]])
+    return (
+        None
+        if together is None or not together[told.columns[0]].exact
+        else (together[told.columns[0]])
+    )
+
+
+def _spread(
+    view: View, told: Told, values: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], Floats]:
+    """Return values and their chances, for who holds no rows, as thresholds lie.
+
+    Of numbers: where models split a column is where rows are. Categories stay equally likely.
+    """
+    model = model_in(view)
+    even = np.full(len(values), 1 / len(values))
+    if len(told.columns) > 1 or view.schema.categorical[told.columns[0]] or model is None:
+        return values, even
+    (column,) = told.columns
+    trees = getattr(model, "trees", ())  # tests of others are drawn without data
+    used = [t.threshold[t.feature == column] for t in trees] or [np.zeros(0)]
+    cuts = cuts_of(view)
+    if cuts is not None and cuts_are_of_rows(view):
+        used = [cuts.values[cuts.offsets[column] : cuts.offsets[column + 1]]]
+    at = np.concatenate(used).astype(np.float64)
+    if not len(at):
+        return values, even
+    low, high = at.min(), at.max()
+    wide = at.std() if len(np.unique(at)) > 1 else float(np.ptp(values)) / 10
+    line = np.unique(np.linspace(low - wide, high + wide, 201).astype(np.float32))
+    near = np.exp(-0.5 * ((line[:, None] - at) / max(wide / 2, 1e-9)) ** 2).sum(axis=1) + 1e-9
+    return line[:, None], near / near.sum()
 
 
 def _confidence(model: object, rows: Table, values: NDArray[np.float32], told: Told) -> Floats:

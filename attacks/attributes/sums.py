@@ -78,9 +78,7 @@ class Sums:
 
 
 class _Reader:
-    def __init__(
-        self, view: View, seen: Evidence, told: Told, values: NDArray[np.float32]
-    ) -> None:
+    def __init__(self, view: View, seen: Evidence, told: Told, values: NDArray[np.float32]) -> None:
         self._seen, self._told, self._own = seen, told, view.rows
         d = told.rows.X.shape[1]
         borders = [np.concatenate([t.threshold[t.feature == c] for t in seen.trees])
@@ -152,7 +150,7 @@ class _Reader:
                 total = np.array([tree.g[leaf], tree.h[leaf]]) - brought
                 noise = np.full(2, _ROUNDED**2)
                 if seen.noise is not None:
-                    noise = noise + [seen.noise[t].g[leaf], seen.noise[t].h[leaf]]
+                    noise = noise + np.array([seen.noise[t].g[leaf], seen.noise[t].h[leaf]])
                 terms = both
             else:
                 if seen.noise is not None:
@@ -169,7 +167,8 @@ class _Reader:
     ) -> Iterator[Sum]:  # fmt: skip
         """Yield sums of the attribute's bins in every node, and find what has no room."""
         seen = self._seen
-        assert seen.histograms is not None and seen.cuts is not None
+        assert seen.histograms is not None
+        assert seen.cuts is not None
         of, ends = seen.histograms[t], seen.cuts.offsets
         slack = np.zeros(len(of.nodes)) if of.slack is None else of.slack
         exact = seen.noise is None

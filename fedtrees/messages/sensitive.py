@@ -44,7 +44,9 @@ class Told:
         whole[:, given] = X
         return Told(Table(whole, view.known.table.y[order]), ids, left[0])
 
-    def claimed(self, view: View, chances: NDArray[np.float64], values: NDArray[np.float32]) -> Entries:
+    def claimed(
+        self, view: View, chances: NDArray[np.float64], values: NDArray[np.float32]
+    ) -> Entries:
         """Return the values that chances make likely; numbers may be off as `entries_close` is."""
         several = len(self.columns) > 1 or view.schema.categorical[self.columns[0]]
         guess = decoded(chances, values, 0.0 if several else SIGMA_SHARE)

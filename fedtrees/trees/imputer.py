@@ -50,6 +50,8 @@ class Imputer:
         self._own = None if known is None or len(known) < FEWEST_ROWS else known
         self.values = self._likely()
         self._numbers = self._own is not None and not self._few()
+        self._line: tuple[float, bool, float] | None = None  # ridge, trees besides, spread
+        self._mixture: float | None = None
 
     @property
     def taught(self) -> bool:
@@ -109,28 +111,37 @@ class Imputer:
         p = np.empty((len(self._own), len(values)))
         for train, test in _folds(len(self._own)):
             taught = Imputer(self._own.take(train), self._schema, self._columns)
+            taught._line, taught._mixture = self._line, self._mixture
             p[test] = taught.chances(self._own.take(test), values)
         return self._own, p
 
     def _normal(self, own: Table, rows: Table, values: Floats) -> Floats:
         x = own.X[:, self._columns[0]].astype(np.float64)
         A, B = self._designs(own, rows)
-        best, error = (_RIDGES[0], False), np.full(len(x), np.inf)
-        for ridge in _RIDGES:
-            for boosted in (False, True):
-                off = np.empty(len(x))
-                for train, test in _folds(len(x)):
-                    part = own.take(train), own.take(test)
-                    off[test] = x[test] - self._predicted(
-                        x[train], A[train], A[test], *part, ridge, boosted
-                    )
-                if (off**2).mean() < (error**2).mean() * 0.99:
-                    best, error = (ridge, boosted), off
-        mean = self._predicted(x, A, B, own, rows, *best)
-        spread = max(float(np.sqrt((error**2).mean())), 1e-9 * max(float(x.std()), 1e-9))
+        if self._line is None:
+            self._line = self._chosen(x, A, own)
+        ridge, boosted, spread = self._line
+        mean = self._predicted(x, A, B, own, rows, ridge, boosted)
         z = (values - mean[:, None]) / spread
         law = 0.9 * np.exp(-0.5 * np.clip(z, -37, 37) ** 2)
         return np.asarray(law + 0.1 / 3 * np.exp(-0.5 * np.clip(z / 3, -37, 37) ** 2) + 1e-12)
+
+    def _chosen(self, x: Floats, A: Floats, own: Table) -> tuple[float, bool, float]:
+        """Return the ridge, whether trees help, and the spread of errors, out of fold."""
+
+        def off(ridge: float, boosted: bool) -> float:
+            found = np.empty(len(x))
+            for train, test in _folds(len(x)):
+                part = own.take(train), own.take(test), ridge, boosted
+                found[test] = x[test] - self._predicted(x[train], A[train], A[test], *part)
+            return float(np.sqrt((found**2).mean()))
+
+        tried = {ridge: off(ridge, False) for ridge in _RIDGES}
+        best = min(tried, key=lambda r: tried[r])
+        with_trees = off(best, True)
+        helped = with_trees < 0.99 * tried[best]
+        least = 1e-9 * max(float(x.std()), 1e-9)
+        return best, helped, max(with_trees if helped else tried[best], least)
 
     def _predicted(
         self, x: Floats, A: Floats, B: Floats, own: Table, rows: Table, ridge: float, boosted: bool
@@ -150,19 +161,9 @@ class Imputer:
         code, k = code.reshape(-1), len(levels)
         A, B = self._designs(own, rows)
         margin = (np.bincount(code, minlength=k) + 0.5) / (len(code) + 0.5 * k)
-        said = [np.empty((len(code), k)), np.empty((len(code), k))]
-        for train, test in _folds(len(code)):
-            p = self._both(code[train], k, A[train], A[test], own.take(train), own.take(test))
-            for mine, found in zip(said, p, strict=True):
-                mine[test] = found
-        every = np.arange(len(code))
-
-        def loss(w: float) -> float:
-            mixed = (1 - w) * said[0] + w * said[1]
-            told = (1 - _DOUBT) * mixed + _DOUBT * margin
-            return -float(np.log(told[every, code] + 1e-12).mean())
-
-        w = min(_MIXTURES, key=loss)
+        if self._mixture is None:
+            self._mixture = self._mixed(code, k, A, own, margin)
+        w = self._mixture
         p = self._both(code, k, A, B, own, rows)
         at = {tuple(v): j for j, v in enumerate(levels.tolist())}
         mixed = (1 - _DOUBT) * ((1 - w) * p[0] + w * p[1]) + _DOUBT * margin
@@ -171,6 +172,23 @@ class Imputer:
             [mixed[:, at[tuple(v)]] if tuple(v) in at else np.full(len(rows), rare)
              for v in values.tolist()]
         )  # fmt: skip
+
+    def _mixed(
+        self, code: NDArray[np.int64], k: int, A: Floats, own: Table, margin: Floats
+    ) -> float:
+        """Return the share of trees in what is said of categories, as they do out of fold."""
+        said = [np.empty((len(code), k)), np.empty((len(code), k))]
+        for train, test in _folds(len(code)):
+            p = self._both(code[train], k, A[train], A[test], own.take(train), own.take(test))
+            for mine, found in zip(said, p, strict=True):
+                mine[test] = found
+        every = np.arange(len(code))
+
+        def loss(w: float) -> float:
+            told = (1 - _DOUBT) * ((1 - w) * said[0] + w * said[1]) + _DOUBT * margin
+            return -float(np.log(told[every, code] + 1e-12).mean())
+
+        return min(_MIXTURES, key=loss)
 
     def _both(
         self, code: NDArray[np.int64], k: int, A: Floats, B: Floats, own: Table, rows: Table
