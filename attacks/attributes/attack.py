@@ -14,14 +14,15 @@ from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.attack import model_in
 from fedtrees.attacks.membership.references import logit_of_own, said_by
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Entries, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
+from fedtrees.core.sensitive import Told
 from fedtrees.core.view import View
-from fedtrees.messages.sensitive import Told
+from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.trees.boosted.forest import Forest
-from fedtrees.trees.imputer import Imputer
+from fedtrees.trees.imputer import Imputer, guessed
 
 Floats = NDArray[np.float64]
 #: What a nat of the model's confidence may be worth: own rows, which it was trained on, tell.
@@ -73,7 +74,8 @@ class AttributeInference(Attack):
             p = fitted(p, Sums.of(view, sums, told, values), held)
         elif held is not None:
             p = fitted(p, None, held)
-        return Guess((told.claimed(view, p, values),), {"confidence_weight": weight})
+        cells = guessed(told, view.schema, p, values, SIGMA_SHARE)
+        return Guess((Entries("", *cells),), {"confidence_weight": weight})
 
 
 def _held(view: View, told: Told) -> Column | None:

@@ -12,8 +12,8 @@ from scipy.special import expit
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.marginals import Column
 from fedtrees.attacks.membership.structure import passes
+from fedtrees.core.sensitive import Told
 from fedtrees.core.view import View
-from fedtrees.messages.sensitive import Told
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Tree
 
@@ -141,10 +141,9 @@ class _Reader:
         for leaf in tree.leaves.tolist():
             inside = passed[:, leaf]
             brought = np.zeros(2)
-            if own_passed is not None and own_g is not None and own_h is not None:
-                if seen.own_inside:
-                    at = own_passed[:, leaf]
-                    brought = np.array([own_g[at].sum(), own_h[at].sum()])
+            if seen.own_inside and own_passed is not None and own_g is not None:
+                at = own_passed[:, leaf]
+                brought = np.array([own_g[at].sum(), own_h[at].sum()])  # type: ignore[index]
             rows, both = self._added(inside, g, h)
             if tree.g is not None and tree.h is not None:
                 total = np.array([tree.g[leaf], tree.h[leaf]]) - brought

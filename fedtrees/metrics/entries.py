@@ -13,8 +13,8 @@ from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.threat import Threat
 from fedtrees.guessing.entries import regressed
-from fedtrees.messages.sensitive import imputed
 from fedtrees.metrics.metric import Case, Metric, Score
+from fedtrees.trees.imputer import imputed
 
 #: Of a column's standard deviation: what counts as found, and what as close (as in RA).
 FOUND, CLOSE = 1e-6, 0.319
@@ -106,14 +106,16 @@ class EntriesMetric(Metric[VictimsEntries]):
     def blind(self, case: Case, truth: VictimsEntries) -> dict[str, Sequence[Claim]]:
         """Return the means of the victims' columns, and what own columns make of the known values.
 
+        Where one attribute is not told of any row: its most frequent value, and what own rows make
+        of it (`fedtrees.trees.imputer`).
         Told the means, which it would have to guess, the line is no lower than it is.
         """
-        made = {"means": _claims(truth, truth.mean)}
+        made: dict[str, Sequence[Claim]] = {"means": _claims(truth, truth.mean)}
         told, view = case.entries, case.blind_view()
         if case.threat and Threat.parse(case.threat).sensitive is not None:
-            guess = imputed(view)
-            frequent = _claims(truth, _modes(truth))
-            return {**made, "modes": frequent, **({} if guess is None else {"imputed": [guess]})}
+            cells = imputed(view, CLOSE)
+            made["modes"] = _claims(truth, _modes(truth))
+            return made if cells is None else {**made, "imputed": [Entries("", *cells)]}
         own = [h for h in view.own if len(h.columns)]
         if told is not None and own:
             made["regressed"] = _claims(truth, _regressed(truth, told, own[0]))

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.sensitive import Told
 from fedtrees.core.streams import Streams
+from fedtrees.core.view import View
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Objective, Softmax
@@ -17,7 +19,7 @@ from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
 Floats = NDArray[np.float64]
-_GROWN = TreeParams(trees=40, max_depth=3, learning_rate=0.1)
+_GROWN = TreeParams(trees=20, max_depth=3, learning_rate=0.2)
 _CLASSES = replace(_GROWN, base_score=0.5)  # some may be missing from a fold
 _FOLDS, _RIDGES, _MIXTURES = 3, (0.1, 1.0, 10.0, 100.0), (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 12  # different values up to which a number is told as a category is
@@ -78,7 +80,7 @@ class Imputer:
             return named
         low, high = (ends[self._columns[0]] for ends in self._schema.ranges)
         ends = (0.0, 1.0) if np.isnan(low) or np.isnan(high) else (low, high)
-        return np.linspace(*ends, 101, dtype=np.float32)[:, None]
+        return np.linspace(ends[0], ends[1], 101).astype(np.float32)[:, None]
 
     def _named(self) -> NDArray[np.float32]:
         """Return the categories by their names, without what only rows tell."""
@@ -174,7 +176,7 @@ class Imputer:
         )  # fmt: skip
 
     def _mixed(
-        self, code: NDArray[np.int64], k: int, A: Floats, own: Table, margin: Floats
+        self, code: NDArray[np.int64], k: int, A: Floats, own: Table, margin: NDArray[Any]
     ) -> float:
         """Return the share of trees in what is said of categories, as they do out of fold."""
         said = [np.empty((len(code), k)), np.empty((len(code), k))]
@@ -229,6 +231,36 @@ class Imputer:
         return (A - mean) / spread, np.clip((B - mean) / spread, -8, 8)
 
 
+#: Rows, columns and values of cells, one each.
+Cells = tuple[NDArray[np.int64], NDArray[np.int64], Floats]
+
+
+def imputed(view: View, share: float) -> Cells | None:
+    """Return what own rows alone say of the attribute that is not told, None where none is.
+
+    `share`: As of `guessed`.
+    """
+    told = Told.of(view)
+    if told is None:
+        return None
+    imputer = Imputer(view.rows, view.schema, told.columns)
+    chances = imputer.chances(told.rows, imputer.values)
+    return guessed(told, view.schema, chances, imputer.values, share)
+
+
+def guessed(
+    told: Told, schema: Schema, chances: Floats, values: NDArray[np.float32], share: float
+) -> Cells:
+    """Return the cells that are told of nobody, with the values that chances make likely.
+
+    `share`: Of a number's standard deviation, within which it counts as near.
+    """
+    several = len(told.columns) > 1 or bool(schema.categorical[told.columns[0]])
+    found, c = decoded(chances, values, 0.0 if several else share), len(told.columns)
+    cells = np.repeat(told.ids, c), np.tile(np.array(told.columns), len(told.ids))
+    return *cells, found.reshape(-1).astype(np.float64)
+
+
 def decoded(
     chances: Floats, values: NDArray[np.float32], share: float = 0.0
 ) -> NDArray[np.float32]:
@@ -237,7 +269,7 @@ def decoded(
     `share`: Of a number's standard deviation, within which it counts as near; 0: categories.
     """
     if share == 0.0 or values.shape[1] > 1:
-        return values[chances.argmax(axis=1)]
+        return np.asarray(values[chances.argmax(axis=1)])
     x = values[:, 0].astype(np.float64)
     likely = chances.mean(axis=0)
     spread = float(np.sqrt(max(likely @ (x - likely @ x) ** 2, 0.0)))

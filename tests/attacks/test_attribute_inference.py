@@ -1,0 +1,106 @@
+"""Attribute inference: as blind where a view tells nothing, far above it where sums are seen."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from fedtrees.attacks.attributes.attack import AttributeInference
+from fedtrees.attacks.attributes.sums import Sum, Sums, fitted
+from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Entries
+from fedtrees.core.local_data import over_clients
+from fedtrees.core.sensitive import Told
+from fedtrees.core.specs import parse_one
+from fedtrees.core.streams import Streams
+from fedtrees.core.threat import Threat
+from fedtrees.metrics.entries import EntriesMetric
+from fedtrees.metrics.metric import Case
+from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.views import view_of
+from fedtrees.trees.imputer import Imputer, decoded
+
+NAMES = {"server": "server", "client": "client-1", "public": "public"}
+
+
+@cache
+def world(who="server", attribute=0, defense="none", seed=0):
+    """Train on 80 rows of two clients; return the view with what is told, and the case."""
+    table, schema = sample_table(seed)
+    held = over_clients([table.take(np.arange(k, 80, 2)) for k in range(2)])
+    protocol, made = FedTreeHist(trees=3, max_depth=3), make_defense(parse_one(defense))
+    run = train(protocol, held, schema, defense=made, seed=1)
+    roles = {**run.transcript.roles, "public": "public"}
+    case = Case(held, roles, (NAMES[who],), schema, Streams(0), f"{who}[sensitive={attribute}]")
+    return view_of(run, case.principals, held, known=case.known, entries=case.entries), case
+
+
+def scored(claims, case):
+    metric = EntriesMetric()
+    return {s.key: s.value for s in metric.score(claims, metric.truth(case))}
+
+
+def test_all_of_others_rows_is_told_but_one_attribute():
+    view, case = world("client", 4)
+    told, mine = Told.of(view), case.victims_rows
+    assert told.columns == (4,)
+    assert np.isnan(told.rows.X[:, 4]).all()
+    assert np.array_equal(told.rows.X[:, :4], mine.X[:, :4])
+    assert np.array_equal(told.rows.y, mine.y)
+    assert {*EntriesMetric().truth(case).feature.tolist()} == {4}
+
+
+def test_another_threat_tells_no_attribute_to_infer():
+    view, _ = world()
+    reason = AttributeInference().inapplicable(replace(view, entries=None))
+    assert reason.code == "not-all-but-one"
+    with pytest.raises(UsageError, match="counted from 0"):
+        world("server", 5)
+    with pytest.raises(UsageError, match="not both"):
+        Threat.parse("client[sensitive=0,labels=3]")
+
+
+@pytest.mark.parametrize("attribute", [0, pytest.param(4, marks=pytest.mark.long)])
+def test_who_sees_nothing_says_what_the_blind_imputer_does(attribute):
+    view, case = world("client", attribute)
+    guess = AttributeInference().run(view.blinded(), np.random.default_rng(0))
+    blind = EntriesMetric().blind(case, EntriesMetric().truth(case))["imputed"]
+    assert np.array_equal(guess.first(Entries).value, blind[0].value)
+
+
+@pytest.mark.parametrize("defense", ["none", pytest.param("secure-sum", marks=pytest.mark.long)])
+def test_sums_and_sketches_tell_far_more_than_a_blind_guess(defense):
+    gained = []
+    for seed in range(2):
+        view, case = world("server", 0, defense, seed)
+        guess = AttributeInference().run(view, np.random.default_rng(0))
+        metric = EntriesMetric()
+        line = metric.line(case, metric.truth(case), {})
+        gained.append(scored(guess.claims, case)["entries_close"] - line["entries_close"])
+    assert np.mean(gained) > 0.25
+
+
+def test_fitted_chances_have_the_sums_that_were_seen():
+    rng = np.random.default_rng(0)
+    p, sure = rng.dirichlet(np.ones(3), size=20), rng.integers(0, 3, 20)
+    h = rng.uniform(0.1, 0.3, 20)
+    terms = np.repeat(h[None, :, None], 3, axis=2).astype(np.float32)
+    total = np.bincount(sure, h, minlength=3)[None]
+    known = Sum(np.arange(20), terms, total, np.arange(3), np.full(1, 1e-6))
+    got = fitted(p, Sums(np.arange(3), (known,), np.ones((20, 3), dtype=bool)), None)
+    assert np.allclose(got.sum(axis=1), 1)
+    assert np.allclose(h @ got, total[0], atol=1e-3)
+
+
+def test_the_imputer_finds_what_other_columns_tell():
+    table, schema = sample_table()
+    X = table.X.copy()
+    X[:, 3] = X[:, 0] - X[:, 2]
+    taught = Imputer(replace(table, X=X[:120], y=table.y[:120]), schema, (3,))
+    rows = replace(table, X=X[120:], y=table.y[120:])
+    near = decoded(taught.chances(rows, taught.values), taught.values, 0.3)[:, 0]
+    assert (np.abs(near - X[120:, 3]) < 0.3 * X[:, 3].std()).mean() > 0.9
