@@ -36,6 +36,7 @@ from fedtrees.core.registry import loaded_plugins, register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
 from fedtrees.data.dataset import prepare
@@ -413,6 +414,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
     views = (*_views_without_truth(protocols), *(_blind_views() if attack.blind else ()))
+    views += tuple(_views_that_tell(attack, protocols))
     for behaviour in attack.behaviours:
         views += tuple(
             (f"{run.protocol.name}, {who}:{behaviour}", view_of(run, (who,), held))
@@ -521,6 +523,23 @@ def _views_of(name: str, kind: type[Protocol]) -> dict[str, View]:
             known, records = case.known, "held"  # rows that only others have the labels of
         views[role] = view_of(training, (who,), held, QUERIES, records=records, known=known)
     return views
+
+
+def _views_that_tell(attack: Attack, protocols: Sequence[str]) -> Iterator[tuple[str, View]]:
+    """Yield views of who is told all but one attribute, where an attack's threats say so."""
+    threats = [t for t in attack.threats if Threat.parse(t).sensitive is not None]
+    for name in protocols if threats else ():
+        protocol = _made(name)
+        if protocol is None:
+            continue
+        training, held = sample_training(protocol)
+        for threat in threats:
+            roles = training.transcript.roles
+            with contextlib.suppress(UsageError):  # no such role, or columns of rows
+                who = Threat.parse(threat).principals(roles)
+                case = Case(held, roles, who, training.schema, Streams(3), threat)
+                told = {"known": case.known, "entries": case.entries}
+                yield f"{name}, {threat}", view_of(training, who, held, **told)
 
 
 def _blind_views() -> Iterator[tuple[str, View]]:
