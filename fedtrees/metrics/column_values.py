@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.metrics.metric import Case, Metric, Score
 
-Values = tuple[NDArray[np.float32], NDArray[np.int64]]
+Values = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,9 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
     cells; their share of the larger one, averaged by true cells, so that claiming more than there
     is never pays. ``column_extremes``: share of smallest and largest values that are known.
     ``column_singles``: share of the cells whose value no other row of the owner has (k-anonymity
-    with k = 1), and which are claimed as such.
+    with k = 1), and which are claimed as such. ``category_error``: property inference (Ateniese et
+    al. 2015), how far the claimed share of a category at one owner is off, averaged over owners and
+    categories; a column that is not claimed counts as in equal parts.
     """
 
     of: ClassVar[type[Claim]] = ColumnValues
@@ -46,6 +48,8 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         Measure("column_singles", "values that one row alone has", "share of values", klass="group",
                 short="values of one row", severity=220, beside=("column_values",),
                 phrase="read {} of the values that one row alone has"),
+        Measure("category_error", "error of a category's share at one client", "share of rows", 0.0,
+                "group", decimals=3),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")
 
@@ -102,11 +106,33 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
             if len(values):
                 some = len(guessed) > 0
                 ends += [some and values[k] == guessed[k] for k in (0, -1)]
+        error = _category_error(claimed, truth)
         return [
             Score("column_values", right / cells if cells else None),
             Score("column_extremes", float(np.mean(ends)) if ends else None),
             Score("column_singles", singles_right / singles if singles else None),
+            *([] if error is None else [Score("category_error", error)]),
         ]
+
+
+def _category_error(
+    claimed: Mapping[tuple[str, int], Values], truth: VictimsColumns
+) -> float | None:
+    """Return how far claimed shares of categories are off on average, None without categories."""
+    off: list[float] = []
+    for key, (values, counts) in truth.columns.items():
+        if not truth.schema.categorical[key[1]] or not len(values):
+            continue
+        codes: NDArray[Any] = np.arange(
+            max(len(truth.schema.features[key[1]].categories), int(values.max()) + 1)
+        )
+        mine = np.zeros(len(codes))
+        mine[values.astype(np.int64)] = counts
+        guess, copies = claimed.get(key, (codes, np.ones(len(codes), dtype=np.int64)))
+        theirs = np.array([copies[guess == c].sum() for c in codes], dtype=np.float64)
+        whole = max(float(np.sum(copies)), 1.0)
+        off += np.abs(theirs / whole - mine / mine.sum()).tolist()
+    return float(np.mean(off)) if off else None
 
 
 def _guessed(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:

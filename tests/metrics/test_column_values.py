@@ -97,3 +97,17 @@ def test_claims_of_what_nobody_has_are_refused():
     assert "no victim has it" in metric.refuses([claim("mine", 0, v1=1)], now)
     assert "no victim has it" in metric.refuses([claim("hers", 2, v1=1)], now)
     assert "more than once" in metric.refuses([ALL[0], ALL[0]], now)
+
+
+def test_the_share_of_a_category_at_one_owner_is_off_by_what_was_claimed():
+    schema = Schema((Feature("a", kind="categorical", categories=("x", "y")),), "y")
+    X = np.array([[0], [1], [1], [1]], dtype=np.float32)
+    held = {n: LocalData.of(Table(X, np.zeros(4, np.int64))) for n in ("mine", "hers")}
+    metric = ColumnValuesMetric()
+    truth = metric.truth(Case(held, dict.fromkeys(held, "client"), ("mine",), schema, Streams(0)))
+
+    def error(*claims):
+        return {s.name: s.value for s in metric.score(claims, truth)}["category_error"]
+
+    assert error(claim("hers", 0, v0=1, v1=3)) == 0
+    assert error(claim("hers", 0, v0=2, v1=2)) == error() == 0.25
