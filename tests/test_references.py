@@ -110,6 +110,7 @@ def test_what_texts_name_exists():
     assert {path: names for path, names in wrong.items() if names} == {}
 
 
+@pytest.mark.long
 def test_a_name_that_does_not_exist_is_found():
     text = "`fedtrees.trees.sketch.no_such`, `fedtrees.trees.gone`, `Cuts.none`, `Cuts.join`"
     assert unknown(text + ", `fedtrees.trees.binning.Cuts.nothing`") == [

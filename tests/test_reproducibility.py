@@ -79,6 +79,7 @@ def test_messages_models_and_guesses_are_the_same_to_the_bit(here, setting, of):
     assert there.keys() == mine.keys()
 
 
+@pytest.mark.long
 def test_every_protocol_defense_and_attack_named_as_exact_is_among_them(here):
     keys = [key.split(" ") for key in here]
     assert {protocol for protocol, _, _ in keys} == set(EXACT)

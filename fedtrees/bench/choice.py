@@ -374,7 +374,8 @@ def _missing(protocol: Spec, defense: Composed) -> list[str]:
 def _needs(missing: Mapping[str, Sequence[str]]) -> str:
     modules = dict.fromkeys(m for lacking in missing.values() for m in lacking)
     verb = "needs" if len(missing) == 1 else "need"
-    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {INSTALL}"
+    how = "; ".join(INSTALL[m] for m in modules)
+    return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {how}"
 
 
 def _refuse(item: str, missing: Mapping[str, Sequence[str]]) -> None:

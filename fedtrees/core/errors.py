@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-#: How to get what networks need.
-INSTALL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
+#: How to get modules of extras.
+INSTALL = {
+    "torch": "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu",
+    "interpret": "pip install 'fedtrees[ebm]'",
+}
 _LISTED = 60  # names in one line of a message, and characters of each
 
 

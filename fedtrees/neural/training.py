@@ -24,7 +24,9 @@ def torch_module() -> Any:
     try:
         import torch
     except ImportError as err:
-        raise UsageError(f"networks need torch, which is not installed ({err}): {INSTALL}") from err
+        raise UsageError(
+            f"networks need torch, which is not installed ({err}): {INSTALL['torch']}"
+        ) from err
     torch.set_num_threads(1)
     return torch
 

@@ -114,6 +114,7 @@ def test_leaf_counts_of_whole_tables_tell_rows():
         assert agreement(mine, truth, width) > 0.7
 
 
+@pytest.mark.long
 def test_splits_and_leaves_on_the_way_are_the_released_forest():
     run = Run(ForestHist(trees=4), made_up(0, 60))
     released = run.training.model.trees

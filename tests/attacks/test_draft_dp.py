@@ -172,6 +172,7 @@ def test_known_attributes_stay_as_they_are():
         Question(forest, Noise("geometric"), 20, known={2: np.full(20, 3)})
 
 
+@pytest.mark.long
 def test_the_consensus_of_shuffled_copies_is_the_table():
     _, rows = rows_of(25, 6)
     rng = np.random.default_rng(0)
@@ -207,6 +208,7 @@ def test_the_missing_row_is_found_where_noise_is_small_and_is_valid_where_it_is_
     assert probability.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.long
 def test_programs_prove_what_the_annealing_finds():
     variables, rows = rows_of(5, 8, width=6)
     forest = forest_of(variables, rows, trees=2, depth=2, scale=1.0)

@@ -138,6 +138,7 @@ def test_declared_noise_and_rounding_loosen_the_sums(odd):
     assert rounded > 3 * attack(odd, odd.evidence("values")).notes["residual_rms"]
 
 
+@pytest.mark.long
 def test_a_time_limit_ends_the_chains(odd):
     guess = attack(odd, odd.evidence(), options=Joint(chains=50, time_limit=1e-6, exact=False))
     assert guess.notes["chains_run"] == 1

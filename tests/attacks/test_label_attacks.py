@@ -126,6 +126,7 @@ def test_no_own_candidate_gains_more_than_what_was_taken():
     assert checked > 1000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lam", [0.0, 1.0])
 def test_the_slope_is_the_derivative(lam):
     view, _ = world("vertical-forest" if lam == 0 else "secureboost")

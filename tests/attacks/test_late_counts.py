@@ -59,6 +59,7 @@ def leaves(draw):
     return leaf, cells, (int(rows.sum()), int(positives.sum()))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(leaves())
 def test_a_complete_list_of_totals_holds_the_true_ones(case):

@@ -98,6 +98,7 @@ def test_rows_go_where_they_claim(loose):
     np.testing.assert_array_equal(np.bincount(boxes.y), np.bincount(w.victims.y))
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -216,6 +217,7 @@ def test_options_are_checked(option, value):
         Lattice(**{option: value})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", [FedTreeHist, NVFlareHist])
 def test_what_a_client_and_a_server_see(protocol):
     """From messages: exact sums are followed; fine rounding leaves the first tree certain."""

@@ -66,6 +66,7 @@ def test_what_is_read_of_few_coarse_rows_is_true(seed):
         assert not Counter(map(tuple, rows.bins.tolist())) - truth.get(owner, every)
 
 
+@pytest.mark.long
 def test_timberstrike_takes_rows_that_were_read_and_guesses_the_others():
     run = Run(FINE, made_up(0, 150), principals=SERVER, parts=[LaplaceGradient(epsilon=1.0)])
     guess = TimberStrike(chains=2).run(run.view, np.random.default_rng(0))

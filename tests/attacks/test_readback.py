@@ -61,6 +61,7 @@ def truth(found, others):
     return np.array([[(part == 0).sum(), (part == 1).sum()] for part in y])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("who", "step", "more"),
     [("server", 0.3, ()), ("client-0", 0.15, ()), ("server", 0.1, (SecureSum(),))],

@@ -441,8 +441,8 @@ def test_list_and_doctor(capsys):
     names = {kind: {e["name"] for e in entries} for kind, entries in json.loads(out).items()}
     assert {"fedtree-hist", "nvflare-hist"} <= names["protocols"]
     assert {"smoke", "quick", "full"} <= names["suites"]
-    verticals = ["secureboost", "vertical-forest", "vertical-regression", "xgboost-vertical"]
-    verticals = here("protocol", verticals)
+    verticals = ["federboost-v", "secureboost", "vertical-forest", "vertical-regression"]
+    verticals = here("protocol", [*verticals, "xgboost-vertical"])
     arbiters = {"arbiter"} if "vertical-regression" in verticals else set()
     assert names["threats"] == {"server", "client", "public", "active", "passive", *arbiters}
     assert {"iid", "label-skew", "shares", "named", "by-file"} <= names["partitions"]

@@ -57,6 +57,7 @@ def same(a, b):
     return type(a) is type(b) and (a == b or (a != a and b != b))
 
 
+@pytest.mark.long
 @given(VALUES)
 def test_a_value_comes_back_as_it_was(value):
     again = unpack(bytes_of(value))

@@ -106,7 +106,7 @@ def test_every_protocol_with_sums_is_among_them():
     sums = (*SealedSums.guards, *SealedSums.exempts)
     made = {name: register.get("protocol", name) for name in register.names("protocol")}
     summing = {n for n, p in made.items() if p.summed or {*p.says} & {*SealedSums.requires}}
-    of_their_own = {"dp-forest", "dp-gbdt", "horizontal-regression"}
+    of_their_own = {"dp-forest", "dp-gbdt", "federboost-h", "horizontal-regression"}
     summing -= {*of_their_own, "fedsgd-mlp", "fedavg-mlp", "fedxgbllr"}
     assert summing == {parse_grid(text)[0].name for text in RUNS.values()}
     assert set.union(*SUMMED.values()) <= {*sums}

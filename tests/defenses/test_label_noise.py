@@ -268,6 +268,7 @@ def test_repairs_are_seen_by_nobody(text, classes):
     assert not np.array_equal(before, after)
 
 
+@pytest.mark.long
 def test_a_graft_is_a_tree_of_the_active_party_alone_on_the_true_labels():
     """A forest's: rows of a node that is grown anew end in leaves of true shares."""
     grafted, held = trained(FOREST, 2, GraftingLDP(0.7))

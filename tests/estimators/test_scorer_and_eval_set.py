@@ -32,6 +32,7 @@ def test_a_search_takes_the_defense_that_leaks_less(wine):
     assert found.best_params_ == {"defense": "laplace-hist[epsilon=0.01]"}
 
 
+@pytest.mark.long
 def test_an_attack_that_has_nothing_to_read_scores_zero(wine):
     model = fedtrees.FederatedGBDTClassifier(defense="secure-sum", **SMALL).fit(*wine)
     assert fedtrees.leakage("histogram-peeling", "server")(model) == 0.0

@@ -56,6 +56,7 @@ def test_values_are_decoded(value):
     assert decode_ubjson(encode(value)) == value
 
 
+@pytest.mark.long
 @given(values, st.data())
 def test_truncated_values_are_refused(value, data):
     encoded = encode(value)
