@@ -172,7 +172,7 @@ def readers(which: int, who: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.long(but=("flower-cyclic[trees=5,max_depth=4] public",))
+@pytest.mark.long
 @pytest.mark.parametrize(("which", "who"), list(views()))
 def test_what_reveals_rows_is_read_or_there_is_a_reason(which, who):
     reasons = UNREAD | UNREAD_IN.get(RUNS[which].name, {})

@@ -269,6 +269,7 @@ def test_a_label_is_as_likely_as_permute_and_flip_draws_it():
         assert np.allclose((drawn == y).mean(axis=0), chance, atol=4 * 0.5 / draws**0.5)
 
 
+@pytest.mark.long
 def test_released_labels_tell_of_rows():
     variables, rows = rows_of(40, 14)
     exact = forest_of(variables, rows, trees=40, depth=3)

@@ -86,6 +86,7 @@ def test_books_kept_move_by_move_agree_with_books_from_scratch(seed, level, sigm
     np.testing.assert_array_equal(state.cell[state.n :], setting.prior.own_cells)
 
 
+@pytest.mark.long
 def test_truth_leaves_no_residual():
     for level in ("statistics", "values"):
         setting = Setting(small(3), level)

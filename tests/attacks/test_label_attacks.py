@@ -170,6 +170,7 @@ def test_what_is_read_of_a_tree_is_what_was_seen():
             assert not set(here) & set(leaves[outside, tree.number])  # a slice is a whole node
 
 
+@pytest.mark.long
 def test_clusters_are_named_after_classes_that_have_trees():
     run, held = columns.run("secureboost[trees=2]", classes=3)
     view, y = columns.seen_by(run, held, "passive-1"), held["active"].y

@@ -181,6 +181,7 @@ def _near(leaves, i):
     ).astype(int)
 
 
+@pytest.mark.long
 def test_a_graph_without_edges_has_no_communities():
     twins = contract(np.full((5, 2), -1, dtype=np.int32))
     assert louvain(twins, np.random.default_rng(0))[1] == 0

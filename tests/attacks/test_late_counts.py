@@ -69,6 +69,7 @@ def test_a_complete_list_of_totals_holds_the_true_ones(case):
     assert truth in set(zip(found.n.tolist(), found.n1.tolist(), strict=True))
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(leaves(), st.randoms())
 def test_the_order_of_cells_does_not_matter(case, shuffle):

@@ -120,6 +120,7 @@ def test_what_is_certified_is_true(seed, rows, own, depth, levels, list_bits):
     assert found.notes["trees_certified"] >= 1
 
 
+@pytest.mark.long
 def test_the_order_of_rows_does_not_matter():
     X, y = structured(150)
     order = np.random.default_rng(0).permutation(150)

@@ -99,6 +99,7 @@ def test_there_is_nothing_to_read_without_sums():
     assert not training.bins_of_rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_subsets_that_add_up_are_all_found(seed):
     rng = np.random.default_rng(seed)

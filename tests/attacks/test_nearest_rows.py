@@ -37,6 +37,7 @@ def _searched(boxes, narrow, cells, y, u):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rows", "d"), [(3, 1), (64, 2), (130, 9)])
 def test_it_is_the_row_that_a_search_of_all_rows_finds(rows, d):
     rng = np.random.default_rng(rows)

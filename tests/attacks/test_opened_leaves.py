@@ -156,6 +156,7 @@ def test_whatever_epsilon_is_a_server_that_adds_the_noise_counts_all_leaves(name
         assert records.owner == (tuple(owners) if defense == "none" else None)
 
 
+@pytest.mark.long
 def test_of_a_client_that_colludes_no_row_is_sought():
     done = run("epsilon=0.1")
     guess = attacked(seen(done, "server", "client-1"), "timberstrike")

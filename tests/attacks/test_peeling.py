@@ -29,6 +29,7 @@ def shared():
     return Run(SHARED, patients())
 
 
+@pytest.mark.long
 def test_a_client_reads_nearly_all_rows_off_the_sums_and_none_wrong(shared):
     guess = shared.attack()
     found = Counter(shared.keys(guessed.rows(guess)))

@@ -76,6 +76,7 @@ def test_every_leaf_is_certain_up_to_two_hessians_of_rounding(clinic, who, step,
     np.testing.assert_array_equal(claims[0].counts, truth(found, others))
 
 
+@pytest.mark.long
 def test_coarse_rounding_leaves_more_open_and_likely_counts_are_no_worse_than_certain(clinic):
     shares = []
     for step in (0.3, 0.7, 1.5):

@@ -298,6 +298,7 @@ def test_without_noise_there_is_nothing_to_repair(text, classes):
     assert claimed == [LabelDP(60.0, "passive")]  # nothing changed, and it was drawn all the same
 
 
+@pytest.mark.long
 def test_what_is_claimed_and_what_was_spent():
     for defense, spent in (
         (OneStage(1.0), LabelDP(1.0)),

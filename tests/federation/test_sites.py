@@ -144,6 +144,7 @@ def told_by(capsys, *command):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_a_sites_log_says_what_it_sent_and_attacks_read_it(tmp_path, capsys):
     said = partial(told_by, capsys)
     federation = agreed(*RUNS[0])
