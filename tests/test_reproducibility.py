@@ -89,6 +89,7 @@ def test_every_protocol_defense_and_attack_named_as_exact_is_among_them(here):
     assert set(ATTACKS) <= {what for _, _, what in keys}
 
 
+@pytest.mark.long
 def test_the_digests_tell_one_bit_from_another(here):
     """Different runs have different digests: nothing is hashed that is always the same."""
     runs = {key.rsplit(" ", 1)[0] for key in here}

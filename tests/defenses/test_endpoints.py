@@ -31,6 +31,7 @@ def test_rounded_probabilities_are_multiples_of_the_step_and_add_up():
     np.testing.assert_array_equal(binary, np.round(run(SMALL)[0].predict(table_of()[0].X), 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_noise_is_fresh_in_every_answer_and_has_the_scale(classes):
     X = np.repeat(table_of(classes)[0].X, 10, axis=0)
