@@ -8,6 +8,7 @@ import pytest
 
 import fedtrees.bench.federation  # loaded, as it is during a bench
 from fedtrees.bench.conformance import (
+    _views_that_tell,
     _views_without_truth,
     cheated_runs,
     check,
@@ -244,6 +245,11 @@ def read_beside(protocol):
     for _, view in _views_without_truth([protocol]):
         reasons = fits([asked(name) for name in contenders()], Data(view=view))
         found |= {name for name, reason in zip(contenders(), reasons, strict=True) if reason.ok}
+    for name in contenders():  # whoever is told all attributes but one
+        asker = register.make("attack", asked(name))
+        for _, view in _views_that_tell(asker, [protocol]):
+            if fits([asked(name)], Data(view=view))[0].ok:
+                found.add(name)
     for name in contenders():  # whoever reads a party that cheats
         for behaviour in getattr(register.get("attack", name), "behaviours", ()):
             found |= {name for _ in cheated_runs(behaviour, [protocol])}
