@@ -10,11 +10,13 @@ from fedtrees.bench.conformance import sample_table, sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.guess import ColumnBins
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.messages.cuts import GridCounts
 from fedtrees.messages.shared_trees import GrowRequest
 from fedtrees.messages.vertical import RowBuckets
+from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.views import view_of
 
 
@@ -78,8 +80,21 @@ def test_randomised_buckets_stay_with_the_stated_probability():
                 wanted += len(told) * odds / (odds + n)  # no value is an answer, too
     assert said / truth == pytest.approx(wanted / truth, abs=0.02)
     spent = run.protocol.spent(run.transcript)
-    assert 0.999 * epsilon < spent.epsilon <= epsilon
-    assert (spent.unit, run.protocol.claim().epsilon) == ("value", epsilon)
+    assert 0.999 * epsilon < spent.histograms <= epsilon
+    assert (spent.unit, run.protocol.claim().histograms) == ("value", epsilon)
+
+
+def test_one_value_moves_bins_of_others_so_that_nothing_bounds_them():
+    held = np.arange(64, dtype=np.float32)[:, None]
+    other = held.copy()
+    other[0] = 100.0
+    one, moved = (
+        GlobalBins(LocalData(np.arange(64), np.arange(1), X), 8).of_rows()[0] for X in (held, other)
+    )
+    assert (one[1:] != moved[1:]).any()
+    claim = register.make("protocol", parse_grid("federboost-v[epsilon=1.0]")[0]).claim()
+    assert claim.epsilon == np.inf
+    assert claim.unprotected == "ends-of-bins"
 
 
 def test_buckets_cross_once():

@@ -142,11 +142,13 @@ class FederBoostV(BoostingProtocol):
     Passive parties tell the bin of every row in each of their columns; the active party boosts
     alone on these, so gradients never leave it. With `epsilon` each value keeps its bin with
     probability ``e^epsilon / (e^epsilon + q - 1)`` of q bins (a missing value counts as one where
-    there may be some), else any other, and the claim is of one value: of c columns a row has c.
+    there may be some), else any other. Ends of bins are quantiles of all values: one value moves
+    others' bins, and how many bins there are crosses as it is. So nothing is bounded but the answer
+    about one bin, given the ends; of c columns a row has c.
     Owners are told their splits at the end, and route rows to predict by their values as in
     `secureboost`.
 
-    `epsilon`: In nats, of one value at its holder; inf: bins in clear.
+    `epsilon`: In nats, of one bin at its holder, given the ends of all; inf: bins in clear.
     """
 
     trees: int = 5
@@ -199,12 +201,12 @@ class FederBoostV(BoostingProtocol):
         return replace(self, epsilon=math.inf)
 
     def claim(self) -> Guarantee:
-        """Return pure DP of one value, where bins are randomised."""
-        return PureDP(float(self.epsilon), unit="value") if self.noisy else NoGuarantee()
+        """Return what answers bound where bins are randomised; their ends nobody bounds."""
+        return _given_ends(float(self.epsilon)) if self.noisy else NoGuarantee()
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Return what the ledger says of one value."""
-        return PureDP(composed(transcript.events), unit="value") if self.noisy else NoGuarantee()
+        """Return what the ledger says of one answer."""
+        return _given_ends(composed(transcript.events)) if self.noisy else NoGuarantee()
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the active party, who has the labels, and the passive ones."""
@@ -227,3 +229,7 @@ class FederBoostV(BoostingProtocol):
         if role == ACTIVE:
             return BoostingAlone(name, held, bins, None, params, schema)
         return BucketHolder(name, held, bins, self, schema)
+
+
+def _given_ends(epsilon: float) -> PureDP:
+    return PureDP(math.inf, unit="value", histograms=epsilon, unprotected="ends-of-bins")
