@@ -12,7 +12,7 @@ from fedtrees.core.guess import Guess, RoutedLabels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.messages.vertical import KnownNodes, RoutesOfRows, RowsToRoute, replayed
+from fedtrees.messages.vertical import KnownNodes, RowsToRoute, replayed, routed
 
 _PSEUDO_ROWS = 2.0  # of the overall shares, in every node
 
@@ -72,20 +72,12 @@ def _reached(
     view: View, trees: dict[int, KnownNodes]
 ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
     """Yield tree, node and rows to predict: nodes that were asked about, and their children."""
-    asked: RowsToRoute | None = None
-    for item in view.seen:
-        m = item.message
-        if isinstance(m, RowsToRoute):
-            asked = m
-        elif isinstance(m, RoutesOfRows) and asked is not None:
-            for j, (tree, node) in enumerate(zip(asked.trees, asked.nodes, strict=True)):
-                here = slice(asked.offsets[j], asked.offsets[j + 1])
-                rows, goes, known = asked.rows[here], m.goes_left[here], trees.get(int(tree))
-                left = None if known is None else known.left.get(int(node))
-                if left is not None:
-                    yield int(tree), int(node), rows
-                    yield int(tree), left, rows[goes]
-                    yield int(tree), left + 1, rows[~goes]
+    for tree, node, rows, goes in routed(view):
+        left = trees[tree].left.get(node) if tree in trees else None
+        if left is not None:
+            yield tree, node, rows
+            yield tree, left, rows[goes]
+            yield tree, left + 1, rows[~goes]
 
 
 def _depth(node: int, known: KnownNodes) -> int:

@@ -7,12 +7,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.orders.expected import common_ranks, expected_ranks, what_is_known
+from fedtrees.attacks.orders.expected import better_ranks, common_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnRanks, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
+from fedtrees.guessing.names import likest
 from fedtrees.messages.vertical import BinCounts, ChosenSplits, OpenedBinSums, replayed
 
 
@@ -34,8 +35,9 @@ class SplitOrdering(Attack):
     active party need not guess paths: owners told it who goes left at each split. All splits of a
     column, over all trees, leave a row an interval of bins. How many rows are in a bin is known
     from the sums that were opened at roots; so it is an interval of ranks. Where in it, own columns
-    and labels say (`expected_ranks`); a column without a split is guessed in the order that they
-    and the split ones have in common. Sums tell more (`linear-reconstruction`).
+    and labels say, or the own column of the likest name where splits bear it out
+    (`better_ranks`); a column without a split is guessed by that name, or in the order that own
+    columns and split ones have in common. Sums tell more (`linear-reconstruction`).
 
     `own_columns`: Whether they do; else the guess is the middle of the interval.
     """
@@ -56,17 +58,23 @@ class SplitOrdering(Attack):
         if not bounds:
             return Guess()
         ids, known = view.own[0].ids, what_is_known(view)
+        own, by_name = [int(c) for held in view.own for c in held.columns], 0
         for column, at in sorted(bounds.items()):
             rank = (at.low + at.high) / 2
             if self.own_columns:
-                rank = expected_ranks(known, at.low, at.high)
+                alone = known[:, [likest(view.schema, own, column)]] if own else known
+                rank, named = better_ranks(known, alone, at.low, at.high)
+                by_name += 1 if named else -1
             claims.append(ColumnRanks(at.owner, column, ids, rank, at.low, at.high))
         if self.own_columns:
             common = common_ranks(np.column_stack([known, *(c.rank - 0.5 for c in claims)]))
             whole = np.ones(len(ids))
             for column, owner in sorted(owners_of_others(view).items()):
                 if column not in bounds:
-                    claims.append(ColumnRanks(owner, column, ids, common, 0 * whole, whole))
+                    order = common
+                    if by_name > 0:
+                        order = known[:, likest(view.schema, own, column)] + 0.5
+                    claims.append(ColumnRanks(owner, column, ids, order, 0 * whole, whole))
         return Guess(tuple(claims))
 
 

@@ -59,6 +59,34 @@ def expected_ranks(
     return rank
 
 
+def better_ranks(
+    known: NDArray[np.float64],
+    alone: NDArray[np.float64],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], bool]:
+    """Return expected ranks by all columns or by one, and whether it is by the one.
+
+    That is whichever orders the intervals of rows better that it was not told.
+
+    `alone`: float64 array, shape (n, 1)
+    """
+    held = np.arange(len(low)) % 2 == 0
+    fits = [
+        _agreement([expected_ranks(x, np.where(part, 0.0, low), np.where(part, 1.0, high))[part]
+                    for part in (held, ~held)], [(low + high)[part] for part in (held, ~held)])
+        for x in (known, alone)
+    ]  # fmt: skip
+    named = fits[1] >= fits[0]
+    return expected_ranks(alone if named else known, low, high), named
+
+
+def _agreement(said: list[NDArray[np.float64]], seen: list[NDArray[np.float64]]) -> float:
+    """Return the mean correlation of what was said with what was seen; 0 of constants."""
+    pairs = [(a, b) for a, b in zip(said, seen, strict=True) if np.ptp(a) > 0 and np.ptp(b) > 0]
+    return float(np.sum([np.corrcoef(a, b)[0, 1] for a, b in pairs])) / len(said)
+
+
 def common_ranks(known: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ranks, 0 to 1, along the first principal component of columns, which grow with it."""
     spread = known.std(axis=0)

@@ -14,7 +14,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.guessing.branches import NearRows
-from fedtrees.messages.vertical import RoutesOfRows, RowsToRoute, replayed
+from fedtrees.messages.vertical import RoutesOfRows, replayed, routed
 from fedtrees.messages.vertical_model import HeldModel
 from fedtrees.trees.boosted.losses import named_objective
 
@@ -82,16 +82,7 @@ def _theirs(view: View, model: HeldModel) -> NDArray[np.bool_]:
 
 def _routed(view: View, model: HeldModel) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the rows whose routing was seen, and the sides they took, by place in the model."""
-    told: list[tuple[int, NDArray[np.int32], NDArray[np.bool_]]] = []
-    question: RowsToRoute | None = None
-    for item in view.seen:
-        m = item.message
-        if isinstance(m, RowsToRoute):
-            question = m
-        elif isinstance(m, RoutesOfRows) and question is not None:
-            for j, (t, node) in enumerate(zip(question.trees, question.nodes, strict=True)):
-                here = slice(question.offsets[j], question.offsets[j + 1])
-                told.append((int(model.starts[t] + node), question.rows[here], m.goes_left[here]))
+    told = [(int(model.starts[t]) + node, rows, goes) for t, node, rows, goes in routed(view)]
     rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(r for _, r, _ in told)]))
     left = np.full((len(rows), len(model.feature)), np.nan)
     for at, places, goes in told:

@@ -265,6 +265,19 @@ class RowBuckets(Message):
     bins: NDArray[np.int64]
 
 
+def routed(view: View) -> Iterator[tuple[int, int, NDArray[np.int32], NDArray[np.bool_]]]:
+    """Yield tree, node, rows to predict that were asked about there, and which of them go left."""
+    asked: RowsToRoute | None = None
+    for item in view.seen:
+        m = item.message
+        if isinstance(m, RowsToRoute):
+            asked = m
+        elif isinstance(m, RoutesOfRows) and asked is not None:
+            for j, (tree, node) in enumerate(zip(asked.trees, asked.nodes, strict=True)):
+                here = slice(asked.offsets[j], asked.offsets[j + 1])
+                yield int(tree), int(node), asked.rows[here], m.goes_left[here]
+
+
 def sibling(node: int) -> int:
     """Return the other child of a node's parent: children come in pairs, the left one is odd."""
     return node + 1 if node % 2 else node - 1

@@ -1,12 +1,12 @@
 """Orders of rows by what principals hold, which blind adversaries guess others' columns by."""
 
 from collections.abc import Iterable, Sequence
-from difflib import SequenceMatcher
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.statistics import middle_ranks
+from fedtrees.guessing.names import likest
 from fedtrees.metrics.metric import Case
 
 #: Ids and ranks of rows.
@@ -28,16 +28,9 @@ def orders_of_own(case: Case, columns: Iterable[Key]) -> dict[str, dict[Key, Ord
         held = case.local_data.get(name)
         if held is not None and len(held.columns):
             ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in held.X.T]
-            like = {key: _likest(case, held.columns, key[1]) for key in keys}
+            like = {key: likest(case.schema, held.columns, key[1]) for key in keys}
             found[f"names-of-{name}"] = {key: (held.ids, ranks[at]) for key, at in like.items()}
     return found
-
-
-def _likest(case: Case, columns: NDArray[np.intp], feature: int) -> int:
-    """Return the place of the column whose name is most like another's."""
-    names = [f.name for f in case.schema.features]
-    alike = [SequenceMatcher(None, names[c], names[feature]).ratio() for c in columns]
-    return int(np.argmax(alike))
 
 
 def _of_all(case: Case) -> dict[str, Order]:

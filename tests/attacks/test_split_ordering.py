@@ -7,7 +7,7 @@ import pytest
 from columns import run, seen_by
 
 from fedtrees.attacks.orders.attack import SplitOrdering
-from fedtrees.attacks.orders.expected import expected_ranks
+from fedtrees.attacks.orders.expected import better_ranks, expected_ranks
 from fedtrees.core.guess import ColumnRanks
 from fedtrees.metrics.column_ranks import ColumnRanksMetric
 from fedtrees.metrics.metric import Case
@@ -147,3 +147,16 @@ def test_blind_orders_follow_the_own_column_of_the_likest_name():
         np.testing.assert_array_equal(ids, own.ids)
         assert owner != "active"
         assert np.corrcoef(rank, own.X[:, at].argsort().argsort())[0, 1] > 0.99
+
+
+def test_the_column_that_orders_unseen_intervals_better_is_taken():
+    rng = np.random.default_rng(0)
+    truth = rng.permutation(400) / 400
+    low = np.floor(truth * 8) / 8
+    shaken, noise = truth + rng.normal(0, 0.02, 400) - 0.5, rng.normal(0, 0.3, (400, 2))
+    for alone, best in ((shaken, True), (noise[:, 0], False)):
+        known = noise if best else np.column_stack([shaken, noise])
+        rank, named = better_ranks(known, alone[:, None], low, low + 1 / 8)
+        assert named == best
+        assert ((low <= rank) & (rank <= low + 1 / 8)).all()
+        assert np.corrcoef(rank, truth)[0, 1] > 0.99
