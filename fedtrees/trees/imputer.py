@@ -1,7 +1,9 @@
 """What own rows say of one attribute of other rows, given the rest of the row and its label."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,12 +30,29 @@ _MOST = 256  # values that stand for a column of numbers
 FEWEST_ROWS = 10
 
 
+@dataclass(frozen=True)
+class _Line:
+    """How numbers are predicted.
+
+    `boosted`: Whether trees are grown on what is left.
+    `spread`: Of errors out of fold, of the logarithm where `logged`.
+    `error`: Their median, of the number itself.
+    """
+
+    ridge: float
+    boosted: bool
+    spread: float
+    error: float
+    logged: bool
+
+
 class Imputer:
     """Chances of values of one attribute, by ridge regression and boosted trees on own rows.
 
-    Numbers: a normal law about a prediction, with the spread of its errors out of fold. Categories,
-    one-hot groups and numbers of few different values: logistic regression and trees, mixed as they
-    predict best out of fold.
+    Numbers: a normal law about a prediction, of the number or its logarithm, with the spread of its
+    errors out of fold; ridge is told logarithms of columns as well. Categories, one-hot groups and
+    numbers of few different values: logistic regression and trees, mixed as they predict best out
+    of fold.
 
     Parameters
     ----------
@@ -52,7 +71,7 @@ class Imputer:
         self._own = None if known is None or len(known) < FEWEST_ROWS else known
         self.values = self._likely()
         self._numbers = self._own is not None and not self._few()
-        self._line: tuple[float, bool, float] | None = None  # ridge, trees besides, spread
+        self._line: _Line | None = None
         self._mixture: float | None = None
 
     @property
@@ -72,9 +91,9 @@ class Imputer:
             if len(self._columns) > 1 or self._few():
                 extra = self._named()
                 return np.unique(np.concatenate([held, extra]), axis=0)
-            line = np.unique(held)
+            line, even = np.unique(held), np.linspace(held.min(), held.max(), _MOST)
             at = np.linspace(0, len(line) - 1, min(len(line), _MOST)).round().astype(np.int64)
-            return line[at][:, None]
+            return np.union1d(line[at], even.astype(np.float32))[:, None]
         named = self._named()
         if len(named):
             return named
@@ -121,29 +140,44 @@ class Imputer:
         x = own.X[:, self._columns[0]].astype(np.float64)
         A, B = self._designs(own, rows)
         if self._line is None:
-            self._line = self._chosen(x, A, own)
-        ridge, boosted, spread = self._line
-        mean = self._predicted(x, A, B, own, rows, ridge, boosted)
-        z = (values - mean[:, None]) / spread
+            plain = self._chosen(x, A, own)
+            logged = self._chosen(np.log(x), A, own, np.exp) if x.min() > 0 else plain
+            self._line = min(plain, logged, key=lambda line: line.error)
+        line = self._line
+        if line.logged:
+            x, values = np.log(x), np.log(np.maximum(values, 1e-30))
+        mean = self._predicted(x, A, B, own, rows, line.ridge, line.boosted)
+        z = (values - mean[:, None]) / line.spread
         law = 0.9 * np.exp(-0.5 * np.clip(z, -37, 37) ** 2)
-        return np.asarray(law + 0.1 / 3 * np.exp(-0.5 * np.clip(z / 3, -37, 37) ** 2) + 1e-12)
+        law += 0.1 / 3 * np.exp(-0.5 * np.clip(z / 3, -37, 37) ** 2)
+        return np.asarray(law * _spacing(values) + 1e-12)
 
-    def _chosen(self, x: Floats, A: Floats, own: Table) -> tuple[float, bool, float]:
-        """Return the ridge, whether trees help, and the spread of errors, out of fold."""
+    def _chosen(
+        self, x: Floats, A: Floats, own: Table, back: Callable[[Floats], Floats] | None = None
+    ) -> _Line:
+        """Return the ridge, whether trees help, and the spread of errors, out of fold.
 
-        def off(ridge: float, boosted: bool) -> float:
+        `back`: From x to the number itself; None: it is that.
+        """
+
+        def said(ridge: float, boosted: bool) -> Floats:
             found = np.empty(len(x))
             for train, test in _folds(len(x)):
                 part = own.take(train), own.take(test), ridge, boosted
-                found[test] = x[test] - self._predicted(x[train], A[train], A[test], *part)
-            return float(np.sqrt((found**2).mean()))
+                found[test] = self._predicted(x[train], A[train], A[test], *part)
+            return found
 
-        tried = {ridge: off(ridge, False) for ridge in _RIDGES}
-        best = min(tried, key=lambda r: tried[r])
-        with_trees = off(best, True)
-        helped = with_trees < 0.99 * tried[best]
-        least = 1e-9 * max(float(x.std()), 1e-9)
-        return best, helped, max(with_trees if helped else tried[best], least)
+        def off(found: Floats) -> float:
+            return float(np.sqrt(((x - found) ** 2).mean()))
+
+        tried = {ridge: said(ridge, False) for ridge in _RIDGES}
+        best = min(tried, key=lambda r: off(tried[r]))
+        with_trees = said(best, True)
+        helped = off(with_trees) < 0.99 * off(tried[best])
+        found = with_trees if helped else tried[best]
+        spread = max(off(found), 1e-9 * max(float(x.std()), 1e-9))
+        error = np.abs(x - found) if back is None else np.abs(back(x) - back(found))
+        return _Line(best, helped, spread, float(np.median(error)), back is not None)
 
     def _predicted(
         self, x: Floats, A: Floats, B: Floats, own: Table, rows: Table, ridge: float, boosted: bool
@@ -223,12 +257,29 @@ class Imputer:
             else:
                 there = a[~np.isnan(a)]
                 middle = float(there.mean()) if len(there) else 0.0
-                parts.append((np.nan_to_num(a, nan=middle), np.nan_to_num(b, nan=middle)))
+                a, b = np.nan_to_num(a, nan=middle), np.nan_to_num(b, nan=middle)
+                parts.append((a, b))
+                if len(there) and there.min() >= 0 and middle > 0:
+                    parts.append((_log(a, middle), _log(b, middle)))
         parts += [(own.y == v, rows.y == v) for v in range(max(len(self._schema.classes), 2))]
         A, B = (np.column_stack(p).astype(np.float64) for p in zip(*parts, strict=True))
         mean, spread = A.mean(axis=0), A.std(axis=0)
         spread = np.where(spread > 0, spread, 1.0)
         return (A - mean) / spread, np.clip((B - mean) / spread, -8, 8)
+
+
+def _spacing(values: Floats) -> Floats:
+    """Return how much of the line each value stands for."""
+    if len(values) < 2:
+        return np.ones(len(values))
+    order = np.argsort(values, kind="stable")
+    found = np.empty(len(values))
+    found[order] = np.gradient(values[order])
+    return np.asarray(found / found.mean(), dtype=np.float64)
+
+
+def _log(x: Floats, middle: float) -> Floats:
+    return np.asarray(np.log(np.maximum(x, 0.0) + 1e-3 * middle))
 
 
 #: Rows, columns and values of cells, one each.

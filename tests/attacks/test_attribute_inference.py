@@ -104,3 +104,13 @@ def test_the_imputer_finds_what_other_columns_tell():
     rows = replace(table, X=X[120:], y=table.y[120:])
     near = decoded(taught.chances(rows, taught.values), taught.values, 0.3)[:, 0]
     assert (np.abs(near - X[120:, 3]) < 0.3 * X[:, 3].std()).mean() > 0.9
+
+
+def test_the_imputer_finds_ratios():
+    table, schema = sample_table()
+    X = np.random.default_rng(0).lognormal(0, 1, table.X.shape).astype(np.float32)
+    X[:, 3], X[:, 4] = X[:, 0] / X[:, 2], table.X[:, 4]
+    taught = Imputer(replace(table, X=X[:120], y=table.y[:120]), schema, (3,))
+    rows = replace(table, X=X[120:], y=table.y[120:])
+    near = decoded(taught.chances(rows, taught.values), taught.values, 0.3)[:, 0]
+    assert (np.abs(np.log(near / X[120:, 3])) < 0.3).mean() > 0.9
