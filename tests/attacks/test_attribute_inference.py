@@ -13,8 +13,9 @@ from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Entries
 from fedtrees.core.local_data import over_clients
+from fedtrees.core.registry import register
 from fedtrees.core.sensitive import Told
-from fedtrees.core.specs import parse_one
+from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.metrics.entries import EntriesMetric
@@ -114,3 +115,20 @@ def test_the_imputer_finds_ratios():
     rows = replace(table, X=X[120:], y=table.y[120:])
     near = decoded(taught.chances(rows, taught.values), taught.values, 0.3)[:, 0]
     assert (np.abs(np.log(near / X[120:, 3])) < 0.3).mean() > 0.9
+
+
+def test_a_model_that_is_sure_of_the_label_tells_the_attribute():
+    rng = np.random.default_rng(0)
+    table, schema = sample_table()
+    X = rng.normal(size=table.X.shape).astype(np.float32)
+    X[:, 4] = table.X[:, 4]
+    whole = replace(table, X=X, y=(X[:, 0] > 0).astype(table.y.dtype))
+    held = over_clients([whole.take(np.arange(k, 240, 2)) for k in range(2)])
+    forest = register.make("protocol", parse_grid("forest-hist[trees=5,max_depth=3]")[0])
+    run = train(forest, held, schema, seed=1)  # of whose sums nothing is fitted
+    roles = {**run.transcript.roles, "public": "public"}
+    case = Case(held, roles, ("public",), schema, Streams(0), "public[sensitive=0]")
+    view = view_of(run, ("public",), held, known=case.known, entries=case.entries)
+    value = AttributeInference().run(view, np.random.default_rng(0)).first(Entries).value
+    y = Told.of(view).rows.y
+    assert value[y == 1].mean() > value[y == 0].mean()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from digests import content, digest
 
+from fedtrees.attacks.bins.told import _likeliest
 from fedtrees.bench.conformance import sample_table, sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import BeyondParametersError
@@ -111,3 +112,11 @@ def test_an_infinite_epsilon_is_no_noise():
     assert digest(content(m.bins)) == digest(
         content(np.stack([clear.bins_of_rows[m.party, c] for c in m.columns.tolist()]))
     )
+
+
+def test_the_likeliest_bin_is_not_the_answer_where_few_rows_are():
+    rng, epsilon = np.random.default_rng(0), 1.0
+    truth = np.where(rng.random(4000) < 0.9, 0, rng.integers(1, 8, 4000))
+    kept = rng.random(4000) < np.exp(epsilon) / (np.exp(epsilon) + 7)
+    said = np.where(kept, truth, (truth + rng.integers(1, 8, 4000)) % 8)
+    assert (_likeliest(said, 8, epsilon) == truth).mean() > 0.88 > (said == truth).mean()
