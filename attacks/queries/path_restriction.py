@@ -14,7 +14,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.guessing.branches import NearRows
-from fedtrees.messages.vertical import RoutesOfRows, replayed, routed
+from fedtrees.messages.vertical import RoutesOfRows, RowBuckets, replayed, routed
 from fedtrees.messages.vertical_model import HeldModel
 from fedtrees.trees.boosted.losses import named_objective
 
@@ -195,6 +195,12 @@ def _trained(view: View, model: HeldModel, theirs: NDArray[np.bool_]) -> NDArray
         left = seen[t].left.get(at - int(model.starts[t])) if t in seen else None
         if left is not None:
             goes[seen[t].rows_of(left), at], goes[seen[t].rows_of(left + 1), at] = 1, 0
+    for _, told in view.messages(RowBuckets):
+        for column, bins in zip(told.columns.tolist(), told.bins, strict=True):
+            at = np.flatnonzero(theirs & (model.feature == column))
+            left = np.where(bins[:, None] < 0, model.default_left[at],
+                            bins[:, None] < model.threshold[at])  # fmt: skip
+            goes[:, at] = left
     return goes
 
 

@@ -84,6 +84,11 @@ def views(tiny: Tiny, threats: Sequence[str], tables: Sequence[int] | None = Non
 
     `tables`: Some of them alone, by number; then arrays are of these, in that order.
     """
+    if tiny.protocol.layout != "horizontal":
+        raise UsageError(
+            f"{tiny.protocol.name!r} is of parties that hold columns; tables are enumerated of "
+            "parties that hold rows"
+        )
     every = range(len(tiny.tables.held)) if tables is None else tables
     who = {threat: tiny.principals(threat) for threat in threats}
     _refuse_randomness(tiny, who, every)

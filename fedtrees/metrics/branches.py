@@ -61,7 +61,8 @@ class BranchesMetric(Metric[TrueBranches]):
         model, asked = case.model, case.asked
         if asked is None or not len(asked) or not case.splits:
             return None
-        sides = [_sides(case, t, asked.X) for t in range(len(model.trees))]
+        every = range(len(model.trees))
+        sides = [_sides(case, t, asked.X) for t in every]
         places = [(t, u) for t, found in enumerate(sides) for u in range(found.shape[1])]
         kept = [
             i for i, at in enumerate(places)
@@ -74,9 +75,12 @@ class BranchesMetric(Metric[TrueBranches]):
             return None
         at = tuple(places[i] for i in kept)
         columns = np.concatenate([h.columns for h in own])
-        held = np.hstack([h.X for h in own])
-        trained = np.stack([_trained(model, t, node, len(held)) for t, node in at], axis=1)
-        return TrueBranches(at, np.hstack(sides)[:, kept], trained, held, asked.X[:, columns])
+        held = np.full((len(own[0]), asked.X.shape[1]), np.nan, dtype=np.float32)
+        for part in case.local_data.values():
+            held[:, part.columns] = part.X
+        trained = np.hstack([_sides(case, t, held) for t in every])[:, kept]
+        goes = np.hstack(sides)[:, kept]
+        return TrueBranches(at, goes, trained, held[:, columns], asked.X[:, columns])
 
     def refuses(self, claims: Sequence[Branches], case: Case) -> str | None:
         """Refuse several claims, and places beyond the rows to predict."""
@@ -135,13 +139,4 @@ def _sides(case: Case, t: int, X: NDArray[np.float32]) -> NDArray[np.int8]:
         left = np.where(np.isnan(x), tree.default_left[node], x < np.float32(threshold))
         goes[rows, node] = left
         waiting += [(int(tree.left[node]), rows[left]), (int(tree.right[node]), rows[~left])]
-    return goes
-
-
-def _trained(model: Any, t: int, node: int, n: int) -> NDArray[np.int8]:
-    """Return where training rows went at a node, int8, shape (n,)."""
-    goes, tree = np.full(n, -1, dtype=np.int8), model.trees[t]
-    for child, side in ((int(tree.left[node]), 1), (int(tree.right[node]), 0)):
-        ((begin, end),) = model.rows[t].ranges(np.array([child], dtype=np.int32))
-        goes[model.rows[t].rows[begin:end]] = side
     return goes

@@ -52,6 +52,7 @@ def blind(made):
         "secureboost[trees=4,max_depth=3]",
         "secureboost[trees=4,max_depth=3,candidates=node-quantiles]",
         "vertical-forest[trees=3,max_depth=3]",
+        "federboost-v[trees=4,max_depth=3]",
     ],
 )
 def test_exact_scores_name_every_branch(protocol):

@@ -21,3 +21,10 @@ def test_several_processes_say_what_one_would():
     tables = TinyTables(2, (1, 1))
     alone = [line for d in parse_composed(defenses) for line in lines(tables, protocol, d, ())]
     assert json.loads(found.stdout) == json.loads(json.dumps(alone))
+
+
+def test_parties_with_columns_have_no_ceiling_instead_of_a_false_one():
+    (line,) = lines(
+        TinyTables(2, (1, 1)), parse_grid("secureboost")[0], parse_composed(["none"])[0], ()
+    )
+    assert "parties that hold columns" in line["why"]
