@@ -80,26 +80,24 @@ def views(tiny: Tiny, threats: Sequence[str], tables: Sequence[int] | None = Non
     """Train on every table and tell which of them look alike to each threat.
 
     Raises `UsageError` if what is seen depends on the seed: of one draw, who does not know it would
-    be granted it.
+    be granted it; or if no table is trained on, as where parties hold columns.
 
     `tables`: Some of them alone, by number; then arrays are of these, in that order.
     """
-    if tiny.protocol.layout != "horizontal":
-        raise UsageError(
-            f"{tiny.protocol.name!r} is of parties that hold columns; tables are enumerated of "
-            "parties that hold rows"
-        )
     every = range(len(tiny.tables.held)) if tables is None else tables
     who = {threat: tiny.principals(threat) for threat in threats}
     _refuse_randomness(tiny, who, every)
     keys = {threat: list[bytes]() for threat in threats}
     refused = []
+    stopped = None
     for table in every:
         seen, stopped = _keys(tiny, table, who, tiny.seed)
-        refused.append(stopped)
+        refused.append(stopped is not None)
         for threat, key in seen.items():
             keys[threat].append(key)
     mask = np.array(refused)
+    if mask.all():
+        raise UsageError(f"no table is trained on: {stopped}")
     return [Views(t, who[t], _numbered(found), mask) for t, found in keys.items()]
 
 
@@ -119,16 +117,16 @@ def _numbered(keys: Iterable[bytes]) -> NDArray[np.int64]:
 
 def _keys(
     tiny: Tiny, table: int, who: Mapping[str, tuple[str, ...]], seed: int
-) -> tuple[dict[str, bytes], bool]:
-    """Return what tells the view of each threat apart, and whether the run stopped."""
+) -> tuple[dict[str, bytes], str | None]:
+    """Return what tells the view of each threat apart, and why the run stopped, None if not."""
     held = tiny.tables.local_data(table)
     try:
         training = tiny.training(table, seed)
     except FedtreesError as err:  # what an error says, everybody reads
-        said = f"{type(err).__name__}: {err}".encode()
-        return {t: _own(held, names) + said for t, names in who.items()}, True
+        said = f"{type(err).__name__}: {err}"
+        return {t: _own(held, names) + said.encode() for t, names in who.items()}, said
     seen: dict[int, bytes] = {}
-    return {t: _key(view_of(training, names, held), held, seen) for t, names in who.items()}, False
+    return {t: _key(view_of(training, names, held), held, seen) for t, names in who.items()}, None
 
 
 def _own(held: Mapping[str, LocalData], names: Sequence[str]) -> bytes:
