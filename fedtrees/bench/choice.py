@@ -374,7 +374,7 @@ def _missing(protocol: Spec, defense: Composed) -> list[str]:
 def _needs(missing: Mapping[str, Sequence[str]]) -> str:
     modules = dict.fromkeys(m for lacking in missing.values() for m in lacking)
     verb = "needs" if len(missing) == 1 else "need"
-    how = "; ".join(INSTALL[m] for m in modules)
+    how = "; ".join(dict.fromkeys(INSTALL[m] for m in modules))
     return f"{listed([*missing])} {verb} {listed([*modules])}, not installed: {how}"
 
 

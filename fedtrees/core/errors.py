@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+_NEURAL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
 #: How to get modules of extras.
 INSTALL = {
-    "torch": "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu",
+    "torch": _NEURAL,
+    "dp_accounting": _NEURAL,
     "interpret": "pip install 'fedtrees[ebm]'",
 }
 _LISTED = 60  # names in one line of a message, and characters of each
