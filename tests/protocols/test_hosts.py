@@ -139,7 +139,7 @@ def test_what_leaves_a_host_is_what_the_transcript_says(name, monkeypatch):
         asking = {d.sender for d in over.net.asked} - {over.transcript.coordinator}
         assert bool(asking) == (name in ASKING)
         tried += 1
-    assert tried >= 2
+    assert tried
 
 
 @pytest.mark.parametrize("name", [n for n in CRYPTO if present.CRYPTO and n in PROTOCOLS])
