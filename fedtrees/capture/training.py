@@ -97,6 +97,7 @@ class Training:
         self._rows: NDArray[np.int64] = np.zeros(self._world, np.int64)
         self._sizes: NDArray[np.int64] = np.zeros(0, np.int64)  # values that are there, of all
         self._distinct: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._hessians: NDArray[np.float64] = np.zeros(0)  # of the latest root, by bin
 
     def messages(self) -> Iterator[Told]:
         """Yield what crosses until nothing is left, or something that is not known."""
@@ -236,7 +237,7 @@ class Training:
                 continue
             if not self._bins and bins == self._distinct.sum():
                 self._starts = np.cumsum([0, *self._distinct[:-1]])
-            self._bins = bins
+            self._bins, self._hessians = bins, histogram.total[1::2]
             told = list(self._segments(histogram, tree, 0, 1))
             why = "sums over the root of a tree"
             for hop in sums.hops:
@@ -289,10 +290,12 @@ class Training:
         raise OtherOperation("no histogram of a level")
 
     def _check_level(self, histogram: Reduced, nodes: int) -> None:
-        """Raise `OtherOperation` unless all columns tell the same sums over each node."""
+        """Raise `OtherOperation` unless these are rows of the root, which all columns tell alike."""
         sums = histogram.total.reshape(nodes, self._bins, 2)
         if not np.isfinite(sums).all() or (sums[..., 1] < 0).any() or not sums[..., 1].any():
             raise OtherOperation("no sums of hessians")
+        if (sums[..., 1].sum(axis=0) > self._hessians + 1e-6 * self._hessians.max()).any():
+            raise OtherOperation("a bin with more than the root has there")
         rows = self._rows.sum()
         if self._starts is not None and rows and (self._sizes == rows).all():
             by_column = np.add.reduceat(sums, self._starts, axis=1)

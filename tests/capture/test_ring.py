@@ -28,6 +28,15 @@ def test_every_byte_between_workers_is_decoded(name, tmp_path):
     assert kinds["GradientTotals"] == 2 * w
 
 
+def test_an_evaluation_is_not_taken_for_a_level(tmp_path):
+    """Without label means the number of rows is not known; trees of depth 3 and 2, AUC."""
+    records, ended = decoded("watched2", tmp_path)
+    assert ended.left == 0
+    found = {(r.message.tree, r.message.level) for r in records
+             if isinstance(r.message, HistogramSegment)}  # fmt: skip
+    assert found == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_sketches_are_the_columns(name, tmp_path):
     for record in decoded(name, tmp_path)[0]:
