@@ -26,12 +26,13 @@ from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
 from fedtrees.protocols.fit import fit
-from fedtrees.report.advice import Advice, Tried, Wish, recipe, tried
+from fedtrees.report.advice import Advice, Wish, recipe, tried
 from fedtrees.report.deployed import runs_in, systems
 from fedtrees.report.rows import UNDEFENDED, load_rows
 
 _SEEDS = (1, 3, 5, 10)  # of a round: the first is run on all candidates
 _SHARE = 0.5  # of the time left that a round may take, so that the next has some
+_DEAR = frozenset({"joint"})  # takes longer than all other attacks: what falls to them is spared it
 
 
 def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> Suite:
@@ -130,9 +131,19 @@ def narrowed(suite: Suite, kept: Iterable[str], seeds: Sequence[int]) -> Suite:
     return suite.of(grids, seeds)
 
 
+def without_dear(suite: Suite) -> Suite:
+    """Return a suite less the attack that takes longest."""
+    return suite.of([
+        replace(g, attacks=tuple(a for a in g.every_attack if a.name not in _DEAR) or g.attacks)
+        for g in suite.grids
+    ])  # fmt: skip
+
+
 @dataclass
 class Search:
     """Successive halving over seeds: every candidate on one, then more for the best that hold.
+
+    On the first seed, what is beyond the wish before the longest attack ran is not given to it.
 
     `layout`, `deployed`: As of `candidates`.
     `seconds`: In all; what is not finished by then is not named. 0: the first seed alone, however
@@ -155,15 +166,18 @@ class Search:
         until = begun + self.seconds if self.seconds else inf
         suite = candidates(self.options, self.layout, self.deployed)
         folder = Path(self.options.out or fresh_folder(Path("runs"), "advice"))
-        latest: dict[str, Tried] = {}
-        todo, resume, rows, left_out = suite, self._begun(folder, suite), pd.DataFrame(), ""
+        # The first seed may take half: more seeds of some tell more than one of all.
+        half = begun + _SHARE * (until - begun)
+        bench = self._bench(without_dear(suite), folder)
+        tell(bench.notes)
+        rows, left_out = self._round(bench, self._begun(folder, suite), half)
+        latest = {t.name: t for t in tried(rows, self.wish)}
+        left = [t.name for t in latest.values() if t.excess <= 1]
+        todo = suite if left_out else narrowed(suite, left, suite.seeds)
         for seeds, after in pairwise((*_SEEDS, 0)):
-            bench = self._bench(todo, folder)
-            tell(bench.notes if todo is suite else ())
-            # The first round may take half: more seeds of some tell more than one of all.
-            limit = until if latest else begun + _SHARE * (until - begun)
-            found, late = self._round(bench, resume, limit)
-            if late and latest:  # what the round before says stands
+            first = seeds == _SEEDS[0]
+            found, late = self._round(self._bench(todo, folder), True, half if first else until)
+            if late and not first:  # what the round before says stands
                 break
             rows, left_out = found, left_out or late
             held = tried(rows, self.wish)
@@ -182,7 +196,7 @@ class Search:
                 kept.pop()  # of which most is read
             if not (kept and after and self.seconds):
                 break
-            todo, resume = narrowed(suite, kept, range(after)), True
+            todo = narrowed(suite, kept, range(after))
         ranked = sorted(latest.values(), key=lambda t: -len(t.auc))  # stable: the best first
         return folder, Advice.of_rows(rows, self.wish, tuple(ranked), left_out)
 

@@ -290,7 +290,7 @@ class Training:
         raise OtherOperation("no histogram of a level")
 
     def _check_level(self, histogram: Reduced, nodes: int) -> None:
-        """Raise `OtherOperation` unless these are rows of the root, which all columns tell alike."""
+        """Raise `OtherOperation` unless rows of the root, told alike by columns, can sum to it."""
         sums = histogram.total.reshape(nodes, self._bins, 2)
         if not np.isfinite(sums).all() or (sums[..., 1] < 0).any() or not sums[..., 1].any():
             raise OtherOperation("no sums of hessians")

@@ -120,14 +120,14 @@ class Tried:
 
     def _reasons(self, shown: bool = False) -> Iterator[str]:
         """Yield what speaks against it: by means, or by the ends of intervals where it is shown."""
-        if self.candidate.untested:
-            yield self.candidate.reason
         if read := self.read_beyond(shown):
             yield read
         least = self.utility.low if shown else self.utility.mean
         if not least >= self.wish.auc:
             auc = interval(self.utility) if shown else number(self.utility.mean)
             yield f"AUC {auc}; wished: {self.wish.auc:g}"
+        if self.candidate.untested:
+            yield self.candidate.reason
 
 
 def highest(cell: Cell) -> float:

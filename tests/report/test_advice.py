@@ -172,6 +172,6 @@ def test_the_command_runs_a_seed_names_nothing_on_it_and_goes_on_where_it_was(tm
         assert not stopped.value.code
         out, err = capsys.readouterr()
         assert "1 seed ran; 3 are needed for an interval." in out
-        assert "None of 1 recipe is shown to meet it. Nearest: `fedtree-hist" in out
+        assert "None of 2 recipes is shown to meet it. Nearest: `fedtree-hist" in out
         assert ("cells: 0 to compute" in err) == bool(more)
     assert "## Residual risk" in (tmp_path / "run" / "advice.md").read_text()
