@@ -55,6 +55,18 @@ def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():
         assert asked.specifier.contains(pinned[asked.name.lower()]), text
 
 
+def test_the_conda_recipe_asks_for_what_the_package_does():
+    named = {"xgboost": "py-xgboost", "ortools": "ortools-python", "matplotlib": "matplotlib-base"}
+    recipe = (ROOT / ".ci/recipe.yaml").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [Requirement(text) for text in project["dependencies"]]
+    expected = [f"python {project['requires-python']}",
+                *(f"{named.get(r.name, r.name)} {r.specifier}" for r in asked)]  # fmt: skip
+    run = recipe.partition("  run:\n")[2].partition("\n\n")[0]
+    assert [line.strip().removeprefix("- ") for line in run.splitlines()] == expected
+    assert f'version: "{project["version"]}"' in recipe
+
+
 def test_the_constraints_are_made_by_the_command_of_the_docs():
     (made,) = re.findall(
         r"\$ (python3.11 .* pip)$", (ROOT / "docs/how-to/reproduce.md").read_text(), re.M
