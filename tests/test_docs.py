@@ -56,6 +56,8 @@ def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():
 
 
 def test_the_conda_recipe_asks_for_what_the_package_does():
+    from packaging.requirements import Requirement
+
     named = {"xgboost": "py-xgboost", "ortools": "ortools-python", "matplotlib": "matplotlib-base"}
     recipe = (ROOT / ".ci/recipe.yaml").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
