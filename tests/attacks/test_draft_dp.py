@@ -260,6 +260,7 @@ def test_costs_are_the_mechanisms():
         assert len(table) < 1000  # absurd counts cost no memory
 
 
+@pytest.mark.long
 def test_a_label_is_as_likely_as_permute_and_flip_draws_it():
     counts, rng, draws = np.array([[[5, 3, 4], [1, 4, 0]]]), np.random.default_rng(0), 20_000
     drawn = permute_and_flip(np.broadcast_to(counts, (draws, *counts.shape)), 0.7, rng)
@@ -286,6 +287,7 @@ def test_released_labels_tell_of_rows():
     assert found[0] < found[1] - 0.04
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("trees", "depth", "n"), [(1, 1, 1), (1, 5, 7), (3, 12, 4)])
 def test_small_and_deep_forests_are_read(trees, depth, n):
     variables, rows = rows_of(n, 9)

@@ -133,6 +133,7 @@ def test_the_order_of_rows_does_not_matter():
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
+@pytest.mark.long
 def test_missing_values_certify_nothing_false():
     """Rows without a value go where no box says; their leaves stay open or come out right."""
     X, y = structured(150)

@@ -90,6 +90,7 @@ def test_coarse_rounding_leaves_more_open_and_likely_counts_are_no_worse_than_ce
     assert shares[0] == 1 > shares[1] > shares[2]
 
 
+@pytest.mark.long
 def test_missing_values_that_are_not_ruled_out_cost_certainty(clinic):
     """A column that is not declared complete may lack values: its bins are no more than a node."""
     schema, tables = clinic
@@ -124,6 +125,7 @@ def test_rows_of_unequal_weight_leave_all_open(clinic):
         assert guess.notes["trees_certified"] == 0
 
 
+@pytest.mark.long
 def test_noise_bounds_nothing_and_leaves_likely_counts(clinic):
     """Of Laplace noise the rows of the whole tree alone are certain; likely counts are near."""
     (found,), _, others = seen(clinic, "server", LaplaceHistogram(64.0))

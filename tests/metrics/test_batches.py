@@ -29,6 +29,7 @@ def claim(round, rows=4):
     return BatchRows(("client-1",), round, CLIENTS[0].take(np.arange(rows)))
 
 
+@pytest.mark.long
 def test_rounds_of_a_size_have_one_blind_guess(batches):
     first = batches.blind(claim(0))
     assert batches.blind(claim(1)) is first
