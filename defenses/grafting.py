@@ -117,14 +117,10 @@ def grafted_nodes(
 ) -> dict[int, int]:
     """Return the nodes of a tree to be grown anew, with their depths.
 
-    Parameters
-    ----------
-    tree : tree
-        Children have greater numbers than their parents.
-    rows : RowPartition
-        Where its rows are.
-    noisy, true : int64 array, shape (n,)
-        Labels; of classes of which there are equally many the first counts.
+    `tree`: tree. Children have greater numbers than their parents.
+    `rows`: Where its rows are.
+    `noisy, true`: int64 array, shape (n,). Labels; of classes of which there are equally many the
+    first counts.
     """
     astray = np.zeros(len(tree), dtype=bool)
     depth = np.zeros(len(tree), dtype=np.int64)

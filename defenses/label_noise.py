@@ -127,13 +127,10 @@ class NoisyLabels(Defense):
         All classes alike, as long as few rows are told; then what a forest over the active party's
         columns makes of noisy labels, less their noise.
 
-        Parameters
-        ----------
-        said : int64 array, shape (n,)
-            Noisy labels.
-        told : intp array
-            Rows of stages before, answered among all K classes: their noise is the same everywhere.
-        rows : intp array, shape (m,)
+        `said`: int64 array, shape (n,). Noisy labels.
+        `told`: intp array. Rows of stages before, answered among all K classes: their noise is the
+        same everywhere.
+        `rows`: intp array, shape (m,).
         """
         K, held, odds = len(ctx.schema.classes), ctx.held, odds_within(self.epsilon)
         few = len(told) < 2 * PRIOR.min_samples_leaf
@@ -169,14 +166,10 @@ class OneStage(NoisyLabels):
 class ManyStages(NoisyLabels):
     """What is common to defenses whose labels are made noisy in stages.
 
-    Parameters
-    ----------
-    epsilon : float
-        Of label-DP, in nats, above 0.
-    stages : int
-        2 or more, and no more than rows.
-    published : bool
-        The rule of the authors' code for labels that are not among the likeliest: not label-DP.
+    `epsilon`: float. Of label-DP, in nats, above 0.
+    `stages`: 2 or more, and no more than rows.
+    `published`: The rule of the authors' code for labels that are not among the likeliest: not
+    label-DP.
     """
 
     stages: int = 2

@@ -159,14 +159,9 @@ class Masking(RealSums):  # type: ignore[misc]
 class MaskedSums(Aggregation):
     """The sums of one run under masks.
 
-    Parameters
-    ----------
-    real : bool
-        Whether masks are computed; else by the ideal functionality.
-    lost : callable
-        ``lost(name, reply, wire)``: whether it does not arrive.
-    exposing : bool
-        As for `Masking`.
+    `real`: Whether masks are computed; else by the ideal functionality.
+    `lost`: ``lost(name, reply, wire)``: whether it does not arrive.
+    `exposing`: As for `Masking`.
     """
 
     def __init__(self, threshold: int | None, real: bool, lost: Lost, *, exposing: bool) -> None:
@@ -293,16 +288,12 @@ class UnmaskedSums(Opening):
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Agree on keys where none are left, let masked replies cross, and open their sum.
 
-        Raises
-        ------
-        TooFewPartiesError
-            If fewer replies arrive than the threshold, or than the noise in them is shared by.
-        MissingPartyError
-            If not those arrive that are in the sums before, with which it is combined.
-        ExposureError
-            If the sum and those before would tell what one client sent.
-        WrongKeyError
-            If not all were told the same before.
+        Raises `TooFewPartiesError` if fewer replies arrive than the threshold, or than the noise in
+        them is shared by.
+        Raises `MissingPartyError` if not those arrive that are in the sums before, with which it is
+        combined.
+        Raises `ExposureError` if the sum and those before would tell what one client sent.
+        Raises `WrongKeyError` if not all were told the same before.
         """
         names = tuple(waiting)
         found = {n: reply for n, reply in waiting.items() if not self._sums.lost(n, reply, wire)}

@@ -27,18 +27,11 @@ _NEVER = 1e-9
 class Sum:
     """Sums over some rows and values that are known.
 
-    Attributes
-    ----------
-    rows : int64 array, shape (m,)
-        Those that may be among them.
-    terms : float32 array, shape (q, m, B)
-        What each of these would add with a value of each cell.
-    total : float64 array, shape (q, C)
-        Known sums, of each of C groups of cells.
-    group : int64 array, shape (B,)
-        Group of each cell; -1: in none.
-    variance : float64 array, shape (q,)
-        Of the noise on each sum.
+    `rows`: int64 array, shape (m,). Those that may be among them.
+    `terms`: float32 array, shape (q, m, B). What each of these would add with a value of each cell.
+    `total`: float64 array, shape (q, C). Known sums, of each of C groups of cells.
+    `group`: int64 array, shape (B,). Group of each cell; -1: in none.
+    `variance`: float64 array, shape (q,). Of the noise on each sum.
     """
 
     rows: NDArray[np.int64]
@@ -52,13 +45,8 @@ class Sum:
 class Sums:
     """All sums of a view, and which values lie in one cell.
 
-    Attributes
-    ----------
-    cell : int64 array, shape (K,)
-        Cell of each value: the trees tell values of a cell not apart.
-    every : tuple of Sum
-    possible : bool array, shape (n, B)
-        Whether sums have room for a row in a cell.
+    `cell`: int64 array, shape (K,). Cell of each value: the trees tell values of a cell not apart.
+    `possible`: bool array, shape (n, B). Whether sums have room for a row in a cell.
     """
 
     cell: NDArray[np.int64]
@@ -212,11 +200,8 @@ def fitted(p: Floats, sums: Sums | None, held: Column | None) -> Floats:
     Each sum in turn moves the odds of rows and values by what they would add to it (a dual ascent
     of the least relative entropy, Csiszar 1975, with normal noise), then counts of held values.
 
-    Parameters
-    ----------
-    p : float64 array, shape (n, K)
-    held : Column or None
-        All values of the victims, in the order of p's.
+    `p`: float64 array, shape (n, K).
+    `held`: All values of the victims, in the order of p's.
     """
     n = len(p)
     cell = np.arange(p.shape[1]) if sums is None else sums.cell

@@ -38,15 +38,10 @@ def likely_shares(
     Ranks are normal around a quadratic in what is known. Sums move what is expected of open rows,
     as they would normal ranks, and the regression is fitted anew to what they leave (EM).
 
-    Parameters
-    ----------
-    known : float64 array, shape (N, c)
-        Of the principals' own: centred ranks, and labels.
-    shares : float64 array, shape (N, B + 1)
-        What sums tell.
-    allowed : bool array, shape (N, B + 1)
-    told : Told or None
-        What sums say of open rows; None: nothing.
+    `known`: float64 array, shape (N, c). Of the principals' own: centred ranks, and labels.
+    `shares`: float64 array, shape (N, B + 1). What sums tell.
+    `allowed`: bool array, shape (N, B + 1).
+    `told`: What sums say of open rows; None: nothing.
     """
     ends, rank = ranks_of(shares)
     low, high = rank_interval(ends, allowed)

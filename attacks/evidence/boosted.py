@@ -21,14 +21,9 @@ Level = Literal["histograms", "statistics", "values"]
 class Targets:
     """What is known of victims' numeric targets, in cells like those of a column.
 
-    Attributes
-    ----------
-    edges : float32 array, shape (K - 1,)
-        Between the cells, ascending.
-    values : float64 array, shape (K,)
-        What a target in each cell is on average.
-    sizes : int64 array, shape (K,)
-        Likely number of rows in each.
+    `edges`: float32 array, shape (K - 1,). Between the cells, ascending.
+    `values`: float64 array, shape (K,). What a target in each cell is on average.
+    `sizes`: int64 array, shape (K,). Likely number of rows in each.
     """
 
     edges: NDArray[np.float32]
@@ -52,16 +47,12 @@ class Targets:
 class NodeHistograms:
     """Gradient histograms of the nodes of one tree, summed over clients.
 
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-        Node numbers in the tree.
-    sums : float64 array, shape (k, total_bins, 2)
-        Sums of gradients and hessians per bin.
-    totals : float64 array, shape (k, 2)
-        Sums over the node; a row whose value is missing is in the total and in no bin.
-    slack : float64 array, shape (k,), or None
-        How far from the truth sums may be, but for the noise on rows; None: they are exact.
+    `nodes`: int32 array, shape (k,). Node numbers in the tree.
+    `sums`: float64 array, shape (k, total_bins, 2). Sums of gradients and hessians per bin.
+    `totals`: float64 array, shape (k, 2). Sums over the node; a row whose value is missing is in
+    the total and in no bin.
+    `slack`: float64 array, shape (k,), or None. How far from the truth sums may be, but for the
+    noise on rows; None: they are exact.
     """
 
     nodes: NDArray[np.int32]
@@ -82,14 +73,11 @@ class NodeHistograms:
 class NodeNoise:
     """Known variance of the noise on the statistics of one tree.
 
-    Attributes
-    ----------
-    g, h : float64 array, shape (n_nodes,)
-        Variance of the noise on each node's sum of gradients and of hessians.
-    cell_g, cell_h : float or float64 array, shape (n_nodes,)
-        Variance of the noise on one bin of a node's histogram, but for ``row_g``.
-    row_g : float
-        Variance of the noise on one row's gradient, which all sums over the row share.
+    `g, h`: float64 array, shape (n_nodes,). Variance of the noise on each node's sum of gradients
+    and of hessians.
+    `cell_g, cell_h`: float or float64 array, shape (n_nodes,). Variance of the noise on one bin of
+    a node's histogram, but for ``row_g``.
+    `row_g`: Variance of the noise on one row's gradient, which all sums over the row share.
     """
 
     g: NDArray[np.float64]

@@ -25,15 +25,11 @@ def likely_shares(
     Before, shares have a Dirichlet distribution; its draws are weighted by the law of what was
     drawn, and drawn again around their mean (adaptive importance sampling, Cappe et al. 2008).
 
-    Parameters
-    ----------
-    log_chance : callable
-        Log probability of what was drawn, given values of a column and the rows each stands for.
-    known : float64 array, shape (k,)
-        Rows known of every category; one more is taken to be of each.
-    n : int
-        Rows of the column.
-    rng : numpy.random.Generator
+    `log_chance`: Log probability of what was drawn, given values of a column and the rows each
+    stands for.
+    `known`: float64 array, shape (k,). Rows known of every category; one more is taken to be of
+    each.
+    `n`: Rows of the column.
 
     Returns
     -------

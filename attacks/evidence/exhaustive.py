@@ -43,15 +43,10 @@ _UNLIKELY = 20.0
 class Tables:
     """Every table of so many rows of columns that have declared codes.
 
-    Attributes
-    ----------
-    types : Table
-        One row of each of the V kinds.
-    counts : int64 array, shape (M, V)
-        Rows of each in every table.
-    prior : float64 array, shape (M,)
-        Log probability, nats, up to a constant: rows are drawn alike, each as own rows are and as
-        if all types were even.
+    `types`: One row of each of the V kinds.
+    `counts`: int64 array, shape (M, V). Rows of each in every table.
+    `prior`: float64 array, shape (M,). Log probability, nats, up to a constant: rows are drawn
+    alike, each as own rows are and as if all types were even.
     """
 
     types: Table

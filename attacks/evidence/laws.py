@@ -23,13 +23,8 @@ def law_of_sums(
 
     What the server leaves out of the sums that it sends back, it has still received.
 
-    Parameters
-    ----------
-    view : View
-    parties : int
-    field : {"sums", "totals"}
-    hiding : bool
-        False: without what sends some bins as if they were empty.
+    `field`: {"sums", "totals"}.
+    `hiding`: False: without what sends some bins as if they were empty.
     """
     sent, back = view.changes(Histogram, field, "client"), sent_back(view, field)
     if not hiding:

@@ -98,13 +98,8 @@ class Told:
 class Bins:
     """The rows of one machine in the bins of one column.
 
-    Attributes
-    ----------
-    column : int
-    rows : int64 array, shape (b, 2)
-        Rows and positives of each bin.
-    sure : bool
-        Whether the column is none that LightGBM bundles with others, where rows can be lost.
+    `rows`: int64 array, shape (b, 2). Rows and positives of each bin.
+    `sure`: Whether the column is none that LightGBM bundles with others, where rows can be lost.
     """
 
     column: int
@@ -145,11 +140,9 @@ def bins_of(told: Told) -> Iterator[tuple[str, Bins]]:
 class Values:
     """Values that are in bins of a column, if each bin has one.
 
-    Attributes
-    ----------
-    bins : int64 array, shape (v,)
-    values : float64 array, shape (v,)
-    certain : bool array, shape (v,)
+    `bins`: int64 array, shape (v,).
+    `values`: float64 array, shape (v,).
+    `certain`: bool array, shape (v,).
     """
 
     bins: NDArray[np.int64]

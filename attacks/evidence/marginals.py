@@ -373,16 +373,9 @@ def rows_with(
     rows keep their order (equal values: any) and take the victims' values in that order (a copula,
     Nelsen 2006). No own rows: columns do not depend on one another.
 
-    Parameters
-    ----------
-    columns : sequence of Column
-    of : int
-        Rows that these are the columns of.
-    own : Table
-    y : int64 array, shape (n,)
-    redraws : ChainedEquations or None
-        Of own rows, as `redraws_of` says.
-    rng : numpy.random.Generator
+    `of`: Rows that these are the columns of.
+    `y`: int64 array, shape (n,).
+    `redraws`: Of own rows, as `redraws_of` says.
     """
     n = len(y)
     drawn = np.full((n, len(columns)), np.nan, dtype=np.float32)

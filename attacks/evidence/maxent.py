@@ -31,14 +31,11 @@ ARMIJO = 1e-4
 def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: Floats) -> Floats:
     """Return P in the order of `Reach.leaf`, float64, shape (nnz,); each row's sums to 1.
 
-    Parameters
-    ----------
-    reach : Reach
-        Reachable leaves and log prior of n rows, each of which stands for ``weight`` equal ones.
-    x : float64 array, shape (nnz, K)
-        What one row brings to each equation of a leaf.
-    target, ridge : float64 array, shape (J, K)
-        What they add up to, and the variance of its error.
+    `reach`: Reachable leaves and log prior of n rows, each of which stands for ``weight`` equal
+    ones.
+    `x`: float64 array, shape (nnz, K). What one row brings to each equation of a leaf.
+    `target, ridge`: float64 array, shape (J, K). What they add up to, and the variance of its
+    error.
     """
     J, K = target.shape
     ridge = np.maximum(ridge, EXACT_RIDGE).reshape(-1)

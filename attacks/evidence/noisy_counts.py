@@ -19,16 +19,10 @@ def likely_counts(noisy: Longs, own: Longs, n: int, variance: float) -> tuple[Lo
     is believed as far as that is of both variances. Of the means those counts of at least 0 that
     add up to n are nearest (Wang et al. 2020, Norm-Sub).
 
-    Parameters
-    ----------
-    noisy : int64 array, shape (k,)
-        The rows sought in every cell, and noise.
-    own : int64 array, shape (k,)
-        Own rows in every cell; none of them is among those sought.
-    n : int
-        Rows sought whose value is not missing.
-    variance : float
-        Of the noise of a cell, in squared rows.
+    `noisy`: int64 array, shape (k,). The rows sought in every cell, and noise.
+    `own`: int64 array, shape (k,). Own rows in every cell; none of them is among those sought.
+    `n`: Rows sought whose value is not missing.
+    `variance`: Of the noise of a cell, in squared rows.
 
     Returns
     -------

@@ -30,14 +30,10 @@ OTHERS = "others"
 class Opened:
     """Sums over the leaves of every tree, from one source.
 
-    Attributes
-    ----------
-    sums : tuple of float64 array, shape (J, 2)
-        Of gradients and hessians, in the order of `Tree.leaves`.
-    noise : float
-        Share of the declared noise variance that is left in them: 0, they are exact.
-    own_inside : bool
-        Whether the principals' rows are in them.
+    `sums`: tuple of float64 array, shape (J, 2). Of gradients and hessians, in the order of
+    `Tree.leaves`.
+    `noise`: Share of the declared noise variance that is left in them: 0, they are exact.
+    `own_inside`: Whether the principals' rows are in them.
     """
 
     sums: tuple[Floats, ...]
@@ -120,12 +116,7 @@ def leaf_noise(view: View, trees: tuple[Tree, ...], left: float) -> tuple[NodeNo
     On a grid as fine as that of the fixed point, a discrete Gaussian has the moments of the
     continuous one to a double's precision (Canonne, Kamath and Steinke 2020, fact 18).
 
-    Parameters
-    ----------
-    view : View
-    trees : tuple of Tree
-    left : float
-        Share of the noise variance that is in them.
+    `left`: Share of the noise variance that is in them.
     """
     laws = (view.channel(LeafValues, "g", "server"), view.channel(LeafValues, "h", "server"))
     if not left or laws == (None, None):

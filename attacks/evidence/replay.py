@@ -248,16 +248,11 @@ def grow_again(
 class _Source:
     """One source's histograms of a tree that grows.
 
-    Attributes
-    ----------
-    levels : list of int64 array, shape (k, total_bins, 2)
-        Histograms of all nodes of every level.
-    hidden : list of bool array, shape (k, total_bins)
-        As of `Grown`, of every level; none where no bin is left out.
-    made, off : list of int64 array, shape (k,)
-        As of `Grown`, of every level.
-    total : dict of int to int64 array, shape (2,)
-        Sums over the rows of every node.
+    `levels`: list of int64 array, shape (k, total_bins, 2). Histograms of all nodes of every level.
+    `hidden`: list of bool array, shape (k, total_bins). As of `Grown`, of every level; none where
+    no bin is left out.
+    `made, off`: list of int64 array, shape (k,). As of `Grown`, of every level.
+    `total`: dict of int to int64 array, shape (2,). Sums over the rows of every node.
     """
 
     def __init__(self, cuts: Cuts, totals: Sums) -> None:

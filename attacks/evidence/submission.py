@@ -39,12 +39,8 @@ _FEWEST_EXPECTED = 5
 class Weight:
     """How far samples of a reconstruction are to be believed.
 
-    Attributes
-    ----------
-    trust : float
-        Share of what they rest on that is not noise, 0 to 1.
-    told : float
-        How much of a row the evidence tells, 0 (next to nothing) to 1.
+    `trust`: Share of what they rest on that is not noise, 0 to 1.
+    `told`: How much of a row the evidence tells, 0 (next to nothing) to 1.
     """
 
     trust: float
@@ -81,15 +77,9 @@ def told_by(sums: float, cells: int) -> float:
 class Blind:
     """What a blind guess is made of.
 
-    Attributes
-    ----------
-    own : Table
-        The adversary's own rows; likely ones; draws from declared ranges.
-    schema : Schema
-    recipe : Recipe
-        As own rows make best (`fedtrees.guessing.recipes.best_recipe`).
-    heard : float
-        How far their draws are likely rows of the victims, 0 to 1.
+    `own`: The adversary's own rows; likely ones; draws from declared ranges.
+    `recipe`: As own rows make best (`fedtrees.guessing.recipes.best_recipe`).
+    `heard`: How far their draws are likely rows of the victims, 0 to 1.
     """
 
     own: Table
@@ -140,18 +130,10 @@ def submitted(
     told, others' rows are as near and go together. Those are taken that samples and draws that
     voted for neither agree with more.
 
-    Parameters
-    ----------
-    found : Table
-        The reconstruction.
-    worlds : sequence of Table
-        Samples that it is the consensus of, row by row.
-    blind : Blind
-    weight : Weight
-    rng : numpy.random.Generator
-    rows : int, optional
-        How many rows there are, if declared: of more that were found, some are left out; of fewer,
-        the rest is guessed blindly.
+    `found`: The reconstruction.
+    `worlds`: Samples that it is the consensus of, row by row.
+    `rows`: How many rows there are, if declared: of more that were found, some are left out; of
+    fewer, the rest is guessed blindly.
 
     Returns
     -------
@@ -236,10 +218,8 @@ def own_rows_differ(victims: Sequence[NDArray[np.int64]], own: Sequence[NDArray[
     Pearson's test of equal shares, at one in a hundred over all trees. Leaves where few rows are
     expected count as one (Cochran 1954): with many small leaves chance looks like a difference.
 
-    Parameters
-    ----------
-    victims, own : sequence of int64 array, shape (J, K)
-        Rows of each class in each leaf of every tree of the first round.
+    `victims, own`: sequence of int64 array, shape (J, K). Rows of each class in each leaf of every
+    tree of the first round.
     """
     for pair in zip(victims, own, strict=False):
         both = np.stack([each.ravel() for each in pair])

@@ -22,15 +22,9 @@ _SEED = 20110101  # of multipliers that make one number of the statistics of a r
 class NodeSums:
     """The sums over the bins of one column at one node.
 
-    Attributes
-    ----------
-    tree : int
-    rows : int32 array, shape (m,)
-        Those of the node that bring anything.
-    brings : int64 array, shape (m, s)
-        What each brings.
-    sums : int64 array, shape (B + 1, s)
-        Of the rows in every bin; last: of those without a value.
+    `rows`: int32 array, shape (m,). Those of the node that bring anything.
+    `brings`: int64 array, shape (m, s). What each brings.
+    `sums`: int64 array, shape (B + 1, s). Of the rows in every bin; last: of those without a value.
     """
 
     tree: int
@@ -43,15 +37,10 @@ class NodeSums:
 class Column:
     """All that is seen of one column.
 
-    Attributes
-    ----------
-    owner : str
-    position : int
-        In the schema.
-    nodes : tuple of NodeSums
-        Small nodes first.
-    allowed : bool array, shape (N, B + 1)
-        In which bins a row may be, by the splits of the column that it came by; last: no value.
+    `position`: In the schema.
+    `nodes`: Small nodes first.
+    `allowed`: bool array, shape (N, B + 1). In which bins a row may be, by the splits of the column
+    that it came by; last: no value.
     """
 
     owner: str
@@ -64,12 +53,9 @@ class Column:
 class Certain:
     """What follows from exact sums, without a guess.
 
-    Attributes
-    ----------
-    bin : int64 array, shape (N,)
-        The bin of a row, the number of bins where it has no value; -1: open.
-    allowed : bool array, shape (N, B + 1)
-        In which bins it may be; one where that is certain.
+    `bin`: int64 array, shape (N,). The bin of a row, the number of bins where it has no value; -1:
+    open.
+    `allowed`: bool array, shape (N, B + 1). In which bins it may be; one where that is certain.
     """
 
     bin: NDArray[np.int64]
@@ -83,10 +69,6 @@ def certain_bins(column: Column) -> Certain:
     up exactly. All sets that do are listed, by meeting in the middle (Horowitz and Sahni 1974), as
     far as a search may grow: rows in all of them are in the bin, rows in none are not. What is
     found at one node narrows all others.
-
-    Parameters
-    ----------
-    column : Column
     """
     allowed = column.allowed.copy()
     bin = np.full(len(allowed), -1, dtype=np.int64)

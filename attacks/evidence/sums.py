@@ -21,18 +21,14 @@ Floats = NDArray[np.float64]
 class LeafSums:
     """Sums over the leaves of one tree, in ascending node order.
 
-    Attributes
-    ----------
-    g, h : float64 array, shape (J,), or None
-        Victims' sums of gradients and hessians; None where only leaf values are visible.
-    var_g, var_h : float64 array, shape (J,)
-        Variance of the noise on them, 0 where exact.
-    own_g, own_h : float64 array, shape (J,)
-        Own rows' part.
-    own_n0, own_n1 : int64 array, shape (J,)
-        Own rows of other classes than the tree's, and of that class.
-    own_leaf : int32 array, shape (n_own,)
-        Position (not node number) of the leaf of each row of the prior: own ones, or likely ones.
+    `g, h`: float64 array, shape (J,), or None. Victims' sums of gradients and hessians; None where
+    only leaf values are visible.
+    `var_g, var_h`: float64 array, shape (J,). Variance of the noise on them, 0 where exact.
+    `own_g, own_h`: float64 array, shape (J,). Own rows' part.
+    `own_n0, own_n1`: int64 array, shape (J,). Own rows of other classes than the tree's, and of
+    that class.
+    `own_leaf`: int32 array, shape (n_own,). Position (not node number) of the leaf of each row of
+    the prior: own ones, or likely ones.
     """
 
     g: Floats | None

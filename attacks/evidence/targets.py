@@ -65,16 +65,9 @@ def with_targets(
 ) -> tuple[Evidence, Table, Schema]:
     """Return evidence with cells of the victims' targets, and own rows with theirs as a column.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    own : Table
-    schema : Schema
-        Returned, too, with that column.
-    told : Moments
-        What else is known of the victims' targets.
-    inside : int, optional
-        How many of the rows are none of the victims'; default: all own ones.
+    `schema`: Returned, too, with that column.
+    `told`: What else is known of the victims' targets.
+    `inside`: How many of the rows are none of the victims'; default: all own ones.
     """
     moments = moments_of(evidence, own, told)
     n = _victims_in(evidence, len(own) if inside is None else inside)
@@ -97,14 +90,9 @@ def narrowed(guess: Guess) -> Guess:
 def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
     """Return the most that is known of the victims' targets.
 
-    Parameters
-    ----------
-    evidence : Evidence
-        Its leaf sums are of own rows, too, if ``own_inside``.
-    rows : Table
-        Own rows.
-    told : Moments
-        Of the victims, from elsewhere.
+    `evidence`: Its leaf sums are of own rows, too, if ``own_inside``.
+    `rows`: Own rows.
+    `told`: Of the victims, from elsewhere.
     """
     own, first = rows.y.astype(np.float64), evidence.first_own
     base = float(np.ravel(evidence.base_margin)[0])
@@ -136,12 +124,8 @@ def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
 def targets_of(moments: Moments, own: Floats, n: int) -> Targets:
     """Return cells of n victims' targets: own rows' distribution, tilted to the mean, or a normal.
 
-    Parameters
-    ----------
-    moments : Moments
-        Of the victims, both known.
-    own : float64 array, shape (r,)
-    n : int
+    `moments`: Of the victims, both known.
+    `own`: float64 array, shape (r,).
     """
     assert moments.mean is not None
     assert moments.deviation is not None

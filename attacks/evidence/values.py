@@ -183,20 +183,12 @@ def positives_of_value(
 ) -> tuple[Floats, Floats]:
     """Return the N1 that a leaf value implies for each N, and its error, float64, (k,) each.
 
-    Parameters
-    ----------
-    value : float32
-        Of the leaf, learning rate included.
-    n : int64 array, shape (k,)
-        Rows the leaf may hold.
-    ph : pair of float
-        Probability and hessian of every row before the tree.
-    settings : pair of float
-        eta and lambda.
-    off : float
-        Error of the value beyond float32 (half a step where it was rounded).
-    alpha : float
-        L1 penalty: a value of 0 says that G is no larger than that.
+    `value`: float32. Of the leaf, learning rate included.
+    `n`: int64 array, shape (k,). Rows the leaf may hold.
+    `ph`: Probability and hessian of every row before the tree.
+    `settings`: eta and lambda.
+    `off`: Error of the value beyond float32 (half a step where it was rounded).
+    `alpha`: L1 penalty: a value of 0 says that G is no larger than that.
     """
     p, h = ph
     eta, reg_lambda = settings

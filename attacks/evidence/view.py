@@ -55,16 +55,10 @@ LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
 def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     """Read the trees of a run from the messages in a view.
 
-    Parameters
-    ----------
-    view : View
-    most : {"histograms", "statistics", "values"}
-        Use no more than this, for comparing what each level of detail is worth.
+    `most`: {"histograms", "statistics", "values"}. Use no more than this, for comparing what each
+    level of detail is worth.
 
-    Returns
-    -------
-    Evidence or None
-        None where the view holds no trained tree.
+    Returns: None where the view holds no trained tree.
     """
     cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
     params = params_of(view)
@@ -129,12 +123,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
 def with_opened(view: View, evidence: Evidence, opened: Opened) -> Evidence:
     """Return the evidence with sums that were opened in place of those that were released.
 
-    Parameters
-    ----------
-    view : View
-    evidence : Evidence
-        Of the released trees, all of them.
-    opened : Opened
+    `evidence`: Of the released trees, all of them.
     """
     n_rows = view.n_rows
     if not opened.own_inside and view.rows is not None:
@@ -216,18 +205,10 @@ def noise_of(
 ) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact.
 
-    Parameters
-    ----------
-    view : View
-    trees : tuple of Tree
-        With everybody's sums, which decide what was asked for.
-    cuts : Cuts
-    parties : pair of int
-        Of how many clients the noise is in the sums of nodes, and in bins.
-    told : bool
-        Whether sums are those that were sent beside splits and leaf values.
-    rows : tuple of Tree, optional
-        The trees with the sums that the noise is on, if these are others.
+    `trees`: With everybody's sums, which decide what was asked for.
+    `parties`: Of how many clients the noise is in the sums of nodes, and in bins.
+    `told`: Whether sums are those that were sent beside splits and leaf values.
+    `rows`: The trees with the sums that the noise is on, if these are others.
     """
     if releases_leaves(view):
         return leaf_noise(view, trees, 1.0)

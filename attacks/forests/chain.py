@@ -152,17 +152,10 @@ def advance(
 ) -> int:
     """Make so many moves of the first `n` rows in place; return how many were accepted.
 
-    Parameters
-    ----------
-    world, state
-    n : int
-        Rows that may move; latent classes are drawn for all.
-    beta : float
-        Costs count so many times: 1 is the posterior, 0 the prior.
-    bits : uint64 array, shape (1,)
-        Randomness, changed in place.
-    prior : bool
-        Without it all rows are equally likely.
+    `n`: Rows that may move; latent classes are drawn for all.
+    `beta`: Costs count so many times: 1 is the posterior, 0 the prior.
+    `bits`: uint64 array, shape (1,). Randomness, changed in place.
+    `prior`: Without it all rows are equally likely.
     """
     made: int = _advance(world, state, Scratch.of(world), n, beta, moves, bits, prior)
     return made

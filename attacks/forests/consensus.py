@@ -43,15 +43,12 @@ def consensus(
 
     Raises `DataError`: weights that do not fit a byte.
 
-    Parameters
-    ----------
-    samples : int16 array, shape (S, n, G + 1)
-    weight : uint8 array, shape (G + 1,)
-        What a difference in each variable costs; 255 at most in all.
-    sizes : int64 array, shape (G + 1,)
-        Number of levels.
-    kind : int array, shape (n,), optional
-        Rows are matched with rows of the same number alone, where something is known of each.
+    `samples`: int16 array, shape (S, n, G + 1).
+    `weight`: uint8 array, shape (G + 1,). What a difference in each variable costs; 255 at most in
+    all.
+    `sizes`: int64 array, shape (G + 1,). Number of levels.
+    `kind`: int array, shape (n,). Rows are matched with rows of the same number alone, where
+    something is known of each.
 
     Notes
     -----

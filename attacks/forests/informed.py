@@ -52,14 +52,10 @@ class Enumeration:
     ) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
         """Return the row that is missing beside the known ones.
 
-        Parameters
-        ----------
-        known : int array, shape (k, G + 1)
-            Levels and class of all other rows.
-        counts : int64 array, shape (T, 2^d, K), optional
-            Their counts in the leaves, where they are at hand already.
-        told : mapping of int to int, optional
-            Levels of variables that are known of the missing row.
+        `known`: int array, shape (k, G + 1). Levels and class of all other rows.
+        `counts`: int64 array, shape (T, 2^d, K). Their counts in the leaves, where they are at hand
+        already.
+        `told`: Levels of variables that are known of the missing row.
 
         Returns
         -------

@@ -29,16 +29,12 @@ class Noise:
 
     Raises `UsageError`: unknown kind, or a scale that is not finite and above 0.
 
-    Attributes
-    ----------
-    kind : {"geometric", "truncated-laplace", "gaussian", "exact", "labels"}
-        Two-sided geometric of pmf proportional to ``exp(-|k| / scale)``; Laplace noise of that
-        scale, truncated toward zero, as the code of Gorgé et al. adds it; (discrete) Gaussian
-        noise; none; or no counts but each leaf's label, chosen by permute-and-flip
-        (`fedtrees.attacks.forests.labels`).
-    scale : float
-        Of the Laplace and geometric noise (rows; T / epsilon for an epsilon in all), or the
-        Gaussian's standard deviation. Not read where counts are exact.
+    `kind`: {"geometric", "truncated-laplace", "gaussian", "exact", "labels"}. Two-sided geometric
+    of pmf proportional to ``exp(-|k| / scale)``; Laplace noise of that scale, truncated toward
+    zero, as the code of Gorgé et al. adds it; (discrete) Gaussian noise; none; or no counts but
+    each leaf's label, chosen by permute-and-flip (`fedtrees.attacks.forests.labels`).
+    `scale`: Of the Laplace and geometric noise (rows; T / epsilon for an epsilon in all), or the
+    Gaussian's standard deviation. Not read where counts are exact.
     """
 
     kind: Kind

@@ -42,14 +42,9 @@ def cells_program(
     Raises `DataError` if there are more than `MOST_CELLS` different rows, or attributes are known
     of each row.
 
-    Parameters
-    ----------
-    limit : float
-        Seconds.
-    hint : int array, shape (n, G + 1), optional
-        A table to start from.
-    workers : int
-        Threads of the solver.
+    `limit`: Seconds.
+    `hint`: int array, shape (n, G + 1). A table to start from.
+    `workers`: Threads of the solver.
     """
     from ortools.sat.python import cp_model
 

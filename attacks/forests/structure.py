@@ -39,14 +39,11 @@ class NoisyForest:
         Raises `DataError` if the shapes do not fit, a column does not exist, or counts are not
         whole numbers.
 
-        Parameters
-        ----------
-        feature : int array, shape (T, 2^d - 1)
-            Column that each node tests, in heap order from the root.
-        noisy : int array, shape (T, 2^d, K)
-            Noisy counts of the leaves from left to right.
-        threshold : float array, shape (T, 2^d - 1), optional
-            A row goes right iff its column is not below it; 0.5 by default.
+        `feature`: int array, shape (T, 2^d - 1). Column that each node tests, in heap order from
+        the root.
+        `noisy`: int array, shape (T, 2^d, K). Noisy counts of the leaves from left to right.
+        `threshold`: float array, shape (T, 2^d - 1). A row goes right iff its column is not below
+        it; 0.5 by default.
         """
         feature, noisy = np.asarray(feature), np.asarray(noisy)
         if feature.ndim != 2 or noisy.ndim != 3 or len(feature) != len(noisy) or not len(feature):

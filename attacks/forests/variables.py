@@ -23,14 +23,11 @@ class Variables:
     Raises `DataError` if a column belongs to no or to several variables, or a variable has not 1 to
     `MOST_LEVELS` levels.
 
-    Attributes
-    ----------
-    columns : tuple of tuple of int
-        Columns of each variable: one, or those of a one-hot group. Every column has one.
-    levels : tuple of float32 array, shape (r, number of its columns)
-        What the columns hold at each level.
-    cuts : mapping of int to float array, shape (r - 1,)
-        Of variables that are numbers: a level begins at each.
+    `columns`: Columns of each variable: one, or those of a one-hot group. Every column has one.
+    `levels`: tuple of float32 array, shape (r, number of its columns). What the columns hold at
+    each level.
+    `cuts`: mapping of int to float array, shape (r - 1,). Of variables that are numbers: a level
+    begins at each.
     """
 
     columns: tuple[tuple[int, ...], ...]
@@ -59,14 +56,9 @@ class Variables:
 
         Raises `DataError`: groups that overlap, or name columns that do not exist.
 
-        Parameters
-        ----------
-        width : int
-            Number of columns.
-        groups : iterable of sequences of int
-            One-hot groups: exactly one of their columns is 1.
-        none : bool
-            At most one of them is.
+        `width`: Number of columns.
+        `groups`: One-hot groups: exactly one of their columns is 1.
+        `none`: At most one of them is.
         """
         made = [tuple(int(j) for j in group) for group in groups]
         unknown = sorted({j for group in made for j in group if not 0 <= j < width})
@@ -90,15 +82,11 @@ class Variables:
     ) -> Variables:
         """Return the variables of declared columns.
 
-        Parameters
-        ----------
-        schema : Schema
-            One-hot groups are one variable each, categories their codes.
-        tests : sequence of float array
-            Thresholds that each column is tested at, increasing: a number is known up to them. It
-            is guessed as the median of known rows between two, else in the middle.
-        own : float array, shape (k, d), optional
-            Rows that are known.
+        `schema`: One-hot groups are one variable each, categories their codes.
+        `tests`: sequence of float array. Thresholds that each column is tested at, increasing: a
+        number is known up to them. It is guessed as the median of known rows between two, else in
+        the middle.
+        `own`: float array, shape (k, d). Rows that are known.
         """
         places = [tuple(map(schema.names.index, group.columns)) for group in schema.groups]
         grouped = {j for columns in places for j in columns}

@@ -86,22 +86,15 @@ def invert(
 ) -> Inversion:
     """Return the rows whose gradient is nearest to one that was seen.
 
-    Parameters
-    ----------
-    weights, gradient : float32 array, shape (parameters,)
-    bounds : pair of float32 array, shape (continuous features,)
-        Smallest and largest value of every number, standardised.
-    labels : int64 array, shape (rows,), optional
-        Where they are known; in any order, for rows have none.
-    likely : Table, optional
-        Rows that are distributed as those of the batch, where the adversary has some.
-    restarts, steps : int
-        0: by the number of rows.
-    span : bool
-        Whether to hold rows to the span of the first layer's gradient, where they are fewer than
-        its dimensions; else they are drawn to the average row.
-    exact : bool
-        Whether to find rows by `exact_rows` first, and to search for the others alone.
+    `weights, gradient`: float32 array, shape (parameters,).
+    `bounds`: pair of float32 array, shape (continuous features,). Smallest and largest value of
+    every number, standardised.
+    `labels`: int64 array, shape (rows,). Where they are known; in any order, for rows have none.
+    `likely`: Rows that are distributed as those of the batch, where the adversary has some.
+    `restarts, steps`: 0: by the number of rows.
+    `span`: Whether to hold rows to the span of the first layer's gradient, where they are fewer
+    than its dimensions; else they are drawn to the average row.
+    `exact`: Whether to find rows by `exact_rows` first, and to search for the others alone.
     """
     if not exact or not span:
         return _searched(

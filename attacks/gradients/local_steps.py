@@ -40,14 +40,10 @@ class LocalSteps:
     ) -> NDArray[np.float32]:
         """Return how far steps on such rows move the weights, float32, shape (parameters,).
 
-        Parameters
-        ----------
-        weights : float32 array, shape (parameters,)
-        X : float32 array, shape (n, D)
-            Inputs of all rows.
-        y : int64 array, shape (n,)
-        steps : sequence of intp array
-            The rows of each step.
+        `weights`: float32 array, shape (parameters,).
+        `X`: float32 array, shape (n, D). Inputs of all rows.
+        `y`: int64 array, shape (n,).
+        `steps`: sequence of intp array. The rows of each step.
         """
         at, rate = weights, np.float32(self.rate)
         for rows in steps:

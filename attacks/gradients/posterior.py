@@ -52,13 +52,9 @@ def explained(
     likely rows and those that differ from it in a cell. What the gradient does not tell is as in
     likely rows: of mere noise comes what one guesses who sees nothing.
 
-    Parameters
-    ----------
-    weights, gradient : float32 array, shape (parameters,)
-    noise : float
-        Standard deviation of the gradient's noise, per coordinate.
-    likely : Table
-        Rows that are distributed as those of the batch.
+    `weights, gradient`: float32 array, shape (parameters,).
+    `noise`: Standard deviation of the gradient's noise, per coordinate.
+    `likely`: Rows that are distributed as those of the batch.
 
     Returns
     -------

@@ -93,13 +93,10 @@ def published(
 ) -> Inversion:
     """Return the rows that a published algorithm finds, one restart after the other.
 
-    Parameters
-    ----------
-    layers, weights, gradient, encoding, bounds, rng
-        As `fedtrees.attacks.gradients.inversion.invert`.
-    labels : int64 array, shape (B,)
-    settings : (bool, bool, int, int)
-        Softmax and bounds; cosine, or squared distance; restarts; steps.
+    `layers, weights, gradient, encoding, bounds, rng`: As
+    `fedtrees.attacks.gradients.inversion.invert`.
+    `labels`: int64 array, shape (B,).
+    `settings`: Softmax and bounds; cosine, or squared distance; restarts; steps.
     """
     relaxed, cosine, restarts, steps = settings
     torch = torch_module()

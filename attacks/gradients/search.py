@@ -64,14 +64,11 @@ def search(
 ) -> Found:
     """Move guessed batches until their gradient is the one that was seen.
 
-    Parameters
-    ----------
-    labels : int64 array, shape (B,)
-    bounds : pair of float32 array, shape (continuous features,)
-        Smallest and largest value of every number, standardised.
-    pull : float32 array, shape (D + 1, D + 1)
-        Symmetric: its quadratic form of [x, 1], mean of the rows, is added to the loss. From
-        `null_space` or `average_pull`.
+    `labels`: int64 array, shape (B,).
+    `bounds`: pair of float32 array, shape (continuous features,). Smallest and largest value of
+    every number, standardised.
+    `pull`: float32 array, shape (D + 1, D + 1). Symmetric: its quadratic form of [x, 1], mean of
+    the rows, is added to the loss. From `null_space` or `average_pull`.
 
     Notes
     -----

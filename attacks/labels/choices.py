@@ -36,15 +36,11 @@ def log_probability(
 ) -> tuple[float, Floats]:
     """Return how probable the splits of one tree are, and how that changes with G.
 
-    Parameters
-    ----------
-    G, H : float64 array, shape (N, C)
-        Sums over a node S gain ``sum_c G_S^2 / (H_S + lam)``; with class shares for G, ones for H
-        and no lam that is Gini impurity times rows, with gradients and hessians XGBoost's gain.
-    floor : float
-        What a split must gain: nodes that were left alone gained no more.
-    doubt : float
-        Probability that a node that seems left alone was not.
+    `G, H`: float64 array, shape (N, C). Sums over a node S gain ``sum_c G_S^2 / (H_S + lam)``; with
+    class shares for G, ones for H and no lam that is Gini impurity times rows, with gradients and
+    hessians XGBoost's gain.
+    `floor`: What a split must gain: nodes that were left alone gained no more.
+    `doubt`: Probability that a node that seems left alone was not.
 
     Returns
     -------

@@ -30,17 +30,11 @@ def k_means(
 ) -> NDArray[np.int64]:
     """Cluster rows by K-means: the best of ten starts of k-means++.
 
-    Parameters
-    ----------
-    points : float64 array, shape (S, d)
-    count : int
-        Clusters; no more than there are different rows are found.
-    weight : float64 array, shape (S,), optional
-        How many rows each stands for.
+    `points`: float64 array, shape (S, d).
+    `count`: Clusters; no more than there are different rows are found.
+    `weight`: float64 array, shape (S,). How many rows each stands for.
 
-    Returns
-    -------
-    int64 array, shape (S,)
+    Returns: int64 array, shape (S,).
     """
     points = np.ascontiguousarray(points, dtype=np.float64)
     if not points.size or len(points) <= count:

@@ -85,14 +85,9 @@ class Mixture:
         anew (iterated local search: Lourenço, Martin and Stützle 2003), until that gains nothing
         several times over.
 
-        Parameters
-        ----------
-        starts : sequence of int64 array, shape (N,)
-            Numbers below that of the classes.
-        rows : int
-            Fit so many at most.
-        rng : numpy.random.Generator
-            Draws them.
+        `starts`: sequence of int64 array, shape (N,). Numbers below that of the classes.
+        `rows`: Fit so many at most.
+        `rng`: Draws them.
         """
         drawn = np.arange(len(self.leaf))
         if len(drawn) > rows:
@@ -239,16 +234,10 @@ def mixture_of(
 ) -> Mixture:
     """Return the model of a view.
 
-    Parameters
-    ----------
-    columns : Columns
-        The principals' own.
-    twins : Twins
-        Of the visible leaves.
-    numbers : intp array, shape (T,)
-        Which trees these are of.
-    known : int64 array, shape (N,), optional
-        Labels that are known, -1 for others.
+    `columns`: The principals' own.
+    `twins`: Of the visible leaves.
+    `numbers`: intp array, shape (T,). Which trees these are of.
+    `known`: int64 array, shape (N,). Labels that are known, -1 for others.
     """
     trees = seen_trees(view, columns.positions)
     told, leaf = view.parameters, twins.leaf[twins.of_row]

@@ -39,14 +39,9 @@ def denoised(
     channel. Where randomised response is among the likeliest few, its matrix is another for
     every row, and not known here: it is taken as that over all classes.
 
-    Parameters
-    ----------
-    said : int64 array, shape (N,)
-        Noisy labels.
-    X : float32 array, shape (N, F)
-        Own columns.
-    law : Channel
-        Of a label.
+    `said`: int64 array, shape (N,). Noisy labels.
+    `X`: float32 array, shape (N, F). Own columns.
+    `law`: Of a label.
     """
     each = np.arange(classes)
     told = law.log_likelihood(each[None, :, None], each[:, None, None])  # by label and answer

@@ -17,10 +17,8 @@ def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
 
     `count`: Eigenvectors.
 
-    Returns
-    -------
-    float64 array, shape (S, count)
-        Zeros where a row is in no leaf, or the graph has fewer components of any weight.
+    Returns: float64 array, shape (S, count). Zeros where a row is in no leaf, or the graph has
+    fewer components of any weight.
 
     Notes
     -----

@@ -39,20 +39,13 @@ LAG = 25  # trees after which a leaf that is still open stays so
 class Decoder:
     """Paths of all rows, and the leaves that are solved.
 
-    Attributes
-    ----------
-    whole : Paths
-        After the last tree up to which every leaf is known.
-    known : list of bool array, shape (J,)
-        Leaves whose contents are known, per tree.
-    count, positives : list of int64 array, shape (J,)
-        Rows, and rows with label 1, of known leaves.
-    doubt : float
-        Sum over known leaves of the odds that other contents explain their sums.
-    left : float
-        Entries of lists that may still be made.
-    stopped : bool
-        Whether they ran out.
+    `whole`: Paths. After the last tree up to which every leaf is known.
+    `known`: list of bool array, shape (J,). Leaves whose contents are known, per tree.
+    `count, positives`: list of int64 array, shape (J,). Rows, and rows with label 1, of known
+    leaves.
+    `doubt`: Sum over known leaves of the odds that other contents explain their sums.
+    `left`: float. Entries of lists that may still be made.
+    `stopped`: bool. Whether they ran out.
     """
 
     def __init__(

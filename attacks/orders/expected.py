@@ -36,16 +36,11 @@ def expected_ranks(
     Normal regression of ranks on what is known, fitted to intervals by EM (the censored regression
     of Amemiya 1973, with both ends known).
 
-    Parameters
-    ----------
-    known : float64 array, shape (n, c)
-    low, high : float64 array, shape (n,)
-    moved : callable, optional
-        Expected ranks once more is known, from those expected before.
+    `known`: float64 array, shape (n, c).
+    `low, high`: float64 array, shape (n,).
+    `moved`: Expected ranks once more is known, from those expected before.
 
-    Returns
-    -------
-    float64 array, shape (n,)
+    Returns: float64 array, shape (n,).
     """
     X = np.column_stack([np.ones(len(low)), known])
     gram = X.T @ X + _RIDGE * np.eye(X.shape[1])

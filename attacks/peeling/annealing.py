@@ -73,15 +73,10 @@ def likely_rows(
 ) -> tuple[Ints, Longs]:
     """Return rows beside the known ones in which chains agree: bins, -1 where missing, and classes.
 
-    Parameters
-    ----------
-    state : Masked
-        With counts that told draws of known rows were taken out of.
-    counts : Counts
-        As they were sent.
-    seeds : int64 array, shape (`CHAINS`,)
-    work : float
-        Steps of about 20 nanoseconds.
+    `state`: With counts that told draws of known rows were taken out of.
+    `counts`: As they were sent.
+    `seeds`: int64 array, shape (`CHAINS`,).
+    `work`: Steps of about 20 nanoseconds.
     """
     width = np.diff(state.offsets)
     known = np.column_stack([np.where(told.known < 0, width - 1, told.known), told.y])

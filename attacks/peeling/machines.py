@@ -208,10 +208,7 @@ def _grown(
 class _Own:
     """One machine's own sums of the nodes of a tree, as of `Residual`.
 
-    Attributes
-    ----------
-    sums, totals : dict of int to int64 array, shape (total_bins + d, 2) and (2,)
-        By node.
+    `sums, totals`: dict of int to int64 array, shape (total_bins + d, 2) and (2,). By node.
     """
 
     def __init__(self, columns: Sequence[_Bins], cuts: Cuts, root: RootSums) -> None:

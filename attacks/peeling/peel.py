@@ -83,16 +83,12 @@ def peel(
 def confidence_of(doubts: Ints, checks: Floats, tried: int) -> Floats:
     """Return the probability that rows are right, float64, shape (m,).
 
-    Parameters
-    ----------
-    doubts : int32 array, shape (m,)
-        Features that may belong to another person (see `fedtrees.attacks.peeling.doubts`). Where
-        sums are off, or rows in some of the trees only, one counts as two: bins that have no room
-        may seem to.
-    checks : float64 array, shape (m,)
-        Log odds of the row's gradients showing by chance wherever a bin holds nothing else.
-    tried : int
-        Rows tried so far, each of which might have passed by chance.
+    `doubts`: int32 array, shape (m,). Features that may belong to another person (see
+    `fedtrees.attacks.peeling.doubts`). Where sums are off, or rows in some of the trees only, one
+    counts as two: bins that have no room may seem to.
+    `checks`: float64 array, shape (m,). Log odds of the row's gradients showing by chance wherever
+    a bin holds nothing else.
+    `tried`: Rows tried so far, each of which might have passed by chance.
     """
     by_chance = tried * np.exp(np.asarray(checks, dtype=np.float64))
     result: Floats = _RIGHT[np.minimum(doubts, len(_RIGHT) - 1)] / (1.0 + by_chance)

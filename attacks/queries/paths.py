@@ -16,17 +16,12 @@ _ABOVE_ALL = np.iinfo(np.int32).max
 class Ways:
     """Ways of a row through some trees.
 
-    Attributes
-    ----------
-    leaves : int32 array, shape (M, T)
-    low, high : int32 array, shape (M, c)
-        Bins of the row in others' columns: from ``low``, below ``high``.
-    odds : float64 array, shape (M,)
-        Log probability, before anything is answered, in nats.
-    total : float64 array, shape (M,)
-        Sum of the leaves' values, 0 where they are vectors.
-    whole : bool
-        Whether none was left out.
+    `leaves`: int32 array, shape (M, T).
+    `low, high`: int32 array, shape (M, c). Bins of the row in others' columns: from ``low``, below
+    ``high``.
+    `odds`: float64 array, shape (M,). Log probability, before anything is answered, in nats.
+    `total`: float64 array, shape (M,). Sum of the leaves' values, 0 where they are vectors.
+    `whole`: Whether none was left out.
     """
 
     leaves: NDArray[np.int32]
@@ -45,15 +40,9 @@ class Ways:
 class Paths:
     """Ways of rows, with probabilities by splits.
 
-    Parameters
-    ----------
-    model : HeldModel
-    theirs : bool array, shape (n_nodes,)
-        Nodes that others split.
-    alike : bool
-        Whether bins of a column are the same at all nodes.
-    values : float64 array, shape (n_nodes,)
-        What a leaf adds to the score's sum.
+    `theirs`: bool array, shape (n_nodes,). Nodes that others split.
+    `alike`: Whether bins of a column are the same at all nodes.
+    `values`: float64 array, shape (n_nodes,). What a leaf adds to the score's sum.
     """
 
     def __init__(
@@ -78,15 +67,10 @@ class Paths:
     ) -> Ways:
         """Return the ways that a row may take through all trees.
 
-        Parameters
-        ----------
-        own : int8 array, shape (n_nodes,)
-            1: it goes left at an own split; 0: right.
-        left : float64 array, shape (n_nodes,)
-            Probability of going left at others' splits.
-        fits : callable
-            From sums so far, and the least and most that the trees to come add, to whether what is
-            answered is within reach.
+        `own`: int8 array, shape (n_nodes,). 1: it goes left at an own split; 0: right.
+        `left`: float64 array, shape (n_nodes,). Probability of going left at others' splits.
+        `fits`: From sums so far, and the least and most that the trees to come add, to whether what
+        is answered is within reach.
         """
         found = [self._of_tree(t, own, left) for t in range(len(self.model.sizes))]
         least, most = (

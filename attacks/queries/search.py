@@ -40,12 +40,8 @@ class Base:
 class Search:
     """One run of the attack.
 
-    Parameters
-    ----------
-    m, epsilon
-        As in `ThresholdQueries`.
-    told : bool
-        Whether the columns of splits are used where messages tell them.
+    `m, epsilon`: As in `ThresholdQueries`.
+    `told`: Whether the columns of splits are used where messages tell them.
     """
 
     def __init__(

@@ -69,15 +69,11 @@ class Splits:
     `told`: Use which columns others were asked to split; otherwise each may be any column of
     others, and equal thresholds are not known to be equal.
 
-    Attributes
-    ----------
-    model : HeldModel
-    own : int array
-        Columns of the principals.
-    unknown : list of Unknown
-        Own thresholds among them, which are closed.
-    least, most : float32 array, shape (d,)
-        A value of each column that is left, or right, of all its thresholds.
+    `model`: HeldModel.
+    `own`: int array. Columns of the principals.
+    `unknown`: Own thresholds among them, which are closed.
+    `least, most`: float32 array, shape (d,). A value of each column that is left, or right, of all
+    its thresholds.
     """
 
     def __init__(self, view: View, told: bool) -> None:

@@ -20,17 +20,11 @@ def solved(A: Integers, B: Integers, bits: int) -> Integers | None:
 
     Conditioning is no limit: A only has to have rank m.
 
-    Parameters
-    ----------
-    A : object array, shape (r, m)
-    B : object array, shape (r, k)
-    bits : int
-        No number of X has more.
+    `A`: object array, shape (r, m).
+    `B`: object array, shape (r, k).
+    `bits`: No number of X has more.
 
-    Returns
-    -------
-    object array or None
-        None: A has a smaller rank, or there is no such solution.
+    Returns: object array or None. None: A has a smaller rank, or there is no such solution.
     """
     rows: NDArray[np.intp] | None = None
     total, modulus, prime = None, 1, FIRST_PRIME

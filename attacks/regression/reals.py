@@ -29,13 +29,9 @@ def factor(D: Reals, E: Reals, Z: Reals, rank: int) -> Reals:
     basis Q of the columns of X, which are those of Z: where scores are exact, Q is exact. S has the
     rank's size alone, and as few rounds are enough; of more, least squares.
 
-    Parameters
-    ----------
-    D, E : array, shape (m, k)
-    Z : array, shape (m, j)
-        Multiples of X.
-    rank : int
-        r is less where no more directions are seen.
+    `D, E`: array, shape (m, k).
+    `Z`: array, shape (m, j). Multiples of X.
+    `rank`: r is less where no more directions are seen.
     """
     Q = basis_of(Z, rank)
     if not Q.shape[1] or D.shape[1] < Q.shape[1]:

@@ -50,19 +50,13 @@ def solutions(
 ) -> list[Solution]:
     """Return the R that fit, the likeliest first; at most `BEAM`.
 
-    Parameters
-    ----------
-    L : array, shape (m, n)
-    known : sequence of Column
-        Of every column of X.
-    direction : array, shape (n,), or None
-        ``R W``: of every column of R its scalar product with it is ``along``.
-    cost : callable
-        From the place of a column and its m values to how unlikely they are: breaks ties.
-    tiny : number
-        What counts as 0, of 1.
-    square : bool
-        Whether R has as many columns as rows; else only linear equations are used.
+    `L`: array, shape (m, n).
+    `known`: Of every column of X.
+    `direction`: array, shape (n,), or None. ``R W``: of every column of R its scalar product with
+    it is ``along``.
+    `cost`: From the place of a column and its m values to how unlikely they are: breaks ties.
+    `tiny`: number. What counts as 0, of 1.
+    `square`: Whether R has as many columns as rows; else only linear equations are used.
     """
     n = L.shape[1]
     order = sorted(range(len(known)), key=lambda j: -len(known[j].rows))

@@ -70,14 +70,10 @@ class Refinement:
     A move changes a value of a row, or puts a row of the pool in its place. As rows' gradients add
     up, all pairs of moves in two rows are tried at once.
 
-    Parameters
-    ----------
-    cells : int32 array, shape (B, d)
-        Where it begins.
-    y : int64 array, shape (B,)
-    pool : int32 array, shape (n, d)
-        Rows that other searches ended with.
-    pool_y : int64 array, shape (n,)
+    `cells`: int32 array, shape (B, d). Where it begins.
+    `y`: int64 array, shape (B,).
+    `pool`: int32 array, shape (n, d). Rows that other searches ended with.
+    `pool_y`: int64 array, shape (n,).
     """
 
     def __init__(

@@ -48,14 +48,9 @@ def search(
 ) -> Batch:
     """Return the batch whose gradient comes nearest.
 
-    Parameters
-    ----------
-    Y : int64 array, shape (R, B)
-        Labels of every restart, ascending.
-    u : float32 array, shape (R, B, d)
-        Where restarts begin.
-    steps : int
-        Of each stage.
+    `Y`: int64 array, shape (R, B). Labels of every restart, ascending.
+    `u`: float32 array, shape (R, B, d). Where restarts begin.
+    `steps`: Of each stage.
 
     Notes
     -----

@@ -70,15 +70,10 @@ class Seen:
 def seen_of(evidence: Evidence, t: int, known: tuple[Ints, NDArray[np.bool_]], own: Ints) -> Seen:
     """Return the histograms of tree ``t``, less known rows.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    t : int
-    known : (int32 array of shape (m, d), bool array of shape (m,))
-        Bins of these rows, and whether they are of the tree's class.
-    own : int32 array, shape (r, d)
-        Bins of rows like the victims': a feature that none of them misses has no missing values,
-        unless more are missing than noise explains.
+    `known`: (int32 array of shape (m, d), bool array of shape (m,)). Bins of these rows, and
+    whether they are of the tree's class.
+    `own`: int32 array, shape (r, d). Bins of rows like the victims': a feature that none of them
+    misses has no missing values, unless more are missing than noise explains.
     """
     assert evidence.histograms is not None
     assert evidence.cuts is not None
@@ -213,15 +208,10 @@ def likely_bins(
 ) -> Likely:
     """Work out what is likely of every node's bins, from the root down.
 
-    Parameters
-    ----------
-    seen : Seen
-    total : int or None
-        Rows in all, if that is known.
-    own : (int32 array of shape (r, d), bool array of shape (r,))
-        Bins of rows like those, and whether they are of the tree's class.
-    leaves : Counts, optional
-        The rows in every leaf, where bins are not to say more of them.
+    `total`: Rows in all, if that is known.
+    `own`: (int32 array of shape (r, d), bool array of shape (r,)). Bins of rows like those, and
+    whether they are of the tree's class.
+    `leaves`: The rows in every leaf, where bins are not to say more of them.
     """
     tree, found = seen.tree, Likely(seen)
     alike = _histogram(*own, seen.cuts)

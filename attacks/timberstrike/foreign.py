@@ -48,16 +48,12 @@ def doubt_in_sums(
 ) -> Floats:
     """Return the variance of leaf sums due to uncertain margins, float64, shape (J, K).
 
-    Parameters
-    ----------
-    options : Reach
-        Reachable leaves of n groups of rows.
-    doubt : float64 array, shape (n,)
-        Variance of the margin times the rows of the group.
-    by_margin : pair of float64 array, shape (n,)
-        What a row's gradient and hessian grow by where its margin does.
-    slope : float64 array, shape (J,), or None
-        ``v / eta`` where only leaf values are seen (K = 1); None where sums of g and h are (K = 2).
+    `options`: Reachable leaves of n groups of rows.
+    `doubt`: float64 array, shape (n,). Variance of the margin times the rows of the group.
+    `by_margin`: pair of float64 array, shape (n,). What a row's gradient and hessian grow by where
+    its margin does.
+    `slope`: float64 array, shape (J,), or None. ``v / eta`` where only leaf values are seen (K =
+    1); None where sums of g and h are (K = 2).
     """
     dg, dh = by_margin
     width = np.diff(options.offsets)

@@ -48,14 +48,11 @@ def redraw_leaves(
 ) -> tuple[Ints, float]:
     """Return leaves, int32 (n,), and the L1 residual they leave.
 
-    Parameters
-    ----------
-    x : float64 array, shape (nnz, K)
-        What a row brings to each equation of each leaf it can reach.
-    target, variance : float64 array, shape (J, K)
-        Sums to meet, and the variance of the noise on them.
-    start : int32 array, shape (n,)
-        Leaf positions to start from.
+    `x`: float64 array, shape (nnz, K). What a row brings to each equation of each leaf it can
+    reach.
+    `target, variance`: float64 array, shape (J, K). Sums to meet, and the variance of the noise on
+    them.
+    `start`: int32 array, shape (n,). Leaf positions to start from.
     """
     precision = 1.0 / np.maximum(variance, SIGMA**2)
     return _moved(reach, x, target, precision, start, REDRAWS_PER_ROW * len(start), seed)

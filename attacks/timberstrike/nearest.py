@@ -25,22 +25,13 @@ def nearest_rows(
     The first of several from a place ``u`` on: rows are in random order. A row that is taken twice
     leaves another out, and a table of fewer different rows matches the victims' worse.
 
-    Parameters
-    ----------
-    boxes : Boxes
-        n boxes.
-    narrow : bool array, shape (n, d)
-        Where a row can violate the box at all.
-    cells : int32 array, shape (m, d)
-        Cells of the rows, -1 where a value is missing.
-    y : int64 array, shape (m,)
-    u : float64 array, shape (n,)
-        In [0, 1).
+    `boxes`: n boxes.
+    `narrow`: bool array, shape (n, d). Where a row can violate the box at all.
+    `cells`: int32 array, shape (m, d). Cells of the rows, -1 where a value is missing.
+    `y`: int64 array, shape (m,).
+    `u`: float64 array, shape (n,). In [0, 1).
 
-    Returns
-    -------
-    int64 array, shape (n,)
-        -1 where no row has the label.
+    Returns: int64 array, shape (n,). -1 where no row has the label.
     """
     out = np.full(len(boxes.y), -1, dtype=np.int64)
     if not len(y):

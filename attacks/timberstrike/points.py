@@ -22,22 +22,17 @@ def points(
 ) -> Table:
     """Return one row per box.
 
-    Parameters
-    ----------
-    rule : str
-        ``prior``: draw from own values of the same label inside the box, smoothed by a uniform,
-        or a missing one by its odds against them where the box allows it;
-        ``joint``: the own or redrawn row of its label that violates the box least, moved to its
-        nearest edge where it does (measured against redrawing those features: +0.4 points on
-        Pima at 20 trees, equal on Stroke) unless it is missing by the same odds; where its own
-        value is missing it is guessed so if the box allows that, else drawn as by ``prior``; a
-        share of the cells, ``prior.recipe.share``, is drawn so anyway;
-        ``mid``: middle of the box, a random allowed code if categorical; ``median``: median of
-        own values inside the box, else the middle; ``published``: as ``mid``, with two rules of
-        the authors' code: a categorical feature no split constrained is NaN, and the last code
-        of an open interval is never guessed.
-        ``auto``: ``joint`` where own rows are known, else ``prior``.
-        ``mid``, ``median`` and ``published`` otherwise guess no missing value.
+    `rule`: ``prior``: draw from own values of the same label inside the box, smoothed by a uniform,
+    or a missing one by its odds against them where the box allows it; ``joint``: the own or redrawn
+    row of its label that violates the box least, moved to its nearest edge where it does (measured
+    against redrawing those features: +0.4 points on Pima at 20 trees, equal on Stroke) unless it is
+    missing by the same odds; where its own value is missing it is guessed so if the box allows
+    that, else drawn as by ``prior``; a share of the cells, ``prior.recipe.share``, is drawn so
+    anyway; ``mid``: middle of the box, a random allowed code if categorical; ``median``: median of
+    own values inside the box, else the middle; ``published``: as ``mid``, with two rules of the
+    authors' code: a categorical feature no split constrained is NaN, and the last code of an open
+    interval is never guessed. ``auto``: ``joint`` where own rows are known, else ``prior``.
+    ``mid``, ``median`` and ``published`` otherwise guess no missing value.
     """
     if rule == "auto":
         rule = "joint" if len(prior.own) else "prior"

@@ -64,23 +64,13 @@ def reconstruct(
 ) -> Guess:
     """Reconstruct the rows behind a boosted forest (TimberStrike, Di Gennaro et al. 2025).
 
-    Parameters
-    ----------
-    evidence : Evidence
-        What was seen of the training.
-    own : Table or None
-        The adversary's own training rows; their part is subtracted from every statistic, and
-        they serve as prior knowledge unless ``options.use_prior`` is False.
-    schema : Schema
-    options : Options
-    rng : numpy.random.Generator
-        The only source of randomness.
+    `evidence`: What was seen of the training.
+    `own`: The adversary's own training rows; their part is subtracted from every statistic, and
+    they serve as prior knowledge unless ``options.use_prior`` is False.
+    `rng`: The only source of randomness.
 
-    Returns
-    -------
-    Guess
-        Records of the victims (of all clients with ``scope="union"``), first-tree counts of the
-        victims, and diagnostics.
+    Returns: Records of the victims (of all clients with ``scope="union"``), first-tree counts of
+    the victims, and diagnostics.
     """
     own = Table.empty(schema) if own is None else own
     bin_by_bin, whole = _reads_bins(evidence, options), options.scope == "union"

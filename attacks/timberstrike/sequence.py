@@ -219,17 +219,11 @@ def _solve(
 def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reach, Floats]:
     """Return the entries with one more per group: not in the tree, which brings nothing to it.
 
-    Parameters
-    ----------
-    r : Reach
-        Reachable leaves of m groups of rows.
-    x : float64 array, shape (nnz, K)
-        What one row brings to each equation of a leaf.
-    share : float64 array, shape (m,)
-        How likely a row is in the tree. Of a row that is in for sure, or cannot be, there are only
-        the leaves, or only the absence.
-    nowhere : int
-        The leaf that stands for absence.
+    `r`: Reachable leaves of m groups of rows.
+    `x`: float64 array, shape (nnz, K). What one row brings to each equation of a leaf.
+    `share`: float64 array, shape (m,). How likely a row is in the tree. Of a row that is in for
+    sure, or cannot be, there are only the leaves, or only the absence.
+    `nowhere`: The leaf that stands for absence.
     """
     width = np.diff(r.offsets)
     group = np.repeat(np.arange(len(width)), width)

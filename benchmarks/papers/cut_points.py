@@ -34,12 +34,8 @@ Sums = Mapping[tuple[str, str], float]
 def table(rows: Any, sums: Sums) -> Table:
     """Return what every way to settle cut points costs and leaves to read, table by table.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Of the run.
-    sums : mapping of (dataset, defense) to float
-        Share of values that exact sums tell the server.
+    `rows`: DataFrame. Of the run.
+    `sums`: Share of values that exact sums tell the server.
     """
     here = rows[rows["stage"].isin(("train", "attack")) & (rows["status"] == "ok")]
     datasets = list(dict.fromkeys(here["dataset"]))

@@ -31,18 +31,9 @@ def trained(forest: NoisyForest, shadow: Table, epsilon: float, seed: int) -> Re
     A shadow forest has the tests of the attacked one, and the known rows: less these, its counts
     are those of one fresh row, and fresh noise.
 
-    Parameters
-    ----------
-    forest : NoisyForest
-    shadow : Table
-        Rows of zeros and ones that no forest was trained on.
-    epsilon : float
-    seed : int
+    `shadow`: Rows of zeros and ones that no forest was trained on.
 
-    Raises
-    ------
-    UsageError
-        Without torch.
+    Raises `UsageError`: without torch.
 
     Notes
     -----

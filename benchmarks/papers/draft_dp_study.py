@@ -30,12 +30,7 @@ Part = tuple[str, tuple[str, ...], list[list[str]]]
 class Study:
     """The published forests and errors.
 
-    Attributes
-    ----------
-    folder : Path
-    data_dir : str or None
-    seeds : int
-        How many of the five.
+    `seeds`: How many of the five.
     """
 
     folder: Path

@@ -109,11 +109,7 @@ def weakened(k: float) -> Iterator[None]:
 class Cell:
     """One audit.
 
-    Attributes
-    ----------
-    found : Audited
-    seconds : float
-        Of CPU.
+    `seconds`: Of CPU.
     """
 
     found: Audited

@@ -31,19 +31,11 @@ _FORMULA = ("table", "m", "epsilon", "requests, published", "by formula", "recor
 def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
     """Return how many requests of m records one threshold takes (Li et al. 2022, Sec. 5.2).
 
-    Parameters
-    ----------
-    low, high : float
-        The range of the column.
-    epsilon : float
-        Width at which the search ends.
-    m : int
-        Records of a request, which cut the range in m - 1 parts.
+    `low, high`: The range of the column.
+    `epsilon`: Width at which the search ends.
+    `m`: Records of a request, which cut the range in m - 1 parts.
 
-    Raises
-    ------
-    UsageError
-        If the range is empty, epsilon not above 0, or m below 3.
+    Raises `UsageError` if the range is empty, epsilon not above 0, or m below 3.
     """
     if not low < high or not epsilon > 0 or m < 3:
         raise UsageError(

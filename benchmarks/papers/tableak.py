@@ -42,12 +42,8 @@ _RATE = 0.01
 class Reference:
     """The published network, encoding and batches.
 
-    Attributes
-    ----------
-    arrays : mapping
-        What is in ``tableak_adult.npz``.
-    data_dir : str or None
-        Where Adult is.
+    `arrays`: mapping. What is in ``tableak_adult.npz``.
+    `data_dir`: Where Adult is.
     """
 
     arrays: Any

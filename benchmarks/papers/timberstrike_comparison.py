@@ -19,21 +19,13 @@ _ONE_NUMBER = ("ra_union", "ra_owner")
 class Compared:
     """One cell of a published table and what stands beside it.
 
-    Attributes
-    ----------
-    table, protocol : str
-    depth : int
-    setting : str
-        Partition or defense, where the table has several.
-    printed : mapping
-        `full`, `ftp`, `auc` and `f1` as published, RA in percent; empty where nothing was.
-    rebuilt, random_leaf : DataFrame
-        Rows of our run of their attack and of its control, scored as theirs, one per seed, with
-        the best blind guess scored so too; RA as a share.
-    single, default : DataFrame
-        The same of their attack and of the default one, over the victims' rows alone.
-    utility : mapping
-        Mean AUC and F1 on held-out rows.
+    `setting`: Partition or defense, where the table has several.
+    `printed`: `full`, `ftp`, `auc` and `f1` as published, RA in percent; empty where nothing was.
+    `rebuilt, random_leaf`: DataFrame. Rows of our run of their attack and of its control, scored as
+    theirs, one per seed, with the best blind guess scored so too; RA as a share.
+    `single, default`: DataFrame. The same of their attack and of the default one, over the victims'
+    rows alone.
+    `utility`: Mean AUC and F1 on held-out rows.
     """
 
     table: str

@@ -62,10 +62,7 @@ def checks(
     equal probabilities. Of multiclass models our number of parameters is its definition's, not its
     code's.
 
-    Parameters
-    ----------
-    min_child_weight : float or None
-        As trained with; a file does not say it.
+    `min_child_weight`: As trained with; a file does not say it.
     """
     from scipy.stats import ks_2samp
 

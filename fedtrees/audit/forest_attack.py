@@ -37,14 +37,9 @@ def view_of_file(
 ) -> View:
     """Return what somebody sees who has a forest's file, and rows of the training table.
 
-    Parameters
-    ----------
-    model : ModelFile
-        Of a `RandomForest`.
-    held : Table
-        Own rows.
-    rows : int
-        Training rows, the own among them.
+    `model`: Of a `RandomForest`.
+    `held`: Own rows.
+    `rows`: Training rows, the own among them.
     """
     assert isinstance(model.forest, RandomForest)
     told = model.parameters

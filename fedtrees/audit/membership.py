@@ -39,14 +39,11 @@ class TestResult:
 class Told:
     """What a file tells about who was trained on.
 
-    Attributes
-    ----------
-    tests : tuple of TestResult
-        All together first; last a classifier of the rows that never saw the model.
-    above : float64 array, shape (n,)
-        Of each training row, in order: share of other rows that look no less like members.
-    group : int64 array, shape (n,)
-        Training rows that have the same probabilities, itself included.
+    `tests`: All together first; last a classifier of the rows that never saw the model.
+    `above`: float64 array, shape (n,). Of each training row, in order: share of other rows that
+    look no less like members.
+    `group`: int64 array, shape (n,). Training rows that have the same probabilities, itself
+    included.
     """
 
     checks: tuple[Check, ...]

@@ -44,15 +44,10 @@ def freedom(
 ) -> Freedom:
     """Return how far eta, lambda and alpha may lie from `eta`, `reg_lambda` and 0.
 
-    Parameters
-    ----------
-    parts : sequence of (Splits, float64 array of shape (J,), bool)
-        Equations, hessian sums of the leaves, and whether the file tells the sums: otherwise they
-        are free, too.
-    eta, reg_lambda : float
-        What was found.
-    given : bool
-        eta and lambda are known beside the file: alpha alone is free.
+    `parts`: sequence of (Splits, float64 array of shape (J,), bool). Equations, hessian sums of the
+    leaves, and whether the file tells the sums: otherwise they are free, too.
+    `eta, reg_lambda`: What was found.
+    `given`: eta and lambda are known beside the file: alpha alone is free.
     """
     leaf = max((float(np.abs(s.child[s.leaf]).max()) for s, _, _ in parts), default=0.0)
     inner = max((float(np.abs(s.weight).max()) for s, _, _ in parts), default=0.0)

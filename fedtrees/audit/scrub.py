@@ -58,14 +58,10 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
     `rows`: float32 array, shape (n, d), optional. Rows to compare on, beside a point for every
     leaf.
 
-    Raises
-    ------
-    UsageError
-        If the model is not XGBoost's, or `out` is no new .json file.
-    DataError
-        If a part of the model cannot be copied, or a prediction changed. Then no file is written.
-    StoreError
-        If the file cannot be written.
+    Raises `UsageError` if the model is not XGBoost's, or `out` is no new .json file.
+    Raises `DataError` if a part of the model cannot be copied, or a prediction changed. Then no
+    file is written.
+    Raises `StoreError` if the file cannot be written.
     """
     if model.library != "xgboost" or not isinstance(model.forest, Forest):
         raise UsageError(

@@ -138,14 +138,9 @@ def departures(
 ) -> Iterator[tuple[str, str | None]]:
     """Yield each field that was changed or of which something is stated, and what is wrong or None.
 
-    Parameters
-    ----------
-    stated : mapping
-        `Defense.channels` or `Protocol.laws` of the run.
-    seen : dict
-        What `watched` noted, or `beside_exact` found.
-    parties : int
-        How many share noise.
+    `stated`: `Defense.channels` or `Protocol.laws` of the run.
+    `seen`: What `watched` noted, or `beside_exact` found.
+    `parties`: How many share noise.
     """
     for place, found in seen.items():
         changed = [c for c in found if not equal(c.before, c.after)]

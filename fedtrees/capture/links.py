@@ -13,12 +13,8 @@ MOST_BYTES = 128 << 20
 class Links(Reader):
     """The bytes between members, each read up to some place.
 
-    Parameters
-    ----------
-    world : int
-        Number of members.
-    more : callable
-        Fetches more bytes into `streams`; returns False where there are none.
+    `world`: Number of members.
+    `more`: Fetches more bytes into `streams`; returns False where there are none.
     """
 
     central = False

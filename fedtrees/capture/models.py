@@ -32,20 +32,12 @@ _MOST_PARTS = 4096
 class Sent:
     """One model, or several parts of one, as somebody sent it.
 
-    Attributes
-    ----------
-    record : Record
-        The last piece.
-    round : int
-        How many models the server had made before that the site knows of.
-    first : int
-        Trees of the model before the new ones.
-    model : ModelFile or None
-        The new trees; None: nothing was there to be sent yet.
-    scores : list of float32 array, shape (K,)
-        Base score of each part.
-    size : int
-        Bytes.
+    `record`: The last piece.
+    `round`: How many models the server had made before that the site knows of.
+    `first`: Trees of the model before the new ones.
+    `model`: The new trees; None: nothing was there to be sent yet.
+    `scores`: list of float32 array, shape (K,). Base score of each part.
+    `size`: int. Bytes.
     """
 
     record: Record

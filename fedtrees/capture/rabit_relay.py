@@ -53,13 +53,8 @@ class Frames:
 class RabitRelay:
     """Doors before a tracker and before every worker that comes to it.
 
-    Parameters
-    ----------
-    relay : Relay
-    tracker : (str, int)
-        Where the tracker listens.
-    worker_host : str
-        Where workers listen, as this process reaches them.
+    `tracker`: Where the tracker listens.
+    `worker_host`: Where workers listen, as this process reaches them.
     """
 
     def __init__(

@@ -28,15 +28,9 @@ from fedtrees.messages.captured import (
 class Reading:
     """Some facts of one kind about one party.
 
-    Attributes
-    ----------
-    what : str
-    owner : str
-    facts : tuple
-        ``(column, value, rows, positives)`` each; None: that it does not tell. Without a column,
-        the value is the mean label.
-    certain : bool
-        Whether all of them follow from the bytes.
+    `facts`: ``(column, value, rows, positives)`` each; None: that it does not tell. Without a
+    column, the value is the mean label.
+    `certain`: Whether all of them follow from the bytes.
     """
 
     what: str

@@ -135,13 +135,8 @@ class Capture:
     Raises `DataError` if it cannot be read, is no capture, or of another version; `UsageError` if
     it has several runs and none is named.
 
-    Attributes
-    ----------
-    runs : list of Run
-    run : int
-        The one that is read.
-    cut : int
-        Bytes at the end that are no whole frame: whoever wrote it was killed.
+    `run`: The one that is read.
+    `cut`: int. Bytes at the end that are no whole frame: whoever wrote it was killed.
     """
 
     def __init__(self, path: str | Path, run: int | None = None) -> None:

@@ -345,12 +345,8 @@ def sketch_of(entries: NDArray[np.float32], scan: NDArray[np.int64]) -> RankedSk
 
     Raises `OtherOperation` if these are no ranks.
 
-    Parameters
-    ----------
-    entries : float32 array, shape (s, 4)
-        Least and greatest rank, weight and value of each point.
-    scan : int64 array, shape (d + 1,)
-        Where the points of each column begin.
+    `entries`: float32 array, shape (s, 4). Least and greatest rank, weight and value of each point.
+    `scan`: int64 array, shape (d + 1,). Where the points of each column begin.
     """
     least, greatest, weight, value = entries.astype(np.float64).T
     if not np.isfinite(entries).all() or (entries[:, :3] > _MOST_ROWS).any():

@@ -27,12 +27,8 @@ _DAY = 86400.0
 class Bundle:
     """A job, what it reads, and the driver's own versions.
 
-    Attributes
-    ----------
-    cells : mapping of str to bytes
-        Finished cells that it reads, sealed, by id.
-    stamp : mapping
-        `Provenance.stamp` of the driver.
+    `cells`: Finished cells that it reads, sealed, by id.
+    `stamp`: `Provenance.stamp` of the driver.
     """
 
     job: Job

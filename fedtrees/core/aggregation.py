@@ -58,12 +58,8 @@ class Wire:
 class Closing(ABC):
     """What one party closes its replies with; its keys are here and nowhere else.
 
-    Attributes
-    ----------
-    ledger : object
-        What it took (`fedtrees.sealing.ledger`); None: nothing.
-    kept : list of (Message, str)
-        What it opened for itself, each with a reason, for its own log.
+    `ledger`: object. What it took (`fedtrees.sealing.ledger`); None: nothing.
+    `kept`: What it opened for itself, each with a reason, for its own log.
     """
 
     ledger: Any = None

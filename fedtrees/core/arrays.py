@@ -13,14 +13,10 @@ _KINDS = "biuf"  # bool, signed, unsigned, float
 def described(value: Any, arrays: list[Any], *, open_seals: bool = False) -> Any:
     """Return the entry of a value for the header; what is raw is appended to `arrays`.
 
-    Parameters
-    ----------
-    value : array, numpy scalar, Sealed, or what JSON can say
-    arrays : list
-        Contiguous little-endian arrays, in the order of their entries.
-    open_seals : bool
-        Describe a sealed value as if it were the array inside, and append the seal itself: enough
-        to count bytes.
+    `value`: array, numpy scalar, Sealed, or what JSON can say.
+    `arrays`: Contiguous little-endian arrays, in the order of their entries.
+    `open_seals`: Describe a sealed value as if it were the array inside, and append the seal
+    itself: enough to count bytes.
     """
     if isinstance(value, np.ndarray):
         value = np.asarray(value)  # a subclass may change what it says

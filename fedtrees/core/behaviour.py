@@ -13,14 +13,9 @@ class Behaviour:
     It overrides what it does otherwise. Local data boundary, host, defenses, transcript and view
     stay: it sends typed messages to parties that are honest, and its attack reads what it saw.
 
-    Attributes
-    ----------
-    name : str
-        Set by ``@register.behaviour``.
-    beyond : str
-        What it does beyond the protocol, in a sentence without a full stop.
-    noticed : str
-        Whether the others could notice, likewise.
+    `name`: Set by ``@register.behaviour``.
+    `beyond`: What it does beyond the protocol, in a sentence without a full stop.
+    `noticed`: Whether the others could notice, likewise.
     """
 
     name: ClassVar[str] = "behaviour"

@@ -108,14 +108,9 @@ class Memory(Change):
 class Channel(Change):
     """A law P(y | x) for what is sent, y, of a true cell x; arrays have shape (..., c).
 
-    Attributes
-    ----------
-    deterministic : bool
-        Whether y follows from x.
-    additive : bool
-        Whether ``y - x`` has one law, whatever x is.
-    hides : bool
-        Whether some cells are sent as one that says next to nothing of them.
+    `deterministic`: Whether y follows from x.
+    `additive`: Whether ``y - x`` has one law, whatever x is.
+    `hides`: Whether some cells are sent as one that says next to nothing of them.
     """
 
     deterministic: ClassVar[bool] = False

@@ -7,17 +7,12 @@ from dataclasses import dataclass
 class CutPlan:
     """How cut points are settled.
 
-    Attributes
-    ----------
-    method : {"sketch", "equal-width", "public", "grid"}
-        As in the protocols; ``grid``: from counts in the cells of a public grid.
-    cells, rounds : int
-        Of a grid: cells per feature, and how often they are counted, finer where the rows are. Of
-        declared cut points of LightGBM: how many, at most.
-    epsilon : float or None
-        What all counts together cost one row, in nats, where they carry noise.
-    fill : bool
-        Whether bins that declared cut points leave over are cut among a party's own values.
+    `method`: {"sketch", "equal-width", "public", "grid"}. As in the protocols; ``grid``: from
+    counts in the cells of a public grid.
+    `cells, rounds`: Of a grid: cells per feature, and how often they are counted, finer where the
+    rows are. Of declared cut points of LightGBM: how many, at most.
+    `epsilon`: What all counts together cost one row, in nats, where they carry noise.
+    `fill`: Whether bins that declared cut points leave over are cut among a party's own values.
     """
 
     method: str

@@ -51,13 +51,9 @@ class Served:
     Whatever goes wrong there crosses as the type of the error alone, for its text may hold values
     of rows, and the host answers nothing after it.
 
-    Parameters
-    ----------
-    log : callable, optional
-        ``log(message, why, sent)``: writes down what the party sent, or was sent; `sent` is None
-        for what it opened for itself.
-    failed : callable, optional
-        Takes what went wrong, for the eyes of whoever keeps the host.
+    `log`: ``log(message, why, sent)``: writes down what the party sent, or was sent; `sent` is None
+    for what it opened for itself.
+    `failed`: Takes what went wrong, for the eyes of whoever keeps the host.
     """
 
     def __init__(

@@ -27,17 +27,12 @@ KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset", "sea
 class Registry:
     """Everything that has a name on the command line.
 
-    Attributes
-    ----------
-    describe : callable or None
-        Where truth is held (`fedtrees.isolation.plugins`): registers what stands for the attacks of
-        a file, by its path and sha256, without running it here, and tells whether it has any.
-    installed : callable or None
-        The same of one attack of another package: returns what stands for it.
-    elsewhere : dict of str to str
-        Path and sha256 of the files that were told of in this way.
-    attacks_here : bool
-        Whether this is the process of attacks: all files run.
+    `describe`: Where truth is held (`fedtrees.isolation.plugins`): registers what stands for the
+    attacks of a file, by its path and sha256, without running it here, and tells whether it has
+    any.
+    `installed`: The same of one attack of another package: returns what stands for it.
+    `elsewhere`: Path and sha256 of the files that were told of in this way.
+    `attacks_here`: bool. Whether this is the process of attacks: all files run.
     """
 
     def __init__(self) -> None:

@@ -13,13 +13,9 @@ from fedtrees.core.view import View
 class Told:
     """Others' rows as a threat tells them.
 
-    Attributes
-    ----------
-    rows : Table
-        n rows with labels, missing values in the sensitive attribute.
-    ids : int64 array, shape (n,)
-    columns : tuple of int
-        Of the attribute.
+    `rows`: n rows with labels, missing values in the sensitive attribute.
+    `ids`: int64 array, shape (n,).
+    `columns`: Of the attribute.
     """
 
     rows: Table

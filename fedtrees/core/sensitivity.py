@@ -62,16 +62,11 @@ def misplaced_in(
 ) -> Reason | None:
     """Return why a part may not act where a protocol adds noise of its own, None if all may.
 
-    Parameters
-    ----------
-    protocol : str
-        Its name; it claims a budget.
-    noised : collection of Message types
-        What it adds noise to.
-    roles : collection of str
-        Who sends that before the noise is added, or with a share of it.
-    shared : collection of Message types
-        Of these, what is summed with shares of the noise; other sums are exact where it is added.
+    `protocol`: Its name; it claims a budget.
+    `noised`: What it adds noise to.
+    `roles`: Who sends that before the noise is added, or with a share of it.
+    `shared`: Of these, what is summed with shares of the noise; other sums are exact where it is
+    added.
     """
     for part in parts:
         if part.reads_rows and not bounded(part):

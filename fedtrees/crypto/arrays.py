@@ -51,14 +51,9 @@ class EncryptedArray:
     def plus(self, other: EncryptedArray, ledger: Ledger | None = None) -> EncryptedArray:
         """Add two arrays.
 
-        Raises
-        ------
-        WrongKeyError
-            If they are under different keys.
-        MalformedError
-            If their shapes or slots differ.
-        PlaintextOverflowError
-            If the sum has more terms than its slots have room for.
+        Raises `WrongKeyError` if they are under different keys.
+        Raises `MalformedError` if their shapes or slots differ.
+        Raises `PlaintextOverflowError` if the sum has more terms than its slots have room for.
         """
         if self.public.n != other.public.n:
             raise WrongKeyError(f"arrays of {self.public!r} and {other.public!r} do not add up")

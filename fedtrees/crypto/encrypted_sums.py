@@ -192,14 +192,12 @@ class RealAdder(Unprintable):
     def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
         """Multiply ciphertexts modulo n^2.
 
-        Raises
-        ------
-        MissingPartyError
-            If somebody's array is not there: a sum over the others has another meaning.
-        MalformedError
-            If somebody has no part in it, or an array has the wrong length or no ciphertexts.
-        WrongKeyError
-            If an array is under another key, of another sum or party, or was changed.
+        Raises `MissingPartyError` if somebody's array is not there: a sum over the others has
+        another meaning.
+        Raises `MalformedError` if somebody has no part in it, or an array has the wrong length or
+        no ciphertexts.
+        Raises `WrongKeyError` if an array is under another key, of another sum or party, or was
+        changed.
         """
         check_all(self._others, arrays)
         number, shape = self._added + 1, _Shape(size, slots)

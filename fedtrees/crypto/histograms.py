@@ -89,14 +89,10 @@ class EncryptedRows:
         Raises `MalformedError` if the arrays do not fit the rows or the shape. Raises
         `PlaintextOverflowError` if more rows are summed than the slots have room for.
 
-        Parameters
-        ----------
-        bins : int array, shape (n, n_features)
-            -1 for rows that have no value there, and are not summed.
-        nodes : int array, shape (n,)
-            The node that a row is in; -1 for rows that are not summed.
-        shape : pair of int
-            Nodes and bins.
+        `bins`: int array, shape (n, n_features). -1 for rows that have no value there, and are not
+        summed.
+        `nodes`: int array, shape (n,). The node that a row is in; -1 for rows that are not summed.
+        `shape`: Nodes and bins.
         """
         n, features = bins.shape
         n_nodes, n_bins = shape

@@ -87,15 +87,11 @@ class PublicKey:
 class Prime(Unprintable):
     """One prime factor p of n, with what its owner computes once.
 
-    Attributes
-    ----------
-    p, square : mpz
-        And p^2.
-    h : mpz
-        ``L((n + 1)^(p - 1) mod p^2)^-1 mod p``, with ``L(x) = (x - 1) / p`` (Paillier 1999, 7).
-    generator : mpz or None
-        Of all n-th powers modulo p^2, a cyclic group of order p - 1; None where p - 1 could not
-        be factored.
+    `p, square`: mpz. And p^2.
+    `h`: mpz. ``L((n + 1)^(p - 1) mod p^2)^-1 mod p``, with ``L(x) = (x - 1) / p`` (Paillier 1999,
+    7).
+    `generator`: Of all n-th powers modulo p^2, a cyclic group of order p - 1; None where p - 1
+    could not be factored.
     """
 
     __slots__ = ("generator", "h", "p", "square")

@@ -121,16 +121,10 @@ def tag(
     Its key is of the self-mask's seed, which nobody but its owner knows before the array came and
     the survivors stand, and of this one array.
 
-    Parameters
-    ----------
-    seed : Secret
-        Of the self-mask.
-    keys : bytes
-        `agreed_keys`.
-    among : sequence of str
-        Whose masks are on the array, its owner among them, in the plan's order.
-    told : bytes
-        As in `bound_to`.
+    `seed`: Of the self-mask.
+    `keys`: `agreed_keys`.
+    `among`: Whose masks are on the array, its owner among them, in the plan's order.
+    `told`: As in `bound_to`.
     """
     bound = [keys, told, f"{index} {shape}".encode(), *(name.encode() for name in among)]
     key = expanded(seed, _joined([b"tag", *bound]))

@@ -44,14 +44,10 @@ class MaskedSum(Unprintable):
     def take_keys(self, message: Advertisement) -> None:
         """Take a message of round 0.
 
-        Raises
-        ------
-        LateError
-            Here and in the other rounds: if the round is over, or not open yet.
-        RepeatedError
-            If the party has sent one in this round before.
-        MalformedError
-            If the party has no part in the round, or the message is not as planned.
+        Raises `LateError`: here and in the other rounds: if the round is over, or not open yet.
+        Raises `RepeatedError` if the party has sent one in this round before.
+        Raises `MalformedError` if the party has no part in the round, or the message is not as
+        planned.
         """
         _place(self._keys, message, "advertising", self._closed, self.plan.parties)
 
@@ -145,15 +141,10 @@ class MaskedSum(Unprintable):
 
         `told`: A digest of all that they were told, as they have it.
 
-        Raises
-        ------
-        LateError
-            Before the survivors stand, or when the sum was opened before.
-        TooFewPartiesError
-            If fewer than the threshold gave shares.
-        WrongKeyError
-            If shares tell another secret than was advertised: one of them is wrong; or an array
-            does not bear out its tag.
+        Raises `LateError`: before the survivors stand, or when the sum was opened before.
+        Raises `TooFewPartiesError` if fewer than the threshold gave shares.
+        Raises `WrongKeyError` if shares tell another secret than was advertised: one of them is
+        wrong; or an array does not bear out its tag.
         """
         self._need(_masking(index))
         given = self._given.get(index, {})

@@ -88,16 +88,10 @@ class MaskingParty(Unprintable):
     def deal(self, roster: Sequence[Advertisement]) -> Deal:
         """Round 1: share the secrets among those who advertised.
 
-        Raises
-        ------
-        LateError, RepeatedError
-            If this party is not among them, or has dealt before.
-        TooFewPartiesError
-            If they are fewer than the threshold.
-        MalformedError
-            If an advertisement is not as planned, or two name the same key.
-        WrongKeyError
-            If this party's own keys came back as others.
+        Raises `LateError`, `RepeatedError` if this party is not among them, or has dealt before.
+        Raises `TooFewPartiesError` if they are fewer than the threshold.
+        Raises `MalformedError` if an advertisement is not as planned, or two name the same key.
+        Raises `WrongKeyError` if this party's own keys came back as others.
         """
         if self._roster:
             raise RepeatedError(f"{self.name!r} has dealt its shares before; make a new party")
@@ -152,17 +146,13 @@ class MaskingParty(Unprintable):
 
         `boxes`: By sender.
 
-        Raises
-        ------
-        LateError, RepeatedError
-            Before this party has dealt; if it has collected before.
-        TooFewPartiesError
-            If those who dealt, this party among them, are fewer than the threshold.
-        WrongKeyError
-            If a box does not open: it was changed, is for somebody else, or its sender was told
-            other keys of anybody.
-        MalformedError
-            If a sender did not advertise, or a box has the wrong length.
+        Raises `LateError`, `RepeatedError`: before this party has dealt; if it has collected
+        before.
+        Raises `TooFewPartiesError` if those who dealt, this party among them, are fewer than the
+        threshold.
+        Raises `WrongKeyError` if a box does not open: it was changed, is for somebody else, or its
+        sender was told other keys of anybody.
+        Raises `MalformedError` if a sender did not advertise, or a box has the wrong length.
         """
         if not self._roster:
             raise LateError(f"{self.name!r} has dealt no shares yet; boxes come after that")
@@ -199,16 +189,11 @@ class MaskingParty(Unprintable):
         `told`: A digest of all that this party was told; the sum opens among those who have the
         same.
 
-        Raises
-        ------
-        LateError
-            Before the boxes were collected.
-        RepeatedError
-            If something was masked for this sum before: the difference would be in the open.
-        UsageError
-            If the array is not of int64, or no such sum is planned.
-        PlaintextOverflowError
-            If a number is beyond 2^63 - 1 over the number of parties.
+        Raises `LateError`: before the boxes were collected.
+        Raises `RepeatedError` if something was masked for this sum before: the difference would be
+        in the open.
+        Raises `UsageError` if the array is not of int64, or no such sum is planned.
+        Raises `PlaintextOverflowError` if a number is beyond 2^63 - 1 over the number of parties.
         """
         self._check(index)
         check_numbers(self.plan, array)
@@ -243,17 +228,12 @@ class MaskingParty(Unprintable):
 
         `survivors`: Whose arrays are in the sum.
 
-        Raises
-        ------
-        LateError
-            Before the boxes were collected, or if this party's array is not in the sum.
-        ExposureError
-            If it gave shares for other survivors of the same sum, or the sum and others that it
-            knows of would tell one party's array (`SurvivorSets`).
-        TooFewPartiesError
-            If the survivors are fewer than the threshold.
-        MalformedError
-            If a survivor never dealt, or is named twice.
+        Raises `LateError`: before the boxes were collected, or if this party's array is not in the
+        sum.
+        Raises `ExposureError` if it gave shares for other survivors of the same sum, or the sum and
+        others that it knows of would tell one party's array (`SurvivorSets`).
+        Raises `TooFewPartiesError` if the survivors are fewer than the threshold.
+        Raises `MalformedError` if a survivor never dealt, or is named twice.
         """
         self._check(index)
         names = set(survivors)

@@ -68,17 +68,13 @@ class BlindVectors(Unprintable):
     ) -> bytes:
         """Multiply vectors by plain matrices, add them up, and a plain vector.
 
-        Parameters
-        ----------
-        name : str
-            Of the result, shape (n,).
-        parts : mapping of str to (bytes, object array)
-            Vectors that one cannot read, shape (m,), by name, each with its plain matrix, shape
-            (n, m), or with a factor for every number, shape (n,).
-        plain : object array, shape (n,)
-        opens : bool
-            Whether the holder of the key gets it: it is then hidden by ``r^n``, which leaves
-            nothing of the obfuscators of the parts, where short powers rest on an assumption.
+        `name`: Of the result, shape (n,).
+        `parts`: mapping of str to (bytes, object array). Vectors that one cannot read, shape (m,),
+        by name, each with its plain matrix, shape (n, m), or with a factor for every number, shape
+        (n,).
+        `plain`: object array, shape (n,).
+        `opens`: Whether the holder of the key gets it: it is then hidden by ``r^n``, which leaves
+        nothing of the obfuscators of the parts, where short powers rest on an assumption.
         """
         square, hiding = self._public.square, self._plain if opens else self._short
         total = paillier.encrypt([int(v) for v in plain], hiding, self.ledger)

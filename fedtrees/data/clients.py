@@ -31,21 +31,13 @@ def load_clients(
     Raises `DataError`: files of different columns, a row of nobody, fewer than two clients; and as
     `load_csv`. Raises `UsageError`: the column is the target; as `load_csv`.
 
-    Parameters
-    ----------
-    paths : sequence of path
-        One file per client, all with the same columns; or one file, with `column`.
-    target : str
-        Name of the label column.
-    column : str
-        Name of the column that says whose row it is; it is no feature. Empty: the file says it.
-    separator, name, **declared
-        As in `fedtrees.data.own_table.load_csv`.
+    `paths`: One file per client, all with the same columns; or one file, with `column`.
+    `target`: Name of the label column.
+    `column`: Name of the column that says whose row it is; it is no feature. Empty: the file says
+    it.
+    `separator, name, **declared`: As in `fedtrees.data.own_table.load_csv`.
 
-    Returns
-    -------
-    Dataset
-        With `owners`, the client of every row, numbered in the order in which they appear.
+    Returns: With `owners`, the client of every row, numbered in the order in which they appear.
     """
     said = Declared(**declared)
     tables = [read_table(path, separator, (target,)) for path in paths]

@@ -101,17 +101,11 @@ def spread_columns(
     Raises `UsageError`: unknown partition, party or column; shares beyond 1; more parties than
     columns or files.
 
-    Parameters
-    ----------
-    name : str
-        Key of `COLUMN_PARTITIONS`, or ``by-file``. A table that was read from one file per party
-        is spread by file where nothing else is asked for.
-    given : mapping of str to value
-        What stands in the brackets, by party.
-    names : sequence of str
-        Of the parties, the labelled one first.
-    files : sequence of sequence of int
-        Columns of each file, where there are several.
+    `name`: Key of `COLUMN_PARTITIONS`, or ``by-file``. A table that was read from one file per
+    party is spread by file where nothing else is asked for.
+    `given`: What stands in the brackets, by party.
+    `names`: Of the parties, the labelled one first.
+    `files`: Columns of each file, where there are several.
     """
     unknown = [party for party in given if party not in names]
     if unknown:

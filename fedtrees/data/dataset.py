@@ -22,28 +22,20 @@ _LEAST_GAIN = 1e-6
 class Dataset:
     """A named table ready for a federation. Build it with `prepare`.
 
-    Attributes
-    ----------
-    schema : Schema
-        ``len(schema.features) == table.X.shape[1]``. Columns are declared complete where they are.
-    table : Table
-        All rows, float32 features of shape (n, d); y is of shape (n,), int64 class codes from 0 on,
-        or a float64 target where the schema has no classes.
-    top : tuple of str
-        Features named "most important" by the publication that used this table, or ().
-    test_rows : int array, shape (t,), or None
-        Rows a published recipe fixes as its test set. None: the split is drawn from the seed.
-    notes : tuple of str
-        What a reader of results should know: constant columns, how labels were made binary.
-    files : tuple of tuple of int
-        Columns of each party's file, the one with the labels first; () for a table of one file.
-    owners : int array, shape (n,), or None
-        Client of every row, where the table says whose it is.
-    owner_names : tuple of str
-        What the table calls those clients, by number.
-    digest : str
-        sha256 (hex) of schema, arrays, test rows, files and owners: datasets with one digest are
-        the same.
+    `schema`: ``len(schema.features) == table.X.shape[1]``. Columns are declared complete where they
+    are.
+    `table`: All rows, float32 features of shape (n, d); y is of shape (n,), int64 class codes from
+    0 on, or a float64 target where the schema has no classes.
+    `top`: Features named "most important" by the publication that used this table, or ().
+    `test_rows`: int array, shape (t,), or None. Rows a published recipe fixes as its test set.
+    None: the split is drawn from the seed.
+    `notes`: What a reader of results should know: constant columns, how labels were made binary.
+    `files`: Columns of each party's file, the one with the labels first; () for a table of one
+    file.
+    `owners`: int array, shape (n,), or None. Client of every row, where the table says whose it is.
+    `owner_names`: What the table calls those clients, by number.
+    `digest`: sha256 (hex) of schema, arrays, test rows, files and owners: datasets with one digest
+    are the same.
     """
 
     name: str
@@ -129,14 +121,10 @@ def prepare(
     more classes than the schema has, a numeric target that is constant or too large or too narrow
     for trees in single precision, duplicate or unmatched column names.
 
-    Parameters
-    ----------
-    X : array, shape (n, d)
-        Numbers; NaN marks a missing value and stays NaN.
-    y : array, shape (n,)
-        Class codes 0 to K-1, as many as the schema has classes; numbers where it has none.
-    place : callable, optional
-        Where row i came from (``"line 7"``), for messages; default ``"row i"``, from 0.
+    `X`: array, shape (n, d). Numbers; NaN marks a missing value and stays NaN.
+    `y`: array, shape (n,). Class codes 0 to K-1, as many as the schema has classes; numbers where
+    it has none.
+    `place`: Where row i came from (``"line 7"``), for messages; default ``"row i"``, from 0.
     """
     X, y = np.asarray(X), np.asarray(y)
     if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:

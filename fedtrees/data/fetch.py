@@ -25,19 +25,11 @@ def fetch(name: str, directory: str | Path, url: str | None = None) -> Path:
     reached or refuses, the download is cut short or too large, the checksum differs (nothing is
     kept then), or the folder cannot be written.
 
-    Parameters
-    ----------
-    name : str
-        Key of `SOURCES`.
-    directory : path
-        Created if absent. A file there that already has the right checksum is kept.
-    url : str, optional
-        Where to download from (http, https or file); default the known public copy, if any.
+    `name`: Key of `SOURCES`.
+    `directory`: Created if absent. A file there that already has the right checksum is kept.
+    `url`: Where to download from (http, https or file); default the known public copy, if any.
 
-    Returns
-    -------
-    Path
-        The file in `directory`.
+    Returns: The file in `directory`.
     """
     if name not in SOURCES:
         raise UsageError(f"nothing to fetch for {name!r}{did_you_mean(name, SOURCES)}")

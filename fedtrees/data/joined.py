@@ -31,16 +31,11 @@ def load_joined(
     not written alike there; a column in two files; a file other than the first without columns;
     labels elsewhere; and as `load_csv`. Raises `UsageError`: the target is the id; as `load_csv`.
 
-    Parameters
-    ----------
-    paths : sequence of path
-        The party with the labels first.
-    target : str
-        Name of the label column, in the first file alone.
-    id : str
-        Name of the column, in every file, that says which row it is.
-    separator, name, **declared
-        As in `fedtrees.data.own_table.load_csv`, over the columns of all files.
+    `paths`: The party with the labels first.
+    `target`: Name of the label column, in the first file alone.
+    `id`: Name of the column, in every file, that says which row it is.
+    `separator, name, **declared`: As in `fedtrees.data.own_table.load_csv`, over the columns of all
+    files.
     """
     said = Declared(**declared)
     if target == id:

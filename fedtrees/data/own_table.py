@@ -68,27 +68,15 @@ def load_csv(
     Dates, ids, near-unique names and free text are left out: no attack is after them, and a row is
     not exact where one of them is wrong. Everything inferred stands in `Dataset.notes`.
 
-    Parameters
-    ----------
-    target : str
-        Name of the label column. Rows without it are left out.
-    separator : str
-        Empty: found out.
-    top : sequence of str
-        Features a top-feature score is computed on.
-    name : str, optional
-        Default: the file name without its ending.
-    **declared
-        As `Declared`.
+    `target`: Name of the label column. Rows without it are left out.
+    `separator`: Empty: found out.
+    `top`: Features a top-feature score is computed on.
+    `name`: Default: the file name without its ending.
+    `**declared`: As `Declared`.
 
-    Raises
-    ------
-    Problems
-        Everything that is wrong with the columns, at once.
-    DataError
-        As `read_csv` and `prepare`.
-    UsageError
-        As `Declared`.
+    Raises `Problems`: everything that is wrong with the columns, at once.
+    Raises `DataError`: as `read_csv` and `prepare`.
+    Raises `UsageError`: as `Declared`.
     """
     said = Declared(**declared)
     table = read_table(path, separator, (target,))

@@ -25,12 +25,8 @@ def read_plain(
     They are those of `read_csv` with `numeric` and `coded`. None: something is unusual or amiss (a
     header of other names, a comma in a number, a line too short), which those sort out, or tell.
 
-    Parameters
-    ----------
-    separator : str
-        Empty: whichever is in the first line.
-    columns : mapping
-        By name, in order, and with the target: its categories, none of a number.
+    `separator`: Empty: whichever is in the first line.
+    `columns`: By name, in order, and with the target: its categories, none of a number.
 
     Returns
     -------

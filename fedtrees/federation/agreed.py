@@ -33,20 +33,15 @@ class Agreed:
 
     Raises `UsageError` if it cannot be run so between machines.
 
-    Attributes
-    ----------
-    protocol, defense : str
-        As on the command line.
-    installation : str
-        Digest of the source of this package that every party runs; where it lacks, it is told.
-    parties : mapping of str to str
-        Site of every party that holds data, by the name that the protocol has for it, in order.
-    seed : int
-        Of draws that hide nothing; it is public.
-    noise_from : {"system", "seed"}
-        ``seed``, for tests: whoever reads this file draws all noise again.
-    round_timeout : float
-        Seconds by which all know of a party that does not answer (`patience`).
+    `protocol, defense`: As on the command line.
+    `installation`: Digest of the source of this package that every party runs; where it lacks, it
+    is told.
+    `parties`: Site of every party that holds data, by the name that the protocol has for it, in
+    order.
+    `seed`: Of draws that hide nothing; it is public.
+    `noise_from`: {"system", "seed"}. ``seed``, for tests: whoever reads this file draws all noise
+    again.
+    `round_timeout`: Seconds by which all know of a party that does not answer (`patience`).
     """
 
     name: str

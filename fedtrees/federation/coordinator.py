@@ -76,18 +76,11 @@ def conduct(
 ) -> Path:
     """Run a federation and return the folder with its log, and the model if it is released.
 
-    Parameters
-    ----------
-    own : Own, optional
-        What the coordinator itself holds.
-    stopped : callable
-        Takes why a run stopped, before the others are told: an engine may end it at once.
+    `own`: What the coordinator itself holds.
+    `stopped`: Takes why a run stopped, before the others are told: an engine may end it at once.
 
-    Raises
-    ------
-    PartyError
-        If a party does not take part, fails, or does not answer in time: the run stops, all others
-        hear of it, and nothing is published.
+    Raises `PartyError` if a party does not take part, fails, or does not answer in time: the run
+    stops, all others hear of it, and nothing is published.
     """
     names, key = federation.answering, secrets.token_bytes(16)
 

@@ -308,12 +308,8 @@ class Deployment:
     ) -> str:
         """Run a job, and put what its server kept into a folder; return how it ended.
 
-        Parameters
-        ----------
-        each : callable
-            Takes NVFlare's status of the job and all lines that its coordinator said so far.
-        silent : float
-            Seconds after which a server that says nothing is lost.
+        `each`: Takes NVFlare's status of the job and all lines that its coordinator said so far.
+        `silent`: Seconds after which a server that says nothing is lost.
         """
         heard = _Heard(self._session, self._session.submit_job(str(job)))
         heard.start()

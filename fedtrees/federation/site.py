@@ -60,18 +60,11 @@ class Refused(Exception):
 class Settings:
     """What the owner of a site says: it stays there.
 
-    Attributes
-    ----------
-    csv : str
-        Its table.
-    out : str
-        Folder for logs and models.
-    allow : tuple of str
-        Hashes of the federations in which it takes part.
-    id : str
-        Column that names rows, where others hold columns of the same rows.
-    sep : str
-        Separator of the table; empty: found out.
+    `csv`: Its table.
+    `out`: Folder for logs and models.
+    `allow`: Hashes of the federations in which it takes part.
+    `id`: Column that names rows, where others hold columns of the same rows.
+    `sep`: Separator of the table; empty: found out.
     """
 
     csv: str
@@ -180,14 +173,9 @@ def _labels(table: TextTable, schema: Schema) -> NDArray[Any]:
 class Site:
     """Answers the coordinator: agrees, answers as its party, and ends.
 
-    Parameters
-    ----------
-    name : str
-        As its certificate has it.
-    settings : callable
-        Reads what its owner says.
-    say : callable
-        Takes a line for the owner.
+    `name`: As its certificate has it.
+    `settings`: Reads what its owner says.
+    `say`: Takes a line for the owner.
     """
 
     def __init__(

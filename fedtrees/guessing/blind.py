@@ -56,35 +56,24 @@ def blind_guesses(
     Raises `DataError`: ``n`` below 1, ``counts`` that are no numbers of rows of the schema's
     classes, or `own` of another width.
 
-    Parameters
-    ----------
-    own : Table or None
-        Rows the principals hold, or declared public samples.
-    schema : Schema
-        Columns, kinds, categories and declared public ranges.
-    n : int
-        Number of rows to guess, as known or assumed by the attack it is compared with.
-    counts : int64 array, shape (K,), optional
-        Rows of each class, where they are known; in these shares the labels of all guesses are.
-    target : pair of float, optional
-        Range that numeric targets are drawn from where no rows are known. They are guessed as one
-        more column (`fedtrees.guessing.targets`).
-    draws : int
-        Draws per random guess; all of them enter its consensus, the last one stands alone.
-        Below 2: no consensus.
+    `own`: Rows the principals hold, or declared public samples.
+    `schema`: Columns, kinds, categories and declared public ranges.
+    `n`: Number of rows to guess, as known or assumed by the attack it is compared with.
+    `counts`: int64 array, shape (K,). Rows of each class, where they are known; in these shares the
+    labels of all guesses are.
+    `target`: Range that numeric targets are drawn from where no rows are known. They are guessed as
+    one more column (`fedtrees.guessing.targets`).
+    `draws`: Draws per random guess; all of them enter its consensus, the last one stands alone.
+    Below 2: no consensus.
 
-    Returns
-    -------
-    dict of str to Table
-        ``bootstrap`` (rows of `own`), ``independent`` (its marginals), ``given-label`` (its
-        marginals given the label), ``uniform`` (declared ranges, else the range of `own`, else
-        0), ``constant`` (median, mode); the matched consensus ``NAME+consensus`` of ``uniform``
-        draws, of every kind in `SHARES` and of ``near``, and ``bootstrap+wide-consensus``;
-        ``refined``, ``refined-near`` and ``near+refined``, matched once more as a whole;
-        ``imputed+refined``, of bootstraps redrawn by `ChainedEquations`, and ``frequent``, the
-        rows that most of those have. With no own rows only ``uniform`` and, where a number
-        has a declared range, ``skewed`` and ``low`` (`SKEWED`), the consensus of each, and
-        ``constant``, the middle of the range.
+    Returns: ``bootstrap`` (rows of `own`), ``independent`` (its marginals), ``given-label`` (its
+    marginals given the label), ``uniform`` (declared ranges, else the range of `own`, else 0),
+    ``constant`` (median, mode); the matched consensus ``NAME+consensus`` of ``uniform`` draws, of
+    every kind in `SHARES` and of ``near``, and ``bootstrap+wide-consensus``; ``refined``,
+    ``refined-near`` and ``near+refined``, matched once more as a whole; ``imputed+refined``, of
+    bootstraps redrawn by `ChainedEquations`, and ``frequent``, the rows that most of those have.
+    With no own rows only ``uniform`` and, where a number has a declared range, ``skewed`` and
+    ``low`` (`SKEWED`), the consensus of each, and ``constant``, the middle of the range.
     """
     if n < 1:
         raise DataError(f"n={n}: a guess needs at least one row")
@@ -130,15 +119,10 @@ def blind_guesses(
 class Draws:
     """Samples of rows that blind guesses are made of, and the guesses; each is made once, if asked.
 
-    Parameters
-    ----------
-    own, schema, n, rng, counts
-        As of `blind_guesses`.
-    draws : int
-        Samples of each kind.
-    at_once : bool
-        Draw all samples of a kind together, redrawn cells in one order of columns: in a fifth of
-        the time, and as good.
+    `own, schema, n, rng, counts`: As of `blind_guesses`.
+    `draws`: Samples of each kind.
+    `at_once`: Draw all samples of a kind together, redrawn cells in one order of columns: in a
+    fifth of the time, and as good.
     """
 
     def __init__(

@@ -15,13 +15,9 @@ class NearRows:
 
     Columns are scaled to deviation 1; what is missing is the mean.
 
-    Parameters
-    ----------
-    train : float32 array, shape (N, c)
-        Of more than 4,000 every so manieth is taken.
-    asked : float32 array, shape (n, c)
-    weight : float array, shape (c,), optional
-        Of each column in squared distances; None: 1.
+    `train`: float32 array, shape (N, c). Of more than 4,000 every so manieth is taken.
+    `asked`: float32 array, shape (n, c).
+    `weight`: float array, shape (c,). Of each column in squared distances; None: 1.
     """
 
     def __init__(

@@ -36,21 +36,13 @@ def best_value(
 ) -> float:
     """Return the value that most votes agree with.
 
-    Parameters
-    ----------
-    values : float64 array
-        Votes for a value, in the first `present` places; sorted in place.
-    present, missing : int
-        Votes for a value, and for none.
-    width : float
-        A vote agrees with a value at most so far from it.
-    discrete : bool
-        Choose among the votes; else the centre of the window of twice the width that holds most.
+    `values`: float64 array. Votes for a value, in the first `present` places; sorted in place.
+    `present, missing`: Votes for a value, and for none.
+    `width`: A vote agrees with a value at most so far from it.
+    `discrete`: bool. Choose among the votes; else the centre of the window of twice the width that
+    holds most.
 
-    Returns
-    -------
-    float
-        NaN where more votes are missing than agree with any value; the least value on a tie.
+    Returns: NaN where more votes are missing than agree with any value; the least value on a tie.
     """
     for i in range(1, present):
         x = values[i]
@@ -130,24 +122,16 @@ def matched_consensus(
 
     Raises `DataError`: more than 254 features.
 
-    Parameters
-    ----------
-    samples : sequence of Table
-        Tables of n rows each.
-    width : float64 array, shape (d,) or (d + 1,)
-        Accepted difference per feature; 0 means equality. A last entry for the label is ignored.
-    block : int
-        Most slots matched at once: a table of more is cut into equal blocks in row order, which
-        rows of independent draws allow; time then grows with n, not n squared.
-    groups : int64 array, shape (n,), optional
-        Rows are matched with rows of their own group only; the same in all samples.
-    start : Table, optional
-        First reference, the last sample by default.
+    `samples`: Tables of n rows each.
+    `width`: float64 array, shape (d,) or (d + 1,). Accepted difference per feature; 0 means
+    equality. A last entry for the label is ignored.
+    `block`: Most slots matched at once: a table of more is cut into equal blocks in row order,
+    which rows of independent draws allow; time then grows with n, not n squared.
+    `groups`: int64 array, shape (n,). Rows are matched with rows of their own group only; the same
+    in all samples.
+    `start`: First reference, the last sample by default.
 
-    Returns
-    -------
-    Table
-        n rows.
+    Returns: n rows.
 
     Notes
     -----

@@ -22,18 +22,10 @@ def regressed(
     Together: first all standardised columns at once along the own columns' first principal
     component, as columns of a table go along with each other; then what is left, column by column.
 
-    Parameters
-    ----------
-    columns : mapping of int to pair of float
-        Mean and standard deviation of every column sought, by its position in the schema.
-    told : KnownEntries
-    own : LocalData
+    `columns`: Mean and standard deviation of every column sought, by its position in the schema.
 
-    Returns
-    -------
-    dict of int to float64 array, shape (m,)
-        By column, in the order of own rows; those without a known value are missing, unless
-        ``together``.
+    Returns: dict of int to float64 array, shape (m,). By column, in the order of own rows; those
+    without a known value are missing, unless ``together``.
     """
     Z = own.X.astype(np.float64)
     spread = np.nanstd(Z, axis=0)

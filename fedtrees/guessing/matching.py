@@ -54,17 +54,13 @@ def mismatch_counts(
 
     Raises `DataError`: more than 255 columns, differing widths, or more than `MAX_CELLS` pairs.
 
-    Parameters
-    ----------
-    true_rows : float array, shape (n, c)
-        Rows to be matched, label included as a column if it is scored. NaN is a missing value.
-    guessed_rows : float array, shape (m, c)
-    tolerance : float array, shape (c,)
-        Columns agree iff ``|x - g| <= tolerance``; 0 means equality. NaN agrees with NaN only.
+    `true_rows`: float array, shape (n, c). Rows to be matched, label included as a column if it is
+    scored. NaN is a missing value.
+    `guessed_rows`: float array, shape (m, c).
+    `tolerance`: float array, shape (c,). Columns agree iff ``|x - g| <= tolerance``; 0 means
+    equality. NaN agrees with NaN only.
 
-    Returns
-    -------
-    uint8 array, shape (n, m)
+    Returns: uint8 array, shape (n, m).
     """
     check_pair(true_rows.shape, guessed_rows.shape)
     A = np.ascontiguousarray(true_rows, dtype=np.float64)
@@ -250,15 +246,10 @@ def assign_kernel(
 def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
     """Return the column of each row in an assignment of least total cost.
 
-    Parameters
-    ----------
-    cost : uint8 array, shape (n, m)
+    `cost`: uint8 array, shape (n, m).
 
-    Returns
-    -------
-    int array, shape (n,)
-        Column matched to each row, -1 where a row stays unmatched (only if n > m; then exactly
-        n - m rows stay unmatched).
+    Returns: int array, shape (n,). Column matched to each row, -1 where a row stays unmatched (only
+    if n > m; then exactly n - m rows stay unmatched).
 
     Notes
     -----
@@ -292,14 +283,9 @@ def _tie_costs(cost: NDArray[Any], u: NDArray[Any], v: NDArray[Any]) -> NDArray[
 def assign_most_exact(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
     """Return an assignment of least total cost with, among those, the most pairs of cost 0.
 
-    Parameters
-    ----------
-    cost : uint8 array, shape (n, m)
+    `cost`: uint8 array, shape (n, m).
 
-    Returns
-    -------
-    int array, shape (n,)
-        As `assign`.
+    Returns: int array, shape (n,). As `assign`.
 
     Notes
     -----
@@ -362,19 +348,13 @@ def graded_costs(
 
     Raises `DataError` as `mismatch_counts`, or weights above 255 in all.
 
-    Parameters
-    ----------
-    true_rows : float array, shape (n, c)
-    guessed_rows : float array, shape (m, c)
-    scale : float array, shape (c,)
-        Difference at which a column counts in full; 0 means equality. A missing value differs
-        in full from any value and not at all from another missing one.
-    weight : int array, shape (c,)
-        Integer weight of each column, at most 255 in all.
+    `true_rows`: float array, shape (n, c).
+    `guessed_rows`: float array, shape (m, c).
+    `scale`: float array, shape (c,). Difference at which a column counts in full; 0 means equality.
+    A missing value differs in full from any value and not at all from another missing one.
+    `weight`: int array, shape (c,). Integer weight of each column, at most 255 in all.
 
-    Returns
-    -------
-    uint8 array, shape (n, m)
+    Returns: uint8 array, shape (n, m).
     """
     check_pair(true_rows.shape, guessed_rows.shape)
     if int(np.sum(weight)) > 255:

@@ -19,14 +19,10 @@ def fitted(
 ) -> Table:
     """Return guessed rows with the told values, each told row in the guessed one that fits best.
 
-    Parameters
-    ----------
-    guess : Table
-        n rows.
-    columns : int64 array, shape (c,)
-    told : float32 array, shape (n, c)
-    width : float64 array, shape (d + 1,)
-        Within which values of a column agree.
+    `guess`: n rows.
+    `columns`: int64 array, shape (c,).
+    `told`: float32 array, shape (n, c).
+    `width`: float64 array, shape (d + 1,). Within which values of a column agree.
     """
     taken = guess.take(assign(mismatch_counts(told, guess.X[:, columns], width[columns])))
     return _with(taken, columns, told)

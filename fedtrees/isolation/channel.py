@@ -17,12 +17,7 @@ class Closed(Exception):
 
 
 class Channel:
-    """One end of it.
-
-    Parameters
-    ----------
-    reading, writing : binary file
-    """
+    """One end of it."""
 
     def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
         self._reading, self._writing = reading, writing
@@ -51,14 +46,9 @@ class Channel:
         `types`: Dataclasses that may occur in it.
         `most`: int, optional. Refuse more bytes than these.
 
-        Raises
-        ------
-        Closed
-            If there is none.
-        DataError
-            If it is malformed.
-        ProtocolError
-            If it is too large.
+        Raises `Closed` if there is none.
+        Raises `DataError` if it is malformed.
+        Raises `ProtocolError` if it is too large.
         """
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         if most is not None and length > most:

@@ -89,14 +89,9 @@ class AttackProcess:
         errors, else as `AttackError`. `ProtocolError` if it returned no guess, or its process was
         killed twice.
 
-        Parameters
-        ----------
-        randomness : tuple of int, optional
-            256 bits; by default a hash of what is held (`views.randomness`).
-        watch : bool
-            Note which files, sockets and modules it opens.
-        anyway : bool
-            Run it even where it says that it does not apply.
+        `randomness`: 256 bits; by default a hash of what is held (`views.randomness`).
+        `watch`: Note which files, sockets and modules it opens.
+        `anyway`: Run it even where it says that it does not apply.
         """
         claims = tuple(map(type_name, guesses.scored()))
         more = {"randomness": randomness, "watch": watch, "anyway": anyway, "claims": claims}

@@ -18,20 +18,14 @@ class ShapeFunctions(Message):
 
     A column has a bin for missing values, one more than it has cuts, and one for what is unknown.
 
-    Attributes
-    ----------
-    cuts : float64 array, shape (c,)
-        Between bins, midway between values of rows; ``x < cut`` is below.
-    offsets : int64 array, shape (d + 1,)
-        Column f owns ``cuts[offsets[f]:offsets[f + 1]]``.
-    bin_weights : float64 array, shape (b,)
-        Rows in every bin, or their weights, column by column.
-    scores : float64 array, shape (m, b)
-        What every bag adds to the log-odds in every bin.
-    intercept, bag_weights : float64 array, shape (m,)
-        Of every bag: where it begins, and the weight of the rows it was trained on.
-    low, high : float64 array, shape (d,)
-        The least and the greatest value of every column.
+    `cuts`: float64 array, shape (c,). Between bins, midway between values of rows; ``x < cut`` is
+    below.
+    `offsets`: int64 array, shape (d + 1,). Column f owns ``cuts[offsets[f]:offsets[f + 1]]``.
+    `bin_weights`: float64 array, shape (b,). Rows in every bin, or their weights, column by column.
+    `scores`: float64 array, shape (m, b). What every bag adds to the log-odds in every bin.
+    `intercept, bag_weights`: float64 array, shape (m,). Of every bag: where it begins, and the
+    weight of the rows it was trained on.
+    `low, high`: float64 array, shape (d,). The least and the greatest value of every column.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(Reveal) - {Reveal.IDS, Reveal.MEMBERSHIP}

@@ -17,15 +17,10 @@ _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 class WireBytes(Message):
     """Bytes as they crossed a connection, not decoded.
 
-    Attributes
-    ----------
-    link : int
-        Number of the connection, in the order of opening.
-    door : str
-        What was connected to: ``tracker``, ``federated``, or ``peer:PORT``.
-    opener : bool
-        Whether whoever opened the connection said it.
-    data : uint8 array, shape (n,)
+    `link`: Number of the connection, in the order of opening.
+    `door`: What was connected to: ``tracker``, ``federated``, or ``peer:PORT``.
+    `opener`: Whether whoever opened the connection said it.
+    `data`: uint8 array, shape (n,).
     """
 
     verbatim: ClassVar[frozenset[str]] = frozenset({"data"})
@@ -39,17 +34,11 @@ class WireBytes(Message):
 class CollectiveCall(Message):
     """One party's part in a collective operation, as a framework passed it on; not decoded.
 
-    Attributes
-    ----------
-    number, rank, world : int
-        Of the operation, of the party, and of parties.
-    code : int
-        Data type of a sum, or root of a broadcast, as XGBoost numbers them.
-    summed : bool
-        Whether what all send is put together by sums.
-    sealed : bool
-        Whether the framework says that what is sent is encrypted.
-    sent, answered : uint8 array, shape (n,)
+    `number, rank, world`: Of the operation, of the party, and of parties.
+    `code`: Data type of a sum, or root of a broadcast, as XGBoost numbers them.
+    `summed`: Whether what all send is put together by sums.
+    `sealed`: Whether the framework says that what is sent is encrypted.
+    `sent, answered`: uint8 array, shape (n,).
     """
 
     verbatim: ClassVar[frozenset[str]] = frozenset({"sent", "answered"})
@@ -149,16 +138,10 @@ class EvaluationSums(Message):
 class HistogramSegment(Message):
     """A run of the numbers of a gradient histogram, summed over some parties.
 
-    Attributes
-    ----------
-    tree, level : int
-    nodes : int
-        How many nodes the histogram is of.
-    first : int
-        Position of the first number in the histogram, shape (nodes, bins, 2).
-    sums : float64 array, shape (k,)
-    parties : str
-        Whose rows they are over, joined by commas.
+    `nodes`: How many nodes the histogram is of.
+    `first`: Position of the first number in the histogram, shape (nodes, bins, 2).
+    `sums`: float64 array, shape (k,).
+    `parties`: Whose rows they are over, joined by commas.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
@@ -174,10 +157,8 @@ class HistogramSegment(Message):
 class RankedSketch(FeatureSketch):
     """A summary whose points tell the least and the most rows before them, as XGBoost sends it.
 
-    Attributes
-    ----------
-    whole : bool array, shape (d,)
-        Whether these ranks leave no row between points: then the points are all values.
+    `whole`: bool array, shape (d,). Whether these ranks leave no row between points: then the
+    points are all values.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = FeatureSketch.discloses

@@ -16,25 +16,16 @@ _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 class BinMappers(Message):
     """The bins of a block of columns, found on the rows of one machine alone.
 
-    Attributes
-    ----------
-    rank : int
-        The machine, here and in all that follow.
-    first : int
-        The first column.
-    low, high : float64 array, shape (c,)
-        The least and the greatest value of each column.
-    values : float64 array, shape (offsets[c],)
-        Upper bounds of bins, the last infinite, or NaN where missing values have a bin; of a
-        categorical column its categories.
-    offsets : int64 array, shape (c + 1,)
-        Where the bins of each column begin.
-    used, categorical : bool array, shape (c,)
-        Whether a column is split at all, and how.
-    frequent : int64 array, shape (c,)
-        The bin that is assumed where none is stored; if it is the first, histograms leave it out.
-    sparse : float64 array, shape (c,)
-        The share of rows in that bin.
+    `rank`: The machine, here and in all that follow.
+    `first`: The first column.
+    `low, high`: float64 array, shape (c,). The least and the greatest value of each column.
+    `values`: float64 array, shape (offsets[c],). Upper bounds of bins, the last infinite, or NaN
+    where missing values have a bin; of a categorical column its categories.
+    `offsets`: int64 array, shape (c + 1,). Where the bins of each column begin.
+    `used, categorical`: bool array, shape (c,). Whether a column is split at all, and how.
+    `frequent`: int64 array, shape (c,). The bin that is assumed where none is stored; if it is the
+    first, histograms leave it out.
+    `sparse`: float64 array, shape (c,). The share of rows in that bin.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
@@ -107,18 +98,12 @@ class RootSums(Message):
 class FoundSplits(Message):
     """The best splits of two leaves, the smaller first, over columns that a machine has sums of.
 
-    Attributes
-    ----------
-    tree, step : int
-        The step of a tree: 0 for its root, which is alone.
-    feature : int32 array, shape (2,)
-        -1: there is none.
-    bin : int32 array, shape (2,)
-        The last one of the left side.
-    gain : float64 array, shape (2,)
-    left, right : float64 array, shape (2, 3)
-        Gradient, hessian, rows: rows are made of hessians.
-    default_left : bool array, shape (2,)
+    `tree, step`: The step of a tree: 0 for its root, which is alone.
+    `feature`: int32 array, shape (2,). -1: there is none.
+    `bin`: int32 array, shape (2,). The last one of the left side.
+    `gain`: float64 array, shape (2,).
+    `left, right`: float64 array, shape (2, 3). Gradient, hessian, rows: rows are made of hessians.
+    `default_left`: bool array, shape (2,).
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING

@@ -38,9 +38,7 @@ class ColumnSums(Message):
 class Standardisation(Message):
     """Mean and standard deviation of every input column.
 
-    Attributes
-    ----------
-    mean, std : float32 array, shape (D,)
+    `mean, std`: float32 array, shape (D,).
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})

@@ -316,13 +316,10 @@ def stepped(
 ) -> Integers:
     """Return ``W - lr (g / m + alpha W)`` to the nearest last place, halves up.
 
-    Parameters
-    ----------
-    weights : object array, shape (c,)
-    gradient : object array, shape (c,)
-        With so many binary places more than the weights have, fewer if negative.
-    lr, alpha : float
-        Taken as written in decimal.
+    `weights`: object array, shape (c,).
+    `gradient`: object array, shape (c,). With so many binary places more than the weights have,
+    fewer if negative.
+    `lr, alpha`: float. Taken as written in decimal.
     """
     rate, decay = Fraction(str(lr)), Fraction(str(lr)) * Fraction(str(alpha))
     unit = rate / rows / Fraction(2) ** places

@@ -37,14 +37,9 @@ class HeldModel(Message):
     def scores(self, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Return the scores of rows by their leaves.
 
-        Parameters
-        ----------
-        leaves : int array, shape (n, T)
+        `leaves`: int array, shape (n, T).
 
-        Returns
-        -------
-        float64 array, shape (n,) or (n, K)
-            Bit for bit what the parties predict.
+        Returns: float64 array, shape (n,) or (n, K). Bit for bit what the parties predict.
         """
         values: Sequence[Any] = [
             self.value[s + leaf] for s, leaf in zip(self.starts, leaves.T, strict=True)

@@ -102,13 +102,9 @@ def agreement(
 ) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
     """Match guessed rows with true ones for the most cells that agree.
 
-    Parameters
-    ----------
-    guess : float array, shape (m, d)
-        Where m > n the first n count.
-    truth : float array, shape (n, d)
-    width : float64 array, shape (d,)
-        Accepted differences.
+    `guess`: float array, shape (m, d). Where m > n the first n count.
+    `truth`: float array, shape (n, d).
+    `width`: float64 array, shape (d,). Accepted differences.
 
     Returns
     -------

@@ -18,16 +18,10 @@ from fedtrees.metrics.metric import Case, Metric, Score
 class TrueBranches:
     """Where rows to predict go at the splits that others own.
 
-    Attributes
-    ----------
-    at : tuple of (int, int)
-        Tree and node of each split, k of them.
-    goes : int8 array, shape (n, k)
-        1: left; 0: right; -1: the row does not come by.
-    trained : int8 array, shape (N, k)
-        The same of training rows, which the active party has seen.
-    own, asked : float32 array, shape (N, c), (n, c)
-        The principals' columns of either.
+    `at`: Tree and node of each split, k of them.
+    `goes`: int8 array, shape (n, k). 1: left; 0: right; -1: the row does not come by.
+    `trained`: int8 array, shape (N, k). The same of training rows, which the active party has seen.
+    `own, asked`: float32 array, shape (N, c), (n, c). The principals' columns of either.
     """
 
     at: tuple[tuple[int, int], ...]

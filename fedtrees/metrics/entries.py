@@ -24,13 +24,11 @@ FOUND, CLOSE = 1e-6, 0.319
 class VictimsEntries:
     """Cells of every victim, in one row each of these arrays, but those known beforehand.
 
-    Attributes
-    ----------
-    owner : str array, shape (k,)
-    ids, feature : int64 array, shape (k,)
-    value : float64 array, shape (k,)
-    mean, spread : float64 array, shape (k,)
-        Mean and standard deviation of the owner's column; a spread of 0: it is constant.
+    `owner`: str array, shape (k,).
+    `ids, feature`: int64 array, shape (k,).
+    `value`: float64 array, shape (k,).
+    `mean, spread`: float64 array, shape (k,). Mean and standard deviation of the owner's column; a
+    spread of 0: it is constant.
     """
 
     owner: NDArray[np.str_]

@@ -22,16 +22,11 @@ from fedtrees.trees.routing import Routes
 class LeafCountScores:
     """How well the counts of one tree, or of several pooled, are known.
 
-    Attributes
-    ----------
-    leaf_counts_exact : float
-        Share of leaves with every class count exact.
-    leaf_mass_exact : float
-        Share of records in such leaves.
-    count_error, count1_error : float
-        Mean absolute error per leaf of the number of records, and of those of the last class.
-    leaves : int
-        Number of leaves scored.
+    `leaf_counts_exact`: Share of leaves with every class count exact.
+    `leaf_mass_exact`: Share of records in such leaves.
+    `count_error, count1_error`: Mean absolute error per leaf of the number of records, and of those
+    of the last class.
+    `leaves`: Number of leaves scored.
     """
 
     leaf_counts_exact: float
@@ -52,18 +47,13 @@ def true_leaf_counts(
 
     Raises `DataError`: a row in a node that is not a leaf.
 
-    Parameters
-    ----------
-    tree : int
-        Index of the tree in the model.
-    nodes : int array, shape (n,)
-        Leaf of every row: one column of ``Forest.apply``.
-    y : int or bool array, shape (n,)
-        Class codes; of a boosted tree of one of several classes, whether a row is of it.
-    leaves : int array, shape (J,)
-        Node numbers of all leaves of the tree (``Tree.leaves``), also of those without rows.
-    classes : int
-        Number of classes K.
+    `tree`: Index of the tree in the model.
+    `nodes`: int array, shape (n,). Leaf of every row: one column of ``Forest.apply``.
+    `y`: int or bool array, shape (n,). Class codes; of a boosted tree of one of several classes,
+    whether a row is of it.
+    `leaves`: int array, shape (J,). Node numbers of all leaves of the tree (``Tree.leaves``), also
+    of those without rows.
+    `classes`: Number of classes K.
     """
     leaves = np.unique(leaves)
     at = np.searchsorted(leaves, nodes)
@@ -163,14 +153,9 @@ def _aligned(
 class GrownTrees:
     """The trees whose leaves are counted, and the true counts.
 
-    Attributes
-    ----------
-    first : tuple of LeafCounts
-        Of the trees of the first round, or of every victim's first round.
-    rows : mapping of int to int
-        Victims' rows that each of these was grown on.
-    everywhere : mapping of int to LeafCounts
-        Of all trees that cover everybody's rows and have two classes; else empty.
+    `first`: Of the trees of the first round, or of every victim's first round.
+    `rows`: Victims' rows that each of these was grown on.
+    `everywhere`: Of all trees that cover everybody's rows and have two classes; else empty.
     """
 
     first: tuple[LeafCounts, ...]

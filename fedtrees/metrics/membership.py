@@ -24,17 +24,11 @@ _RESAMPLED = 100
 class AtFew:
     """True positives at so many false ones as there may be.
 
-    Attributes
-    ----------
-    tpr : float
-        Share of members above the threshold.
-    allowed, others : int
-        Non-members that may be above it, and how many there are.
-    null : float
-        The mean of `tpr` where scores tell nothing: the threshold is a draw as well, so that it is
-        not the false positive rate.
-    chance : float
-        Probability that so many members or more are above it where scores tell nothing.
+    `tpr`: Share of members above the threshold.
+    `allowed, others`: Non-members that may be above it, and how many there are.
+    `null`: The mean of `tpr` where scores tell nothing: the threshold is a draw as well, so that it
+    is not the false positive rate.
+    `chance`: Probability that so many members or more are above it where scores tell nothing.
     """
 
     tpr: float
@@ -47,11 +41,9 @@ class AtFew:
 def at_few(score: NDArray[np.float64], member: NDArray[np.bool_], fpr: float) -> AtFew:
     """Return true positives where ``floor(fpr * others)`` false ones are allowed.
 
-    Parameters
-    ----------
-    score : float64 array, shape (n,)
-        Greater: more likely a member. Members that tie with the threshold are not above it.
-    member : bool array, shape (n,)
+    `score`: float64 array, shape (n,). Greater: more likely a member. Members that tie with the
+    threshold are not above it.
+    `member`: bool array, shape (n,).
     """
     from scipy.stats import betabinom
 

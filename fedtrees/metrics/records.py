@@ -58,20 +58,14 @@ def score_records(
     Raises `DataError`: widths differ, no true rows, an unknown top feature, or too many rows to
     match.
 
-    Parameters
-    ----------
-    guess : Table
-        m rows in any order. Where m > n the first n count: the order is the guesser's ranking,
-        and handing in more rows than there are must not pay.
-    truth : Table
-        n true rows. Where m < n the n - m unmatched rows score 0 (Gower distance 1), so that
-        guessing fewer rows never pays either.
-    top : sequence of str
-        Features of the top score; () for none.
-    tolerance : Tolerance, optional
-        Default `Tolerance.of` the true rows; given where several truths are compared.
-    most : int, optional
-        How many guessed rows count, default n; more where the true rows are a sample of so many.
+    `guess`: m rows in any order. Where m > n the first n count: the order is the guesser's ranking,
+    and handing in more rows than there are must not pay.
+    `truth`: n true rows. Where m < n the n - m unmatched rows score 0 (Gower distance 1), so that
+    guessing fewer rows never pays either.
+    `top`: Features of the top score; () for none.
+    `tolerance`: Default `Tolerance.of` the true rows; given where several truths are compared.
+    `most`: How many guessed rows count, default n; more where the true rows are a sample of so
+    many.
 
     Notes
     -----
@@ -197,11 +191,8 @@ def gower_distance(
     `A, B`: float64 array, shapes (n, c) and (m, c). True and guessed rows.
     `span`: float64 array, shape (c,). Range of the true column; 0 means comparison by equality.
 
-    Returns
-    -------
-    float
-        In [0, 1]; an unmatched true row counts 1. Per column ``min(|x - g| / span, 1)``, a
-        missing value counts 1 against any value and 0 against another missing one.
+    Returns: In [0, 1]; an unmatched true row counts 1. Per column ``min(|x - g| / span, 1)``, a
+    missing value counts 1 against any value and 0 against another missing one.
 
     Notes
     -----

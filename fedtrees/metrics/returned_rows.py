@@ -38,16 +38,10 @@ def score_returned_rows(
 
     Raises `DataError` if there is no true row, or not one owner per row.
 
-    Parameters
-    ----------
-    returned : Table
-        m rows.
-    truth : mapping of str to Table
-        Rows of every victim by party name.
-    cuts : Cuts
-        Bins of the training run; a missing value is a bin of its own.
-    owner : sequence of str, length m, optional
-        Who is said to hold each returned row.
+    `returned`: m rows.
+    `truth`: Rows of every victim by party name.
+    `cuts`: Bins of the training run; a missing value is a bin of its own.
+    `owner`: Who is said to hold each returned row.
     """
     n = sum(map(len, truth.values()))
     if n == 0:

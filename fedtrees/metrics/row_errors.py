@@ -32,16 +32,11 @@ def row_errors(
 
     Raises `DataError`: no true rows, or widths differ.
 
-    Parameters
-    ----------
-    guess : Table
-        m rows of zeros and ones, or of codes. Where m > n the first n count.
-    truth : Table
-        n rows. One that no guessed row is matched with is wrong throughout.
-    inlier : bool array, shape (n,)
-        From `inliers`.
-    told : sequence of int
-        Columns that were known beforehand: rows are matched by them too, errors are of the others.
+    `guess`: m rows of zeros and ones, or of codes. Where m > n the first n count.
+    `truth`: n rows. One that no guessed row is matched with is wrong throughout.
+    `inlier`: bool array, shape (n,). From `inliers`.
+    `told`: Columns that were known beforehand: rows are matched by them too, errors are of the
+    others.
     """
     if not len(truth):
         raise DataError("no true rows to score against")

@@ -52,18 +52,11 @@ def specificity(
 
     Raises `DataError`: fewer than 2 reserve rows or samples, or no guess.
 
-    Parameters
-    ----------
-    guess : Table
-        m guessed rows.
-    truth : Table
-        n victims' rows.
-    reserve : Table
-        Rows of the same distribution that nobody in the federation holds.
-    samples : int
-        Fresh samples, 100 in the source.
-    rows : int
-        Most true rows per sample.
+    `guess`: m guessed rows.
+    `truth`: n victims' rows.
+    `reserve`: Rows of the same distribution that nobody in the federation holds.
+    `samples`: Fresh samples, 100 in the source.
+    `rows`: Most true rows per sample.
 
     Notes
     -----

@@ -64,9 +64,7 @@ def regression_scores(y: NDArray[Any], predicted: NDArray[Any]) -> dict[str, flo
 
     Raises `DataError`: no rows, or shapes that differ.
 
-    Parameters
-    ----------
-    y, predicted : float array, shape (n,)
+    `y, predicted`: float array, shape (n,).
     """
     y, predicted = np.asarray(y, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if y.shape != predicted.shape or len(y) == 0:

@@ -45,11 +45,9 @@ def mean_gradient(
 ) -> NDArray[np.float32]:
     """Return the gradient of the mean cross-entropy of rows, float32, shape (parameters,).
 
-    Parameters
-    ----------
-    flat : float32 array, shape (parameters,)
-    X : float32 array, shape (n, D)
-    y : int64 array, shape (n,)
+    `flat`: float32 array, shape (parameters,).
+    `X`: float32 array, shape (n, D).
+    `y`: int64 array, shape (n,).
     """
     torch = torch_module()
     parameters = [

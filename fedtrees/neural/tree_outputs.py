@@ -92,12 +92,9 @@ class RatesNetwork:
     def gradient(self, flat: Floats, V: Floats, slope: Floats) -> NDArray[Any]:
         """Return the gradient of a sum of losses, shape (parameters,).
 
-        Parameters
-        ----------
-        flat : float array, shape (parameters,)
-        V : float array, shape (n, K, M)
-        slope : float array, shape (n,)
-            Derivative of each row's loss by its output.
+        `flat`: float array, shape (parameters,).
+        `V`: float array, shape (n, K, M).
+        `slope`: float array, shape (n,). Derivative of each row's loss by its output.
         """
         H = self.hidden(flat, V)
         weight = slope @ np.maximum(H, 0).reshape(len(V), self.models * self.channels)

@@ -56,17 +56,10 @@ def discrete_gaussian(
 
     Raises `UsageError` if `scale` is not a positive number of at most 2^46.
 
-    Parameters
-    ----------
-    scale : float
-        In units of the grid; a little more than the standard deviation where it is small.
-    shape : int or tuple of int
-    rng : numpy.random.Generator
-        Seeds the uniform numbers.
+    `scale`: In units of the grid; a little more than the standard deviation where it is small.
+    `rng`: Seeds the uniform numbers.
 
-    Returns
-    -------
-    int64 array of the given shape
+    Returns: int64 array of the given shape.
     """
     if not 0 < scale <= _WIDEST:
         raise UsageError(f"noise scale must be in (0, 2^46] grid steps; got {scale}")
@@ -87,12 +80,8 @@ def discrete_gaussian_share(
 
     Raises `UsageError` if the shares are too narrow for that, or `scale` as in `discrete_gaussian`.
 
-    Parameters
-    ----------
-    scale, shape, rng
-        As in `discrete_gaussian`.
-    parties : int
-        How many add a share.
+    `scale, shape, rng`: As in `discrete_gaussian`.
+    `parties`: How many add a share.
     """
     each = scale / math.sqrt(parties)
     if each < _NARROWEST:

@@ -24,17 +24,11 @@ def row_bound(
     A row whose gradient is largest has hardly a hessian: ``|h|^2 <= free^2 (largest^2 - |g|^2)``.
     So noise on hessians that is `free` times that on gradients costs nothing beside it.
 
-    Parameters
-    ----------
-    norms : pair of float
-        Bounds on the Euclidean norm of a row's gradients, clipped or not, and of its hessians,
-        over the trees of a round.
-    largest : float
-        Bound on the norm of gradients that are not clipped.
-    free : float
-        `Objective.free`; infinite: hessians and gradients are not bound together.
-    share : float or None
-        Of the budget, spent on hessians. None: as much as they get for nothing, or a fifth.
+    `norms`: Bounds on the Euclidean norm of a row's gradients, clipped or not, and of its hessians,
+    over the trees of a round.
+    `largest`: Bound on the norm of gradients that are not clipped.
+    `free`: `Objective.free`; infinite: hessians and gradients are not bound together.
+    `share`: Of the budget, spent on hessians. None: as much as they get for nothing, or a fifth.
     """
     g, h = norms
     if share is None and math.isfinite(free):

@@ -18,15 +18,9 @@ def discrete_laplace(
     Raises `UsageError` if `scale` is not a positive finite number, or beyond 2^46: a draw reaches
     40 times its scale, and thousands of them must add up in int64.
 
-    Parameters
-    ----------
-    scale : float
-        In units of the integer grid; variance is close to 2 scale^2. At most 2^46.
-    shape : int or tuple of int
+    `scale`: In units of the integer grid; variance is close to 2 scale^2. At most 2^46.
 
-    Returns
-    -------
-    int64 array of the given shape
+    Returns: int64 array of the given shape.
     """
     _check_scale(scale)
     p = -np.expm1(-1.0 / scale)
@@ -42,12 +36,8 @@ def discrete_laplace_share(
     The shares of all parties add up to `discrete_laplace` of that scale: a geometric variate is a
     sum of Polya variates (Goryczka and Xiong 2017, Sec. 4.1).
 
-    Parameters
-    ----------
-    scale, shape, rng
-        As in `discrete_laplace`.
-    parties : int
-        How many add a share.
+    `scale, shape, rng`: As in `discrete_laplace`.
+    `parties`: How many add a share.
     """
     _check_scale(scale)
     p, part = -np.expm1(-1.0 / scale), 1.0 / parties
@@ -63,10 +53,7 @@ def truncated_laplace(
     likely as a two-sided geometric would have it beside 1, so that a count of sensitivity 1 is
     ``1 / scale + ln 2`` and not ``1 / scale`` differentially private.
 
-    Parameters
-    ----------
-    scale, shape, rng
-        As in `discrete_laplace`.
+    `scale, shape, rng`: As in `discrete_laplace`.
     """
     _check_scale(scale)
     size = rng.geometric(-np.expm1(-1.0 / scale), shape) - 1
@@ -94,13 +81,9 @@ def permute_and_flip(
 def noise_log_pmf(mechanism: str, epsilon: float, values: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the log probability of noise on one count, as an adversary who knows it computes it.
 
-    Parameters
-    ----------
-    mechanism : {"geometric", "published"}
-        `discrete_laplace`, or `truncated_laplace`.
-    epsilon : float
-        ``1 / scale``; infinite: there is no noise.
-    values : int64 array
+    `mechanism`: {"geometric", "published"}. `discrete_laplace`, or `truncated_laplace`.
+    `epsilon`: ``1 / scale``; infinite: there is no noise.
+    `values`: int64 array.
     """
     size = np.abs(values).astype(np.float64)
     if epsilon == np.inf:

@@ -25,20 +25,13 @@ def private_quantiles(
     not, as theirs, in a replaced one: the distance in rank from quantile q then changes by at most
     ``max(q, 1 - q)``.
 
-    Parameters
-    ----------
-    values : int64 array, shape (n,)
-        In any order; those outside of [low, high] count as the nearest end.
-    count : int
-        How many quantiles.
-    low, high : int
-        Ends, both included, of what may be chosen; public.
-    epsilon : float
-        In nats, of all quantiles together.
+    `values`: int64 array, shape (n,). In any order; those outside of [low, high] count as the
+    nearest end.
+    `count`: How many quantiles.
+    `low, high`: Ends, both included, of what may be chosen; public.
+    `epsilon`: In nats, of all quantiles together.
 
-    Returns
-    -------
-    int64 array, shape (count,), not decreasing
+    Returns: int64 array, shape (count,), not decreasing.
     """
     each = epsilon / count.bit_length()
 

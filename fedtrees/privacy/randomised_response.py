@@ -69,20 +69,13 @@ def respond(
     way to one of the k, all equally likely. Drawn are whole numbers, so that the probabilities are
     those of `matrix` exactly.
 
-    Parameters
-    ----------
-    y : int64 array, shape (n,)
-        Labels, 0 to K - 1.
-    prior : float64 array, shape (n, K)
-    odds : Fraction
-        `odds_within` an epsilon.
-    published : bool
-        In place of a label that is none of the k put one of all K, as the code of Takahashi et al.
-        (2023) does: **no epsilon bounds what that gives away**.
+    `y`: int64 array, shape (n,). Labels, 0 to K - 1.
+    `prior`: float64 array, shape (n, K).
+    `odds`: `odds_within` an epsilon.
+    `published`: In place of a label that is none of the k put one of all K, as the code of
+    Takahashi et al. (2023) does: **no epsilon bounds what that gives away**.
 
-    Returns
-    -------
-    int64 array, shape (n,)
+    Returns: int64 array, shape (n,).
     """
     K = prior.shape[1]
     order, among = ranked(prior, odds)

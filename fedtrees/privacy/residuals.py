@@ -19,14 +19,9 @@ _FAR = 4.5
 class NoiseFound:
     """Noise that an auditor who knows all rows measured.
 
-    Attributes
-    ----------
-    share : float
-        Its standard deviation over the claimed one.
-    least : float
-        Share below which it is too little, 0 where so few sums show nothing.
-    sums : int
-        Number of noisy sums.
+    `share`: Its standard deviation over the claimed one.
+    `least`: Share below which it is too little, 0 where so few sums show nothing.
+    `sums`: Number of noisy sums.
     """
 
     share: float

@@ -157,14 +157,9 @@ class ForestCanaries(Canaries):
 class LeafSumCanaries(Canaries):
     """Rows of one class in a crowd of the other, so that their gradients stay near the bound.
 
-    Parameters
-    ----------
-    norms : pair of float
-        Bounds on a row's gradient and hessian.
-    scales : pair of float
-        Of the Gaussian noise on their sums in a leaf.
-    alone : bool
-        Whether to bring few enough to find leaves for themselves, and no crowd.
+    `norms`: Bounds on a row's gradient and hessian.
+    `scales`: Of the Gaussian noise on their sums in a leaf.
+    `alone`: Whether to bring few enough to find leaves for themselves, and no crowd.
     """
 
     norms: tuple[float, float]

@@ -97,17 +97,13 @@ def settle_cuts(
 ) -> Cuts:
     """Agree on cut points and tell all clients, as the defenses say or else by the method.
 
-    Parameters
-    ----------
-    method : {"sketch", "xgboost", "equal-width", "public", "grid"}
-        ``xgboost``: as ``sketch``, and merged sketches are pruned as XGBoost prunes them. ``grid``:
-        by counts that the protocol sums securely.
-    schema : Schema
-        Its cut points and public ranges are used where the method is "public".
-    categories : int32 array, shape (d,), optional
-        Number of categories of each feature that is split by categories, else 0.
-    gather : bool
-        Pass every client's sketch on to all of them, as XGBoost's collective does.
+    `method`: {"sketch", "xgboost", "equal-width", "public", "grid"}. ``xgboost``: as ``sketch``,
+    and merged sketches are pruned as XGBoost prunes them. ``grid``: by counts that the protocol
+    sums securely.
+    `schema`: Its cut points and public ranges are used where the method is "public".
+    `categories`: int32 array, shape (d,). Number of categories of each feature that is split by
+    categories, else 0.
+    `gather`: Pass every client's sketch on to all of them, as XGBoost's collective does.
     """
     plan = net.cut_plan() or (_GRID if method == _GRID.method else CutPlan(method))
     if plan.method == "public":

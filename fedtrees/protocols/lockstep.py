@@ -28,15 +28,10 @@ class Lockstep(Party):
 
     Subclasses write the script, `trained`; it yields the keys of messages that it waits for.
 
-    Attributes
-    ----------
-    audience : tuple of str
-        Roles of all of them.
-    names : list of str
-        All of them, by rank.
-    rank, world : int
-    model : Model
-        What it ends with.
+    `audience`: Roles of all of them.
+    `names`: All of them, by rank.
+    `rank, world`: int.
+    `model`: Model. What it ends with.
     """
 
     audience: ClassVar[tuple[str, ...]] = ("client",)

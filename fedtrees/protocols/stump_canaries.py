@@ -30,14 +30,9 @@ class StumpCanaries(Canaries):
 
     One column and one split: a row is then in the fewest sums, which share the whole budget.
 
-    Parameters
-    ----------
-    most : int
-        1 where only sums of all clients' histograms are opened.
-    quantiles : int
-        Of a summary that each client draws; 0: none is drawn.
-    cuts_alone : bool
-        Whether to read nothing but what cut points are made of.
+    `most`: 1 where only sums of all clients' histograms are opened.
+    `quantiles`: Of a summary that each client draws; 0: none is drawn.
+    `cuts_alone`: Whether to read nothing but what cut points are made of.
     """
 
     most: int = _MANY

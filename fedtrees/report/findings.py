@@ -40,14 +40,9 @@ _MOST_SEEN = 4
 def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Findings:
     """Compute what a run found.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        As returned by `fedtrees.report.rows.load_rows`.
-    folder : path
-        The run's folder, for who sees what.
-    margin : float
-        Advantage that may be left and still be called down to blind.
+    `rows`: As returned by `fedtrees.report.rows.load_rows`.
+    `folder`: path. The run's folder, for who sees what.
+    `margin`: Advantage that may be left and still be called down to blind.
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
     settings = tuple(sorted(set(here["setting"])))

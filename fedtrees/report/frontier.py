@@ -97,14 +97,9 @@ def frontiers(
 ) -> tuple[Frontier, ...]:
     """Compute the frontier of every (dataset, partition, protocol, threat).
 
-    Parameters
-    ----------
-    rows : DataFrame
-        As returned by `load_rows`.
-    metric : str, optional
-        Attack metric whose advantage is the leak. Not given: the first that a panel has.
-    utility : str, optional
-        Train metric. Not given: the first of `UTILITY` that the setting has.
+    `rows`: As returned by `load_rows`.
+    `metric`: Attack metric whose advantage is the leak. Not given: the first that a panel has.
+    `utility`: Train metric. Not given: the first of `UTILITY` that the setting has.
     """
     return tuple(_frontier(rows, panel, metric, utility) for panel in panels(rows))
 

@@ -134,14 +134,9 @@ def prices(
 ) -> dict[str, Price]:
     """Return the price of every defense of a setting.
 
-    Parameters
-    ----------
-    trains : DataFrame
-        Training rows of the setting.
-    constant : float
-        The utility of the constant model, NaN where it is not known.
-    base : DataFrame, optional
-        Training rows that hold the undefended run, where it is of another setting.
+    `trains`: Training rows of the setting.
+    `constant`: The utility of the constant model, NaN where it is not known.
+    `base`: Training rows that hold the undefended run, where it is of another setting.
     """
     ok = trains[trains["status"] == "ok"]
     plain = ok if base is None else base[base["status"] == "ok"]

@@ -34,18 +34,12 @@ _ALPHA = 0.05
 class Cell:
     """One adversary, one defense, one measure: the worst attack on each seed.
 
-    Attributes
-    ----------
-    scores, blinds, populations, advantages : tuple of float
-        By seed, of the attack of the largest advantage there; the population line (whoever knows
-        other rows) is NaN where the adversary has rows itself. `advantages` are over the better of
-        the two lines.
-    errors : tuple of float
-        Standard errors of the advantages, where a sample of the rows was scored, else 0.
-    attacks : tuple of str
-        The attacks that were worst, the most frequent first.
-    rows : float
-        How many rows the share is of; NaN where it is none of rows, or not told.
+    `scores, blinds, populations, advantages`: By seed, of the attack of the largest advantage
+    there; the population line (whoever knows other rows) is NaN where the adversary has rows
+    itself. `advantages` are over the better of the two lines.
+    `errors`: Standard errors of the advantages, where a sample of the rows was scored, else 0.
+    `attacks`: The attacks that were worst, the most frequent first.
+    `rows`: How many rows the share is of; NaN where it is none of rows, or not told.
     """
 
     metric: str
@@ -118,14 +112,9 @@ def read(
 ) -> Reader:
     """Return the cells of one adversary in one setting.
 
-    Parameters
-    ----------
-    attacks : DataFrame
-        Its attack rows (`fedtrees.report.rows.load_rows`).
-    coverage : mapping of str to Coverage
-        By defense: which attacks apply, and what became of them.
-    margin : float
-        Advantage that may be left and still be called down to blind.
+    `attacks`: Its attack rows (`fedtrees.report.rows.load_rows`).
+    `coverage`: By defense: which attacks apply, and what became of them.
+    `margin`: Advantage that may be left and still be called down to blind.
     """
     known = [m for m in _defined(attacks) if measure(m).klass in CLASSES and measure(m).phrase]
     metrics = sorted(known, key=gravity)

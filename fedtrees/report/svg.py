@@ -117,14 +117,9 @@ def scales(
 def draw(marks: Sequence[Mark], blind: float, top: float = 0.0) -> Drawing:
     """Lay a frontier out.
 
-    Parameters
-    ----------
-    marks : sequence of Mark
-        In units of the data; those without a place are left out.
-    blind : float
-        What a blind guess reads.
-    top : float
-        The y axis reaches at least this.
+    `marks`: In units of the data; those without a place are left out.
+    `blind`: What a blind guess reads.
+    `top`: The y axis reaches at least this.
     """
     known = [m for m in marks if math.isfinite(m.x) and math.isfinite(m.y)]
     across, up = scales(known, max(top, blind), (LEFT, RIGHT, TOP + 22, BOTTOM))

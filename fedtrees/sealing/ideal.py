@@ -38,18 +38,11 @@ def sealing(mode: str, name: str, ideal: type[Ideal], bits: int, keyholder: str)
 
     Raises `UsageError` if nothing computes under that name.
 
-    Parameters
-    ----------
-    mode : str
-        One of `MODES`.
-    name : str
-        Of what computes, among the entry points of sealings.
-    ideal : type
-        The functionality that keeps values.
-    bits : int
-        Of the key.
-    keyholder : str
-        Role of whoever draws it.
+    `mode`: One of `MODES`.
+    `name`: Of what computes, among the entry points of sealings.
+    `ideal`: The functionality that keeps values.
+    `bits`: Of the key.
+    `keyholder`: Role of whoever draws it.
     """
     if mode == "ideal":
         inside: dict[str, NDArray[Any]] = {}

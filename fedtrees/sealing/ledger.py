@@ -17,16 +17,11 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 class Ledger:
     """Counts of one run. Ledgers add up; they hold numbers alone.
 
-    Attributes
-    ----------
-    done : Counter of str
-        Operations by name, one of `OPERATIONS`: obfuscators made, ciphertexts made, added (one
-        multiplication modulo n^2) or multiplied by a plain number (one power), and decrypted;
-        masks expanded from a seed, and Shamir shares dealt.
-    cpu : Counter of str
-        CPU seconds of the same; what worker processes spent is among them.
-    ciphertexts, nbytes : Counter of str
-        What was sent, by message type.
+    `done`: Operations by name, one of `OPERATIONS`: obfuscators made, ciphertexts made, added (one
+    multiplication modulo n^2) or multiplied by a plain number (one power), and decrypted; masks
+    expanded from a seed, and Shamir shares dealt.
+    `cpu`: CPU seconds of the same; what worker processes spent is among them.
+    `ciphertexts, nbytes`: What was sent, by message type.
     """
 
     def __init__(self) -> None:

@@ -105,9 +105,7 @@ class Slots:
 
         Raises `PlaintextOverflowError` if a number is beyond `limit`, or its range.
 
-        Parameters
-        ----------
-        numbers : int64 array, shape (plaintexts, slots)
+        `numbers`: int64 array, shape (plaintexts, slots).
         """
         self.check(numbers)
         found = [0] * len(numbers)

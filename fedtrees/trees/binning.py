@@ -42,17 +42,14 @@ class Cuts:
 
     Raises `DataError` if the arrays do not describe increasing finite cuts.
 
-    Attributes
-    ----------
-    values : float32 array, shape (total_bins,)
-        Upper border of every bin, strictly increasing within a feature.
-    offsets : int32 array, shape (d + 1,)
-        Bins of feature ``f`` are ``offsets[f]:offsets[f + 1]``; at least one each.
-    minimum : float32 array, shape (d,)
-        A threshold below every value: splits "any value" from "missing" (XGBoost's sentinel).
-    categorical : bool array, shape (d,), or None
-        Features split by sets of categories: codes 0, 1, ..., one bin each, so that the cuts are
-        1, 2, ... None: all are split by thresholds.
+    `values`: float32 array, shape (total_bins,). Upper border of every bin, strictly increasing
+    within a feature.
+    `offsets`: int32 array, shape (d + 1,). Bins of feature ``f`` are ``offsets[f]:offsets[f + 1]``;
+    at least one each.
+    `minimum`: float32 array, shape (d,). A threshold below every value: splits "any value" from
+    "missing" (XGBoost's sentinel).
+    `categorical`: bool array, shape (d,), or None. Features split by sets of categories: codes 0,
+    1, ..., one bin each, so that the cuts are 1, 2, ... None: all are split by thresholds.
     """
 
     values: NDArray[np.float32]
@@ -180,15 +177,11 @@ class Cuts:
 class Bins:
     """Binned rows.
 
-    Attributes
-    ----------
-    codes : uint8 or uint16 array, shape (n, d)
-        Bin within the feature, or ``missing``.
-    missing : int
-        Code of a missing value: the largest number of bins of any feature, so that it equals no
-        bin. With 256 bins it does not fit uint8; uint8 is then used only if nothing is missing.
-    offsets : int32 array, shape (d + 1,)
-        Where the bins of every feature start in a histogram (``Cuts.offsets``).
+    `codes`: uint8 or uint16 array, shape (n, d). Bin within the feature, or ``missing``.
+    `missing`: Code of a missing value: the largest number of bins of any feature, so that it equals
+    no bin. With 256 bins it does not fit uint8; uint8 is then used only if nothing is missing.
+    `offsets`: int32 array, shape (d + 1,). Where the bins of every feature start in a histogram
+    (``Cuts.offsets``).
     """
 
     codes: NDArray[Any]

@@ -54,12 +54,9 @@ def first_grid(low: ArrayLike, high: ArrayLike, cells: int, counted: NDArray[np.
     Cells of a feature with a range are of equal width. Without one (NaN) they hold equally many of
     the numbers that a float32 can be, so that any scale is met by the next round.
 
-    Parameters
-    ----------
-    low, high : float arrays, shape (d,)
-    cells : int
-        Per feature, 2 or more.
-    counted : bool array, shape (d,)
+    `low, high`: float arrays, shape (d,).
+    `cells`: Per feature, 2 or more.
+    `counted`: bool array, shape (d,).
     """
     lows, highs = (np.array(end, dtype=np.float32) for end in (low, high))
     unknown = np.isnan(lows)

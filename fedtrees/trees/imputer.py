@@ -54,12 +54,8 @@ class Imputer:
     numbers of few different values: logistic regression and trees, mixed as they predict best out
     of fold.
 
-    Parameters
-    ----------
-    own : Table or None
-        Rows that teach; fewer than `FEWEST_ROWS` teach nothing: all values are equally likely.
-    columns : sequence of int
-        Of the attribute: one, or those of a one-hot group.
+    `own`: Rows that teach; fewer than `FEWEST_ROWS` teach nothing: all values are equally likely.
+    `columns`: Of the attribute: one, or those of a one-hot group.
     """
 
     def __init__(self, own: Table | None, schema: Schema, columns: Sequence[int]) -> None:

@@ -19,17 +19,14 @@ Choose = Callable[[NDArray[Any], NDArray[np.int64], int], NDArray[Any]]
 class Sketch:
     """Per feature, points of the empirical distribution with the number of rows they stand for.
 
-    Attributes
-    ----------
-    points : float32 array, shape (m,)
-        Values found in the data, strictly increasing within a feature.
-    weights : int64 array, shape (m,)
-        Rows in the half-open interval from the previous point (excluded) to this one (included);
-        the first point also stands for the rows below it.
-    offsets : int32 array, shape (d + 1,)
-        Points of feature ``f`` are ``offsets[f]:offsets[f + 1]``; none if all its values miss.
-    low : float32 array, shape (d,)
-        Smallest value of every feature, NaN if all its values are missing.
+    `points`: float32 array, shape (m,). Values found in the data, strictly increasing within a
+    feature.
+    `weights`: int64 array, shape (m,). Rows in the half-open interval from the previous point
+    (excluded) to this one (included); the first point also stands for the rows below it.
+    `offsets`: int32 array, shape (d + 1,). Points of feature ``f`` are ``offsets[f]:offsets[f +
+    1]``; none if all its values miss.
+    `low`: float32 array, shape (d,). Smallest value of every feature, NaN if all its values are
+    missing.
     """
 
     points: NDArray[np.float32]

@@ -26,22 +26,16 @@ Told = tuple[Tree, Floats | None]  # a tree, and the errors of sums that were wo
 class Block:
     """Trees that one client sent at one time.
 
-    Attributes
-    ----------
-    round : int
-        Round of the federation.
-    first : int
-        Number of the first tree in the released model.
-    trees : tuple of Tree
-        They carry ``g`` and ``h`` where the message tells them or they follow from it.
-    sender : str or None
-        The client, None where the view does not tell.
-    chain : str or None
-        A mark that all blocks of one client share, where the view tells that they are one client's.
-    score : float32 array, shape (K,), or None
-        Base score of the client's own first trees in XGBoost's units, None where it is not told.
-    h_error : tuple of (float64 array, shape (J,), or None)
-        Error of each tree's hessian sums per leaf; None where the message tells them in float32.
+    `round`: Round of the federation.
+    `first`: Number of the first tree in the released model.
+    `trees`: They carry ``g`` and ``h`` where the message tells them or they follow from it.
+    `sender`: The client, None where the view does not tell.
+    `chain`: A mark that all blocks of one client share, where the view tells that they are one
+    client's.
+    `score`: float32 array, shape (K,), or None. Base score of the client's own first trees in
+    XGBoost's units, None where it is not told.
+    `h_error`: tuple of (float64 array, shape (J,), or None). Error of each tree's hessian sums per
+    leaf; None where the message tells them in float32.
     """
 
     round: int
@@ -57,16 +51,11 @@ class Block:
 class Blocks:
     """All blocks of a view in the order of the model.
 
-    Attributes
-    ----------
-    blocks : tuple of Block
-    score : float32 array, shape (K,), or None
-        Base score of the global model; None where every block is a model of its own.
-    kind : type
-        The messages that they came in.
-    per_round : bool
-        True in bagging, where all clients of a round grow on the same model; False in cyclic
-        boosting, where each grows on the trees of the one before.
+    `score`: float32 array, shape (K,), or None. Base score of the global model; None where every
+    block is a model of its own.
+    `kind`: The messages that they came in.
+    `per_round`: True in bagging, where all clients of a round grow on the same model; False in
+    cyclic boosting, where each grows on the trees of the one before.
     """
 
     blocks: tuple[Block, ...]

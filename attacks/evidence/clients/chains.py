@@ -42,10 +42,7 @@ def link(rounds: Sequence[Sequence[Block]], clues: Clues = "all") -> list[list[i
     hessians and gradients ("sums"); or by both and thresholds ("all"). Trees without sums are
     matched by thresholds alone.
 
-    Raises
-    ------
-    UsageError
-        If the clues are none of these.
+    Raises `UsageError` if the clues are none of these.
     """
     if clues not in get_args(Clues):
         raise UsageError(f"unknown clues {clues!r}{did_you_mean(str(clues), get_args(Clues))}")

@@ -49,15 +49,12 @@ def is_masked(sum_hessian: NDArray[np.float32], sizes: NDArray[np.int64]) -> boo
 class Splits:
     """The inner nodes of one tree as equations.
 
-    Attributes
-    ----------
-    member : float64 array, shape (n_nodes, J)
-        1 where leaf j lies below the node.
-    inner, left, right : int array, shape (k,)
-    weight, gain : float64 array, shape (k,)
-    child : float64 array, shape (n_nodes,)
-        Weight of inner nodes; value of leaves, which is eta times the weight.
-    leaf : bool array, shape (n_nodes,)
+    `member`: float64 array, shape (n_nodes, J). 1 where leaf j lies below the node.
+    `inner, left, right`: int array, shape (k,).
+    `weight, gain`: float64 array, shape (k,).
+    `child`: float64 array, shape (n_nodes,). Weight of inner nodes; value of leaves, which is eta
+    times the weight.
+    `leaf`: bool array, shape (n_nodes,).
     """
 
     member: Floats
@@ -73,11 +70,9 @@ class Splits:
     def of(tree: Tree, weight: NDArray[np.floating], gain: NDArray[np.floating]) -> Splits:
         """Return the splits of a tree.
 
-        Parameters
-        ----------
-        weight : float array, shape (n_nodes,)
-            ``-G / (H + lambda)`` of inner nodes; entries of leaves are not read.
-        gain : float array, shape (n_nodes,)
+        `weight`: float array, shape (n_nodes,). ``-G / (H + lambda)`` of inner nodes; entries of
+        leaves are not read.
+        `gain`: float array, shape (n_nodes,).
         """
         inner, leaf = np.flatnonzero(tree.feature >= 0), tree.feature < 0
         return Splits(
@@ -205,19 +200,12 @@ def hessians_from_gains(
 ) -> tuple[Floats, Floats] | None:
     """Return the hessian sums of the leaves and their errors, float64, shape (J,) each.
 
-    Parameters
-    ----------
-    tree : Tree
-    weight : float array, shape (n_nodes,)
-        ``-G / (H + lambda)`` of inner nodes, without learning rate.
-    gain : float array, shape (n_nodes,)
-    eta, reg_lambda : float
-        Learning rate and L2 penalty.
+    `weight`: float array, shape (n_nodes,). ``-G / (H + lambda)`` of inner nodes, without learning
+    rate.
+    `gain`: float array, shape (n_nodes,).
+    `eta, reg_lambda`: Learning rate and L2 penalty.
 
-    Returns
-    -------
-    tuple of float64 arrays, or None
-        None where no sums fit or the tree has no split.
+    Returns: tuple of float64 arrays, or None. None where no sums fit or the tree has no split.
     """
     if len(tree) < 2:
         return None

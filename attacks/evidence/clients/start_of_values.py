@@ -88,13 +88,8 @@ def _gradients(score: NDArray[np.float32]) -> tuple[Floats, Floats, Floats]:
 class LeafValues:
     """Leaf values of a first tree, and what it was grown with.
 
-    Attributes
-    ----------
-    slope : float64 array, shape (J,)
-        ``v / eta``, eta in float32.
-    reg_lambda, least_h : float
-        L2 penalty, and the smallest hessian sum that a leaf may have.
-    most_rows : int
+    `slope`: float64 array, shape (J,). ``v / eta``, eta in float32.
+    `reg_lambda, least_h`: L2 penalty, and the smallest hessian sum that a leaf may have.
     """
 
     slope: Floats
@@ -128,18 +123,11 @@ class LeafValues:
 def shares_of_values(leaves: LeafValues, expected: float, intercept: str) -> Shares | None:
     """Return the shares of positives that explain all leaves of a first tree.
 
-    Parameters
-    ----------
-    leaves : LeafValues
-    expected : float
-        A guess at the share. The search starts there and ends once a share explains all leaves.
-    intercept : {"mean", "newton"}
-        How the client estimates its base score.
+    `expected`: A guess at the share. The search starts there and ends once a share explains all
+    leaves.
+    `intercept`: {"mean", "newton"}. How the client estimates its base score.
 
-    Returns
-    -------
-    Shares or None
-        The nearest shares that do; None where none does.
+    Returns: The nearest shares that do; None where none does.
     """
     for distance in DISTANCES:
         if distance * leaves.most_rows**2 > MOST_SHARES:

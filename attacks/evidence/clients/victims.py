@@ -37,14 +37,10 @@ Starts = Literal["own", "model"]
 class Victim:
     """One client among those attacked.
 
-    Attributes
-    ----------
-    owner : str or None
-        The client's name, None where it is not known.
-    blocks : tuple of Block
-        The trees that the client sent, in order; none where it sent sums of trees of everybody's.
-    late : LateCounts or None
-        Counts of its first tree, where that was grown on others' trees.
+    `owner`: The client's name, None where it is not known.
+    `blocks`: The trees that the client sent, in order; none where it sent sums of trees of
+    everybody's.
+    `late`: Counts of its first tree, where that was grown on others' trees.
     """
 
     owner: str | None
@@ -70,16 +66,13 @@ def victims_of(
 
     Empty where neither is seen.
 
-    Parameters
-    ----------
-    view : View
-    clues : {"hessian", "sums", "all"}
-        How blocks without names are matched; see `fedtrees.attacks.evidence.clients.chains`.
-    starts : {"own", "model"}
-        Read a client's first trees with its own base score, or with the model's.
-    most : {"histograms", "statistics", "values"}
-        Use no more than this. The values of trees of all are nobody's own; of clients' sums in
-        nodes alone, the sum over clients is worth as much to `joint` and `timberstrike`.
+    `clues`: {"hessian", "sums", "all"}. How blocks without names are matched; see
+    `fedtrees.attacks.evidence.clients.chains`.
+    `starts`: {"own", "model"}. Read a client's first trees with its own base score, or with the
+    model's.
+    `most`: {"histograms", "statistics", "values"}. Use no more than this. The values of trees of
+    all are nobody's own; of clients' sums in nodes alone, the sum over clients is worth as much to
+    `joint` and `timberstrike`.
     """
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     shared = blocks_of(view)

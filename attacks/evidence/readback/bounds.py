@@ -29,19 +29,12 @@ DRAWS = 64  # of what is sent at random, to learn its error
 class SentBounds:
     """How far a client's true sums may be from what it sends.
 
-    Attributes
-    ----------
-    below, above : int64 array, shape (2,)
-        A true sum is at least what was sent less ``below``, at most that and ``above``, in units.
-    hidden : int
-        A bin that is sent as 0 holds at most so much hessian, in units; -1: all are sent.
-    row : Row
-    bounded : bool
-        False where noise of any size is added.
-    late : bool
-        Whether bins are hidden in the sum that comes back.
-    law : Channel or None
-        What is done to a client's bins, in units; None: nothing.
+    `below, above`: int64 array, shape (2,). A true sum is at least what was sent less ``below``, at
+    most that and ``above``, in units.
+    `hidden`: A bin that is sent as 0 holds at most so much hessian, in units; -1: all are sent.
+    `bounded`: False where noise of any size is added.
+    `late`: Whether bins are hidden in the sum that comes back.
+    `law`: What is done to a client's bins, in units; None: nothing.
     """
 
     below: Longs

@@ -27,12 +27,8 @@ _MOST_UNITS = 1 << 61
 class Row:
     """What a row brings to the sums of a tree of the first round, in units.
 
-    Attributes
-    ----------
-    g0, g1 : int
-        To the gradient sum, with another label than the tree's and with it; g1 < 0 <= g0.
-    h : int
-        To the hessian sum.
+    `g0, g1`: To the gradient sum, with another label than the tree's and with it; g1 < 0 <= g0.
+    `h`: To the hessian sum.
     """
 
     g0: int
@@ -49,22 +45,16 @@ class Row:
 class SumBounds:
     """Bounds on the gradient and hessian sums of one source in one tree.
 
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-        Nodes whose histogram was sent; those of their siblings follow.
-    lo, hi : int64 array, shape (k, total_bins, 2)
-        Bounds on each bin's sums, in units; beyond `OPEN` there is none.
-    node_lo, node_hi : int64 array, shape (n_nodes, 2)
-        Bounds on each node's sums.
-    sent : int64 array, shape (k, total_bins, 2)
-        What was sent of others' bins.
-    root : int64 array, shape (1, 2) or (0, 2)
-        What was sent of others' root.
-    error, variance : float64 array, shape (size, size, 2)
-        Mean and variance of what is sent of n0 and n1 rows less what they bring, in units.
-    step : float64 array, shape (2,)
-        Multiples of which are sent.
+    `nodes`: int32 array, shape (k,). Nodes whose histogram was sent; those of their siblings
+    follow.
+    `lo, hi`: int64 array, shape (k, total_bins, 2). Bounds on each bin's sums, in units; beyond
+    `OPEN` there is none.
+    `node_lo, node_hi`: int64 array, shape (n_nodes, 2). Bounds on each node's sums.
+    `sent`: int64 array, shape (k, total_bins, 2). What was sent of others' bins.
+    `root`: int64 array, shape (1, 2) or (0, 2). What was sent of others' root.
+    `error, variance`: float64 array, shape (size, size, 2). Mean and variance of what is sent of n0
+    and n1 rows less what they bring, in units.
+    `step`: float64 array, shape (2,). Multiples of which are sent.
     """
 
     nodes: NDArray[np.int32]
@@ -83,13 +73,10 @@ class SumBounds:
 class Counted:
     """Bounds on the counts of one source's rows, or of several sources' together.
 
-    Attributes
-    ----------
-    lo, hi : int64 array, shape (n_nodes, columns + 1, 4)
-        Of n0, n1, N and G (`propagation`). Columns are the bins of a feature and then its missing
-        values, feature by feature; the last is the node.
-    start : int64 array, shape (d + 1,)
-        Where each feature's columns begin.
+    `lo, hi`: int64 array, shape (n_nodes, columns + 1, 4). Of n0, n1, N and G (`propagation`).
+    Columns are the bins of a feature and then its missing values, feature by feature; the last is
+    the node.
+    `start`: int64 array, shape (d + 1,). Where each feature's columns begin.
     """
 
     lo: Longs
@@ -119,14 +106,7 @@ def possible(
 
     A child holds nothing beyond the split, and no value where missing ones went the other way.
 
-    Parameters
-    ----------
-    tree : Tree
-    cuts : Cuts
-    row : Row
-    most : int
-    missing : bool array, shape (d,)
-        Features whose value a row may miss.
+    `missing`: bool array, shape (d,). Features whose value a row may miss.
     """
     d = cuts.n_features
     start = cuts.offsets.astype(np.int64) + np.arange(d + 1)
@@ -160,16 +140,9 @@ def read_counts(
 
     Then something that was taken for granted does not hold, and nothing is certain.
 
-    Parameters
-    ----------
-    space : Counted
-        From `possible`; it stays as it is.
-    tree : Tree
-    sums : SumBounds
-        Of one source, whatever was rounded or suppressed in them.
-    row : Row
-    rows, positives : pair of int
-        Bounds on the source's rows, and on those with the tree's label.
+    `space`: From `possible`; it stays as it is.
+    `sums`: Of one source, whatever was rounded or suppressed in them.
+    `rows, positives`: Bounds on the source's rows, and on those with the tree's label.
     """
     lo, hi, columns = space.lo.copy(), space.hi.copy(), space.bins
     for k, node in enumerate(sums.nodes.tolist()):

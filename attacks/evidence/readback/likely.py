@@ -227,14 +227,8 @@ def _fit_cells(start: Longs, nodes: Floats, cells: Floats) -> None:
 def likely_counts(found: Counted, tree: Tree, sums: SumBounds, row: Row) -> Longs:
     """Return the likeliest n0 and n1 of every node, int64, shape (n_nodes, 2).
 
-    Parameters
-    ----------
-    found : Counted
-        What is possible: counts stay within it, and are as it says where it is certain.
-    tree : Tree
-    sums : SumBounds
-        With the error of each sum.
-    row : Row
+    `found`: What is possible: counts stay within it, and are as it says where it is certain.
+    `sums`: With the error of each sum.
     """
     unit = np.array([row.g0 / row.one, 1.0, row.h / row.one, float(row.one)])
     whole = np.ascontiguousarray  # so that kernels are compiled once

@@ -148,18 +148,13 @@ def propagate(
 ) -> bool:
     """Narrow all intervals in place to a fixed point; False where nothing is possible.
 
-    Parameters
-    ----------
-    lo, hi : int64 array, shape (n_nodes, columns + 1, 4)
-        Of every cell; the last column is the node itself.
-    start : int64 array, shape (d + 1,)
-        Columns of feature f are ``start[f]:start[f + 1]``: its bins, and last the missing values.
-    left, right : int32 array, shape (n_nodes,)
-        Children, -1 at leaves.
-    g0, one : int
-        What a row of label 0 brings to G, and by how much more than one of label 1.
-    rounds : int
-        At most; stopping early leaves wider intervals.
+    `lo, hi`: int64 array, shape (n_nodes, columns + 1, 4). Of every cell; the last column is the
+    node itself.
+    `start`: int64 array, shape (d + 1,). Columns of feature f are ``start[f]:start[f + 1]``: its
+    bins, and last the missing values.
+    `left, right`: int32 array, shape (n_nodes,). Children, -1 at leaves.
+    `g0, one`: What a row of label 0 brings to G, and by how much more than one of label 1.
+    `rounds`: At most; stopping early leaves wider intervals.
     """
     n_nodes, total = lo.shape[0], lo.shape[1] - 1
     due = np.ones(n_nodes, dtype=np.bool_)

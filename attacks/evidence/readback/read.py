@@ -65,14 +65,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class FirstTree:
-    """What is certain of a tree of the first round, of all rows but the principals' own.
-
-    Attributes
-    ----------
-    tree : Tree
-    row : Row
-    sources : tuple of Source
-    """
+    """What is certain of a tree of the first round, of all rows but the principals' own."""
 
     tree: Tree
     row: Row
@@ -114,16 +107,9 @@ class FirstTree:
 def first_trees(view: View, evidence: Evidence) -> list[FirstTree] | None:
     """Read back the counts of every tree of the first round from the sums in a view.
 
-    Parameters
-    ----------
-    view : View
-    evidence : Evidence
-        What `evidence_of` reads in it.
+    `evidence`: What `evidence_of` reads in it.
 
-    Returns
-    -------
-    list of FirstTree, or None
-        None where no sums are seen, rows do not count once each, or sums contradict.
+    Returns: None where no sums are seen, rows do not count once each, or sums contradict.
     """
     cuts, told = evidence.cuts, told_histograms(view)
     if cuts is None or not readable(view, evidence):

@@ -65,14 +65,9 @@ def row_of(view: View, evidence: Evidence, t: int, bits: Bits) -> Row:
 class OwnPart:
     """The principals' own rows in one tree, and what they sent of them.
 
-    Attributes
-    ----------
-    table : Table
-        Their rows, all of them in the tree.
-    clients : int
-        How many clients the principals are.
-    sent : mapping of bytes to Histogram
-        What they sent together, by the nodes it is of; empty where it is sealed.
+    `table`: Their rows, all of them in the tree.
+    `clients`: How many clients the principals are.
+    `sent`: What they sent together, by the nodes it is of; empty where it is sealed.
     """
 
     table: Table

@@ -40,20 +40,9 @@ NEAR = 4.0  # deviations that a count may be off
 class ValuesSeen:
     """A first tree of which leaf values alone are seen.
 
-    Attributes
-    ----------
-    tree : Tree
-    cuts : Cuts
-    params : TreeParams
-    bits : pair of int
-    row : Row
-    bounds : SentBounds
-        Of what a client sends.
-    built : int32 array, shape (k,)
-        Nodes whose histograms were asked for.
-    own : OwnPart
-    clients : int
-        Others that add to the sums.
+    `bounds`: Of what a client sends.
+    `built`: int32 array, shape (k,). Nodes whose histograms were asked for.
+    `clients`: Others that add to the sums.
     """
 
     tree: Tree
@@ -72,15 +61,9 @@ def counts_of_values(
 ) -> Longs | None:
     """Return the likeliest n0 and n1 of others in every leaf, int64, shape (J, 2); None: none fit.
 
-    Parameters
-    ----------
-    seen : ValuesSeen
-    rows : int
-        Others' rows.
-    positives : pair of int or None
-        Bounds on those of the tree's class.
-    rng : numpy.random.Generator
-        Draws own rows anew.
+    `rows`: Others' rows.
+    `positives`: Bounds on those of the tree's class.
+    `rng`: Draws own rows anew.
     """
     leaves, table = seen.tree.leaves, seen.own.table
     if not len(table) or not seen.clients:

@@ -39,20 +39,16 @@ class HistogramProtocol(BoostingProtocol):
     A `base_score` of None is the label mean by a secure sum (as XGBoost >= 2 estimates it); a
     number such as 0.5 reveals nothing.
 
-    Parameters
-    ----------
-    cuts : {"sketch", "xgboost", "equal-width", "public"}
-        Cut points from merged client sketches, evenly or as XGBoost prunes them, equal-width from
-        the pooled ranges (FedTree), or equal-width from the schema's declared public ranges, which
-        reveals nothing.
-    enable_categorical : bool
-        Split features whose schema kind is categorical by sets of categories, as XGBoost does; each
-        needs declared category names. False: their codes are numbers, split by thresholds.
-    early_stopping_rounds : int
-        Stop after so many rounds without a smaller loss on held-out rows, and return the model of
-        the best round; 0: never. Every round then costs one secure sum of losses.
-    validation_fraction : float
-        Share of its rows each client holds out for that, in (0, 1); every row is drawn by itself.
+    `cuts`: {"sketch", "xgboost", "equal-width", "public"}. Cut points from merged client sketches,
+    evenly or as XGBoost prunes them, equal-width from the pooled ranges (FedTree), or equal-width
+    from the schema's declared public ranges, which reveals nothing.
+    `enable_categorical`: Split features whose schema kind is categorical by sets of categories, as
+    XGBoost does; each needs declared category names. False: their codes are numbers, split by
+    thresholds.
+    `early_stopping_rounds`: Stop after so many rounds without a smaller loss on held-out rows, and
+    return the model of the best round; 0: never. Every round then costs one secure sum of losses.
+    `validation_fraction`: Share of its rows each client holds out for that, in (0, 1); every row is
+    drawn by itself.
     """
 
     cuts: str = "sketch"

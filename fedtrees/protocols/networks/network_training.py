@@ -210,19 +210,13 @@ def declared(encoding: Encoding, schema: Schema) -> Encoding:
 class NetworkProtocol(Protocol):
     """A perceptron with two hidden ReLU layers on one-hot, standardised rows (Vero et al. 2023).
 
-    Parameters
-    ----------
-    batch : int
-        Rows of a step.
-    rounds : int
-        How often weights are sent out and updates come back.
-    lr : float
-        Learning rate of plain gradient descent.
-    units : int
-        Units of each hidden layer.
-    statistics : {"sums", "public"}
-        What inputs are standardised by: mean and standard deviation of everybody's rows, from a
-        secure sum (the authors take test rows in, too), or what the schema declares.
+    `batch`: Rows of a step.
+    `rounds`: How often weights are sent out and updates come back.
+    `lr`: Learning rate of plain gradient descent.
+    `units`: Units of each hidden layer.
+    `statistics`: {"sums", "public"}. What inputs are standardised by: mean and standard deviation
+    of everybody's rows, from a secure sum (the authors take test rows in, too), or what the schema
+    declares.
     """
 
     batch: int = 32

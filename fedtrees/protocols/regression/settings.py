@@ -20,18 +20,11 @@ KINDS = ("linear", "logistic")
 class RegressionParams:
     """Parameters of a regression by full gradients.
 
-    Parameters
-    ----------
-    kind : {"linear", "logistic"} or None
-        None: logistic of two classes, linear of a number.
-    rounds : int
-        Steps, each on all rows.
-    lr : float
-        Learning rate of the mean gradient over standardised columns.
-    alpha : float
-        L2 penalty.
-    bits : int
-        Binary places of columns and weights.
+    `kind`: {"linear", "logistic"} or None. None: logistic of two classes, linear of a number.
+    `rounds`: Steps, each on all rows.
+    `lr`: Learning rate of the mean gradient over standardised columns.
+    `alpha`: L2 penalty.
+    `bits`: Binary places of columns and weights.
     """
 
     kind: str | None = None

@@ -15,13 +15,9 @@ from fedtrees.trees.sketch import quantile_cuts
 class GlobalBins:
     """The columns of one party in bins that hold for all nodes.
 
-    Attributes
-    ----------
-    columns : int32 array, shape (c,)
-        Positions in the schema, ascending.
-    cuts : Cuts or None
-        None where there are no columns.
-    n_bins : int32 array, shape (c,)
+    `columns`: int32 array, shape (c,). Positions in the schema, ascending.
+    `cuts`: None where there are no columns.
+    `n_bins`: int32 array, shape (c,).
     """
 
     def __init__(self, held: LocalData, max_bin: int) -> None:

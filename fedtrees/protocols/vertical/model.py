@@ -19,20 +19,13 @@ from fedtrees.trees.partition import RowPartition
 class VerticalModel:
     """Trees as the active party knows them.
 
-    Attributes
-    ----------
-    forest : Forest, MultiOutputForest or RandomForest
-        Features are positions in the schema. The threshold of a split that another party owns
-        tells its bin, and no value: bin b reads b + 1.
-    owners : tuple of str
-        Who holds each column.
-    rows : tuple of RowPartition
-        Where the training rows of each tree are: the active party moved them itself.
-    y : array, shape (n,)
-        The labels that the trees were grown on, as defenses changed them.
-    grafts : mapping of (int, int) to tree
-        By tree and node: a tree over the active party's columns that speaks for all rows in that
-        node. They are routed through the trees as grown all the same.
+    `forest`: Features are positions in the schema. The threshold of a split that another party owns
+    tells its bin, and no value: bin b reads b + 1.
+    `owners`: Who holds each column.
+    `rows`: Where the training rows of each tree are: the active party moved them itself.
+    `y`: array, shape (n,). The labels that the trees were grown on, as defenses changed them.
+    `grafts`: By tree and node: a tree over the active party's columns that speaks for all rows in
+    that node. They are routed through the trees as grown all the same.
     """
 
     forest: Forest | MultiOutputForest | RandomForest
@@ -63,13 +56,9 @@ class VerticalModel:
     ) -> NDArray[np.float64]:
         """Return predictions of rows by where they ended up.
 
-        Parameters
-        ----------
-        leaves : int32 array, shape (n, T)
-        X : float32 array, shape (n, c)
-            The active party's columns.
-        columns : intp array, shape (c,)
-            Their positions in the schema.
+        `leaves`: int32 array, shape (n, T).
+        `X`: float32 array, shape (n, c). The active party's columns.
+        `columns`: intp array, shape (c,). Their positions in the schema.
         """
         outputs = [self._outputs(t, leaves[:, t], X, columns) for t in range(len(self))]
         if isinstance(self.forest, RandomForest):

@@ -86,17 +86,12 @@ def grow_tree(
 ) -> tuple[Tree, list[RowPartition]]:
     """Grow one tree over rows in one or more parts.
 
-    Parameters
-    ----------
-    parts : sequence of (Bins, int64 array of shape (n_i, 2))
-        Binned rows and fixed-point gradients.
-    bits : pair of int
-        Binary places of the gradients.
-    allowed : callable, optional
-        From nodes, shape (k,), and where the rows are, to the splits these nodes may choose, bool,
-        shape (k, total_bins).
-    workers : Workers, optional
-        Default: every part in turn.
+    `parts`: sequence of (Bins, int64 array of shape (n_i, 2)). Binned rows and fixed-point
+    gradients.
+    `bits`: Binary places of the gradients.
+    `allowed`: From nodes, shape (k,), and where the rows are, to the splits these nodes may choose,
+    bool, shape (k, total_bins).
+    `workers`: Default: every part in turn.
 
     Returns
     -------
@@ -238,12 +233,9 @@ def add_trees(
 ) -> None:
     """Add trees to margins in place, one after the other in float32, as XGBoost does.
 
-    Parameters
-    ----------
-    X : float32 array, shape (n, d)
-    margin : float32 array, shape (K, n)
-    first : int
-        The model's number of the first tree: tree t adds to output ``t % K``.
+    `X`: float32 array, shape (n, d).
+    `margin`: float32 array, shape (K, n).
+    `first`: The model's number of the first tree: tree t adds to output ``t % K``.
     """
     if not trees or not len(X):
         return
@@ -268,20 +260,12 @@ def grow_forest(
     Raises `DataError` if there are no rows, X does not fit the cuts or is infinite somewhere,
     labels do not suit the objective, or all labels are equal and no base score is given.
 
-    Parameters
-    ----------
-    X : float array, shape (n, d), or Bins
-        Rows; NaN marks a missing value.
-    y : array, shape (n,)
-        Labels.
-    cuts : Cuts
-        For instance `fedtrees.trees.sketch.quantile_cuts`.
-    weight : float array, shape (n,), optional
-        Sample weights, 0 or more.
-    streams : Streams, optional
-        Where samples of rows and columns are drawn from; default ``Streams(0)``.
-    threads : int
-        The result is the same for any number.
+    `X`: float array, shape (n, d), or Bins. Rows; NaN marks a missing value.
+    `y`: array, shape (n,). Labels.
+    `cuts`: For instance `fedtrees.trees.sketch.quantile_cuts`.
+    `weight`: float array, shape (n,). Sample weights, 0 or more.
+    `streams`: Where samples of rows and columns are drawn from; default ``Streams(0)``.
+    `threads`: The result is the same for any number.
     """
     rows = Owned(X if isinstance(X, Bins) else bin_rows(X, cuts), y, weight)
     objective.check(rows.y)

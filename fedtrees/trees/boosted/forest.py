@@ -17,26 +17,19 @@ from fedtrees.trees.routing import Routed
 class Tree:
     """One binary decision tree; node 0 is the root, children come in pairs, level by level.
 
-    Attributes
-    ----------
-    feature : int32 array, shape (n_nodes,)
-        Split column, -1 at a leaf.
-    threshold : float32 array, shape (n_nodes,)
-        A row goes left iff ``x < threshold`` (float32 comparison); 0 at a leaf, NaN where the split
-        is by categories.
-    left, right : int32 array, shape (n_nodes,)
-        Children, -1 at a leaf.
-    default_left : bool array, shape (n_nodes,)
-        Where a missing value goes.
-    value : float32 array, shape (n_nodes,), or (n_nodes, K) in a multi-output tree
-        Leaf output in units of the margin, learning rate included; 0 at an inner node.
-    g, h : float64 array, shape (n_nodes,), or None
-        Sums of gradients and hessians of the training rows in the node, where known.
-    gain : float32 array, shape (n_nodes,), or None
-        Split gain, where known; 0 at a leaf.
-    categories : bool array, shape (n_nodes, width), or None
-        Categories that go right, by code, where the split is by categories; values that are no such
-        code go left, as in XGBoost. None: no split is by categories.
+    `feature`: int32 array, shape (n_nodes,). Split column, -1 at a leaf.
+    `threshold`: float32 array, shape (n_nodes,). A row goes left iff ``x < threshold`` (float32
+    comparison); 0 at a leaf, NaN where the split is by categories.
+    `left, right`: int32 array, shape (n_nodes,). Children, -1 at a leaf.
+    `default_left`: bool array, shape (n_nodes,). Where a missing value goes.
+    `value`: float32 array, shape (n_nodes,), or (n_nodes, K) in a multi-output tree. Leaf output in
+    units of the margin, learning rate included; 0 at an inner node.
+    `g, h`: float64 array, shape (n_nodes,), or None. Sums of gradients and hessians of the training
+    rows in the node, where known.
+    `gain`: float32 array, shape (n_nodes,), or None. Split gain, where known; 0 at a leaf.
+    `categories`: bool array, shape (n_nodes, width), or None. Categories that go right, by code,
+    where the split is by categories; values that are no such code go left, as in XGBoost. None: no
+    split is by categories.
     """
 
     feature: NDArray[np.int32]

@@ -56,33 +56,20 @@ class TreeGrower:
     whose split is known queue up, and the one of greatest gain (the older one if equal, as in
     XGBoost) is split next, until `max_leaves` are reached.
 
-    Parameters
-    ----------
-    root_sums : int64 array, shape (2,)
-        Fixed-point sums of gradients and hessians over all rows.
-    bits : pair of int
-        Binary places of gradients and hessians in all sums.
-    subtract : bool
-        Ask only for the lighter child of each pair and obtain its sibling by subtraction.
-        False: ask for every node (so that noise is drawn for each one).
-    complete : bool array, shape (d,), optional
-        Features in which no row lacks a value: no split sends missing values of them alone. With
-        exact sums none would; bins that are rounded, noisy or suppressed do not add up to the
-        node, and the rest passes for missing values.
-    unbounded : bool
-        Whether gradients have no bound. Then such a rest is shared out (`adding_up`): on one side
-        it would grow from tree to tree, as the rows that it is of are on the other.
+    `root_sums`: int64 array, shape (2,). Fixed-point sums of gradients and hessians over all rows.
+    `bits`: Binary places of gradients and hessians in all sums.
+    `subtract`: Ask only for the lighter child of each pair and obtain its sibling by subtraction.
+    False: ask for every node (so that noise is drawn for each one).
+    `complete`: bool array, shape (d,). Features in which no row lacks a value: no split sends
+    missing values of them alone. With exact sums none would; bins that are rounded, noisy or
+    suppressed do not add up to the node, and the rest passes for missing values.
+    `unbounded`: Whether gradients have no bound. Then such a rest is shared out (`adding_up`): on
+    one side it would grow from tree to tree, as the rows that it is of are on the other.
 
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-        Nodes that wait for a decision.
-    sums : int64 array, shape (k, 2)
-        Their fixed-point sums.
-    depths : int32 array, shape (k,)
-        Their depths, 0 at the root.
-    to_build : int32 array, shape (m,)
-        Those of them whose histograms have to be built, ascending.
+    `nodes`: int32 array, shape (k,). Nodes that wait for a decision.
+    `sums`: int64 array, shape (k, 2). Their fixed-point sums.
+    `depths`: int32 array, shape (k,). Their depths, 0 at the root.
+    `to_build`: int32 array, shape (m,). Those of them whose histograms have to be built, ascending.
     """
 
     def __init__(
@@ -133,13 +120,9 @@ class TreeGrower:
 
         Raises `DataError` if the shape does not fit.
 
-        Parameters
-        ----------
-        built : int64 array, shape (m, total_bins, 2)
+        `built`: int64 array, shape (m, total_bins, 2).
 
-        Returns
-        -------
-        int64 array, shape (k, total_bins, 2)
+        Returns: int64 array, shape (k, total_bins, 2).
         """
         wanted = (len(self.to_build), self._cuts.total_bins, 2)
         if built.shape != wanted:
@@ -314,13 +297,9 @@ def with_siblings(
 ) -> NDArray[np.int64]:
     """Return the histograms of all children, int64, shape (2k, total_bins, 2).
 
-    Parameters
-    ----------
-    built : int64 array, shape (k, total_bins, 2)
-        Histogram of one child of every pair.
-    is_left : bool array, shape (k,)
-        Whether that is the left one.
-    parents : int64 array, shape (k, total_bins, 2)
+    `built`: int64 array, shape (k, total_bins, 2). Histogram of one child of every pair.
+    `is_left`: bool array, shape (k,). Whether that is the left one.
+    `parents`: int64 array, shape (k, total_bins, 2).
     """
     out = np.empty((len(built), 2, *built.shape[1:]), dtype=np.int64)
     for pair, side in enumerate(np.where(is_left, 0, 1)):

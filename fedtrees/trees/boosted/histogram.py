@@ -75,21 +75,15 @@ def build_histogram(
 ) -> NDArray[np.int64]:
     """Sum gradients and hessians over the rows of each node, per bin.
 
-    Parameters
-    ----------
-    bins : Bins
-        n rows, d features.
-    gh : int64 array, shape (n, 2)
-        Gradient and hessian of every row (`fedtrees.trees.boosted.fixed_point.to_fixed`).
-    rows : int32 array, shape (m,)
-        Row numbers, grouped by node.
-    ranges : int64 array, shape (n_nodes, 2)
-        The rows of node ``k`` are ``rows[ranges[k, 0]:ranges[k, 1]]``.
+    `bins`: n rows, d features.
+    `gh`: int64 array, shape (n, 2). Gradient and hessian of every row
+    (`fedtrees.trees.boosted.fixed_point.to_fixed`).
+    `rows`: int32 array, shape (m,). Row numbers, grouped by node.
+    `ranges`: int64 array, shape (n_nodes, 2). The rows of node ``k`` are ``rows[ranges[k,
+    0]:ranges[k, 1]]``.
 
-    Returns
-    -------
-    int64 array, shape (n_nodes, total_bins, 2)
-        Missing values are in no bin: a node's total minus a feature's bins is their share.
+    Returns: int64 array, shape (n_nodes, total_bins, 2). Missing values are in no bin: a node's
+    total minus a feature's bins is their share.
     """
     out = np.empty((len(ranges), bins.total_bins, 2), dtype=np.int64)
     gh = np.ascontiguousarray(gh, dtype=np.int64)

@@ -59,19 +59,12 @@ def softmax(margin: NDArray[np.float32]) -> NDArray[np.float32]:
 class Objective(ABC):
     """What is minimised. One score in, K margins per row.
 
-    Attributes
-    ----------
-    name : str
-        XGBoost's.
-    n_outputs : int
-        Margins per row, and trees per round: K.
-    bounds : pair of float
-        The greatest ``|g|`` and ``h`` of a row of weight 1.
-    norms : pair of float
-        The greatest Euclidean norm of a row's K gradients, and of its K hessians.
-    free : float
-        With G the first of `norms`, ``|h|^2 <= free^2 (G^2 - |g|^2)`` for every row of weight 1;
-        infinite: no such bound.
+    `name`: XGBoost's.
+    `n_outputs`: Margins per row, and trees per round: K.
+    `bounds`: The greatest ``|g|`` and ``h`` of a row of weight 1.
+    `norms`: The greatest Euclidean norm of a row's K gradients, and of its K hessians.
+    `free`: With G the first of `norms`, ``|h|^2 <= free^2 (G^2 - |g|^2)`` for every row of weight
+    1; infinite: no such bound.
     """
 
     name: ClassVar[str]

@@ -121,12 +121,8 @@ class MultiOutputGrower:
     `nodes, to_build`: int32 array. Nodes that wait for a decision, and those of them whose
     histograms have to be built.
 
-    Parameters
-    ----------
-    params : TreeParams
-        `max_leaves` and `grow_policy` are not read.
-    root_sums : int64 array, shape (K, 2)
-    bits : pair of int
+    `params`: `max_leaves` and `grow_policy` are not read.
+    `root_sums`: int64 array, shape (K, 2).
     """
 
     def __init__(

@@ -26,13 +26,8 @@ def bounded(units: NDArray[np.int64], norm: float, ratio: float, bits: Bits) -> 
 
     The bound on a row's K gradients and K hessians is exceeded by nothing, in whole units.
 
-    Parameters
-    ----------
-    units : int64 array, shape (K, n, 2)
-        Fixed-point gradients and hessians.
-    norm : float
-        In units of the gradient; infinite: no bound.
-    bits : pair of int
+    `units`: int64 array, shape (K, n, 2). Fixed-point gradients and hessians.
+    `norm`: In units of the gradient; infinite: no bound.
     """
     if math.isinf(norm):
         return units
@@ -53,13 +48,8 @@ def noisy_leaf_values(
     ``1 / lambda`` whose gradient sum is read through noise, in place of XGBoost's posterior mode
     without it, which it is for scale 0. Nothing is read but what was released.
 
-    Parameters
-    ----------
-    sums : int64 array, shape (k, 2)
-        Fixed-point gradient and hessian sums.
-    bits : pair of int
-    scale : float
-        Standard deviation of the noise on gradient sums.
+    `sums`: int64 array, shape (k, 2). Fixed-point gradient and hessian sums.
+    `scale`: Standard deviation of the noise on gradient sums.
     """
     g, h = from_fixed(sums, bits).T
     usable = (h > 0) & (h >= np.float32(params.min_child_weight))
@@ -77,14 +67,10 @@ def complete_tree(
 ) -> Tree:
     """Return a complete tree, whose missing values go left; heap order is XGBoost's here.
 
-    Parameters
-    ----------
-    feature, threshold : array, shape (2^depth - 1,)
-        Tests in heap order.
-    value : float32 array, shape (2^depth,)
-        Of the leaves, from the left.
-    sums : float64 array, shape (2^depth, 2), optional
-        Gradient and hessian sums of the leaves; those of inner nodes are added up.
+    `feature, threshold`: array, shape (2^depth - 1,). Tests in heap order.
+    `value`: float32 array, shape (2^depth,). Of the leaves, from the left.
+    `sums`: float64 array, shape (2^depth, 2). Gradient and hessian sums of the leaves; those of
+    inner nodes are added up.
     """
     inner, leaves = len(feature), len(value)
     split = np.arange(inner + leaves) < inner

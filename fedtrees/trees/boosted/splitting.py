@@ -121,22 +121,17 @@ def best_splits(
     missing values right, then to the first bin scanned. Features that `cuts` call categorical are
     split as `fedtrees.trees.boosted.categorical` tells.
 
-    Parameters
-    ----------
-    hist : int64 array, shape (n_nodes, total_bins, 2)
-        Fixed-point sums per bin. They may carry noise: sides with a hessian sum of 0 or less gain
-        nothing, and no split needs both sides to be plausible.
-    totals : int64 array, shape (n_nodes, 2)
-        Fixed-point sums of the nodes, missing values included.
-    params : TreeParams
-        Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and, for categories,
-        ``max_cat_to_onehot``, ``max_cat_threshold``.
-    mask : bool array, shape (n_nodes, total_bins), optional
-        Splits that may be chosen, by the bin they follow.
-    bits : pair of int
-        Binary places of the gradients and of the hessians in `hist`.
-    pruned : bool
-        Whether nodes stay leaves whose best split gains too little (`prune`).
+    `hist`: int64 array, shape (n_nodes, total_bins, 2). Fixed-point sums per bin. They may carry
+    noise: sides with a hessian sum of 0 or less gain nothing, and no split needs both sides to be
+    plausible.
+    `totals`: int64 array, shape (n_nodes, 2). Fixed-point sums of the nodes, missing values
+    included.
+    `params`: Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and, for
+    categories, ``max_cat_to_onehot``, ``max_cat_threshold``.
+    `mask`: bool array, shape (n_nodes, total_bins). Splits that may be chosen, by the bin they
+    follow.
+    `bits`: Binary places of the gradients and of the hessians in `hist`.
+    `pruned`: Whether nodes stay leaves whose best split gains too little (`prune`).
     """
     splits = _best_thresholds(hist, totals, cuts, params, mask, bits)
     if cuts.categorical is not None:

@@ -53,13 +53,9 @@ def to_xgboost_json(
     Raises `DataError` if there are no trees (XGBoost would misread the base score), the trees use
     more features than there are, or the names do not fit.
 
-    Parameters
-    ----------
-    n_features : int
-        Columns of the table.
-    feature_names : sequence of str, shape (d,), optional
-    params : TreeParams, optional
-        Given, inner nodes get the weight they would have as leaves, as XGBoost writes it.
+    `n_features`: Columns of the table.
+    `feature_names`: sequence of str, shape (d,).
+    `params`: Given, inner nodes get the weight they would have as leaves, as XGBoost writes it.
     """
     if not forest.trees:
         raise DataError("a forest without trees cannot be written; XGBoost misreads its base score")

@@ -23,14 +23,9 @@ def write_tree(
 ) -> dict[str, Any]:
     """Return the node arrays of a tree.
 
-    Parameters
-    ----------
-    number : int
-        Its place in the model.
-    n_features : int
-        Columns of the table.
-    params : TreeParams, optional
-        Given, inner nodes get the weight they would have as leaves, as XGBoost writes it.
+    `number`: Its place in the model.
+    `n_features`: Columns of the table.
+    `params`: Given, inner nodes get the weight they would have as leaves, as XGBoost writes it.
     """
     n = len(tree)
     leaf = tree.feature < 0
@@ -153,14 +148,10 @@ def read_tree(
 
     Raises `DataError` if the arrays do not make a tree. Raises `KeyError` if one is absent.
 
-    Parameters
-    ----------
-    tree : dict
-        Its node arrays, as lists or numpy arrays.
-    n_features : int
-        Columns of the table.
-    eta, reg_lambda : float, optional
-        Given, gradient sums are recovered from the weights (see `from_xgboost_json`).
+    `tree`: Its node arrays, as lists or numpy arrays.
+    `n_features`: Columns of the table.
+    `eta, reg_lambda`: Given, gradient sums are recovered from the weights (see
+    `from_xgboost_json`).
     """
     columns = _nodes(tree, "split_indices", np.int32)
     left = _nodes(tree, "left_children", np.int32)

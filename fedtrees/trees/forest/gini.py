@@ -103,10 +103,8 @@ def scan_feature(
         Overwritten by a better split: rows that go left; last bin that goes left, and whether
         missing values go left.
 
-    Returns
-    -------
-    float
-        Purity ``sum_k left_k^2 / n_left + sum_k right_k^2 / n_right`` of the best split so far.
+    Returns: Purity ``sum_k left_k^2 / n_left + sum_k right_k^2 / n_right`` of the best split so
+    far.
     """
     n_classes = totals.shape[0]
     total = 0
@@ -211,17 +209,11 @@ def choose_splits(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Choose the best split of each node among the features counted for it.
 
-    Parameters
-    ----------
-    counts, starts, offsets
-        A `class_histogram`, where the bins of its features begin (`pair_starts`), and where the
-        features of its nodes begin.
-    totals : int64 array, shape (n_nodes, K)
-        Rows of every node, missing values included.
-    min_leaf : int
-        Rows both sides must keep.
-    first_only : bool
-        Stop at the first feature that differs among a node's rows.
+    `counts, starts, offsets`: A `class_histogram`, where the bins of its features begin
+    (`pair_starts`), and where the features of its nodes begin.
+    `totals`: int64 array, shape (n_nodes, K). Rows of every node, missing values included.
+    `min_leaf`: Rows both sides must keep.
+    `first_only`: Stop at the first feature that differs among a node's rows.
 
     Returns
     -------
@@ -289,23 +281,15 @@ def class_histogram(
 ) -> NDArray[np.int64]:
     """Count the rows of each class per bin, for some features of each node.
 
-    Parameters
-    ----------
-    bins : Bins
-        n rows.
-    labels, weights : int64 array, shape (n,)
-        Class code and multiplicity of every row.
-    rows, ranges
-        The rows of every node, as in `fedtrees.trees.boosted.histogram.build_histogram`.
-    features : int32 array, shape (p,)
-        Features of all nodes, one after the other.
-    offsets : int64 array, shape (n_nodes + 1,)
-        Node j asks for ``features[offsets[j]:offsets[j + 1]]``.
+    `bins`: n rows.
+    `labels, weights`: int64 array, shape (n,). Class code and multiplicity of every row.
+    `rows, ranges`: The rows of every node, as in
+    `fedtrees.trees.boosted.histogram.build_histogram`.
+    `features`: int32 array, shape (p,). Features of all nodes, one after the other.
+    `offsets`: int64 array, shape (n_nodes + 1,). Node j asks for ``features[offsets[j]:offsets[j +
+    1]]``.
 
-    Returns
-    -------
-    int64 array, shape (sum of the bins of `features`, K)
-        Missing values are in no bin.
+    Returns: int64 array, shape (sum of the bins of `features`, K). Missing values are in no bin.
     """
     starts = pair_starts(features, np.diff(bins.offsets))
     out = np.zeros((int(starts[-1]), n_classes), dtype=np.int64)

@@ -50,25 +50,16 @@ class ForestGrower:
     (summed over row owners), call `decide`, and send the decisions to the row owners. A node
     whose drawn features turn out constant is asked about once more, with all that are left.
 
-    Parameters
-    ----------
-    params : ForestParams
-        `max_leaf_nodes` is left to `keep_best_splits`.
-    totals : int64 array, shape (K,)
-        Rows of each class.
-    features : int64 array
-        Features the tree may use.
-    key : int
-        Where the coins of its nodes come from.
+    `params`: `max_leaf_nodes` is left to `keep_best_splits`.
+    `totals`: int64 array, shape (K,). Rows of each class.
+    `features`: int64 array. Features the tree may use.
+    `key`: Where the coins of its nodes come from.
 
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-        Nodes that wait for counts.
-    features : int32 array, shape (p,)
-        What is asked of them, one node after the other, in the order of trying.
-    offsets : int64 array, shape (k + 1,)
-        Node j is asked for ``features[offsets[j]:offsets[j + 1]]``.
+    `nodes`: int32 array, shape (k,). Nodes that wait for counts.
+    `features`: int32 array, shape (p,). What is asked of them, one node after the other, in the
+    order of trying.
+    `offsets`: int64 array, shape (k + 1,). Node j is asked for ``features[offsets[j]:offsets[j +
+    1]]``.
     """
 
     def __init__(
@@ -212,16 +203,10 @@ def grow_random_forest(
     Raises `DataError` if there is no row, a label is no class code, or X does not fit the cuts or
     is infinite somewhere.
 
-    Parameters
-    ----------
-    X : float array, shape (n, d), or Bins
-        Rows; NaN marks a missing value.
-    y : array, shape (n,)
-        Class codes 0 to K - 1.
-    n_classes : int, optional
-        K; by default one more than the largest code, and 2 at least.
-    seed : int or Streams
-        Every draw derives from it.
+    `X`: float array, shape (n, d), or Bins. Rows; NaN marks a missing value.
+    `y`: array, shape (n,). Class codes 0 to K - 1.
+    `n_classes`: K; by default one more than the largest code, and 2 at least.
+    `seed`: Every draw derives from it.
     """
     bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
     labels = _labels(y, len(bins), n_classes)

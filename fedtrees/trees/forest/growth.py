@@ -267,16 +267,11 @@ def grow_whole_tree(
 ) -> ClassTree:
     """Grow one tree over one owner's rows; as `fedtrees.trees.forest.grower.ForestGrower` would.
 
-    Parameters
-    ----------
-    bins : Bins
-        n rows.
-    labels, weights : int64 array, shape (n,)
-        Class code and multiplicity of every row; rows of multiplicity 0 are left out.
-    features : int64 array, shape (m,)
-        Features this tree may use.
-    key : int
-        Where the coins of its nodes come from, below 2^32.
+    `bins`: n rows.
+    `labels, weights`: int64 array, shape (n,). Class code and multiplicity of every row; rows of
+    multiplicity 0 are left out.
+    `features`: int64 array, shape (m,). Features this tree may use.
+    `key`: Where the coins of its nodes come from, below 2^32.
     """
     entries = pack_rows(labels, weights)
     total = int(weights.sum())

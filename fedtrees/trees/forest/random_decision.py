@@ -169,21 +169,15 @@ def draw_splits(
 
     Raises `DataError` as `public_tests`.
 
-    Parameters
-    ----------
-    depth : int
-        Tests on every path.
-    randomness : callable
-        From the number of a tree to its generator.
-    bins : int
-        Of a number without declared cut points.
-    repeats : bool
-        Draw from all tests at every node, as Gorgé et al. (2025) do: half of the leaves may then
-        be out of reach.
-    tests : sequence of float32 array, length d, optional
-        Increasing thresholds of each column; default `public_tests`.
-    columns : bool array, shape (trees, d), optional
-        Columns that each tree may test, one with thresholds at least.
+    `depth`: Tests on every path.
+    `randomness`: From the number of a tree to its generator.
+    `bins`: Of a number without declared cut points.
+    `repeats`: Draw from all tests at every node, as Gorgé et al. (2025) do: half of the leaves may
+    then be out of reach.
+    `tests`: sequence of float32 array, length d. Increasing thresholds of each column; default
+    `public_tests`.
+    `columns`: bool array, shape (trees, d). Columns that each tree may test, one with thresholds at
+    least.
     """
     tests = public_tests(schema, bins) if tests is None else tests
     sizes = np.array([len(t) for t in tests])

@@ -18,23 +18,17 @@ from fedtrees.trees.routing import Routed
 class ClassTree:
     """One classification tree; node 0 is the root, children come in pairs, level by level.
 
-    Attributes
-    ----------
-    feature : int32 array, shape (n_nodes,)
-        Split column, -1 at a leaf.
-    threshold : float32 array, shape (n_nodes,)
-        A row goes left iff ``x < threshold`` (float32 comparison); 0 at a leaf.
-    left, right : int32 array, shape (n_nodes,)
-        Children, -1 at a leaf.
-    default_left : bool array, shape (n_nodes,)
-        Where a missing value goes.
-    probability : float64 array, shape (n_nodes, K)
-        Share of each class among the training rows of the node; inner nodes of a tree without
-        counts may hold NaN.
-    counts : int64 array, shape (n_nodes, K), or None
-        Training rows of each class in the node (a row drawn twice counts twice), where known.
-    distinct : int64 array, shape (n_nodes,), or None
-        Training rows in the node, each counted once, where known.
+    `feature`: int32 array, shape (n_nodes,). Split column, -1 at a leaf.
+    `threshold`: float32 array, shape (n_nodes,). A row goes left iff ``x < threshold`` (float32
+    comparison); 0 at a leaf.
+    `left, right`: int32 array, shape (n_nodes,). Children, -1 at a leaf.
+    `default_left`: bool array, shape (n_nodes,). Where a missing value goes.
+    `probability`: float64 array, shape (n_nodes, K). Share of each class among the training rows of
+    the node; inner nodes of a tree without counts may hold NaN.
+    `counts`: int64 array, shape (n_nodes, K), or None. Training rows of each class in the node (a
+    row drawn twice counts twice), where known.
+    `distinct`: int64 array, shape (n_nodes,), or None. Training rows in the node, each counted
+    once, where known.
     """
 
     feature: NDArray[np.int32]
@@ -199,14 +193,9 @@ def keep_best_splits(tree: ClassTree, max_leaf_nodes: int) -> ClassTree:
 def keep_large_leaves(tree: ClassTree, leaves: NDArray[np.int32], least: int) -> ClassTree:
     """Return the tree without splits that leave fewer rows than `least` on one side.
 
-    Parameters
-    ----------
-    tree : ClassTree
-        With counts.
-    leaves : int32 array, shape (n,)
-        Leaf of every row.
-    least : int
-        Rows.
+    `tree`: With counts.
+    `leaves`: int32 array, shape (n,). Leaf of every row.
+    `least`: Rows.
     """
     rows = np.bincount(leaves, minlength=len(tree))
     inner = np.flatnonzero(tree.feature >= 0)

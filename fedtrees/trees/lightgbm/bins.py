@@ -16,18 +16,12 @@ _SPARSE = 0.7  # share of rows from which on the most frequent bin may be anothe
 class Mapper:
     """The bins of one column.
 
-    Attributes
-    ----------
-    bounds : float64 array, shape (b,)
-        Upper bounds, the last infinite, or NaN where missing values have the last bin.
-    low, high : float
-        The least and the greatest value.
-    used : bool
-        Whether any split leaves enough rows on either side.
-    frequent : int
-        The bin of 0, or the one that has most rows.
-    sparse : float
-        The share of rows in it.
+    `bounds`: float64 array, shape (b,). Upper bounds, the last infinite, or NaN where missing
+    values have the last bin.
+    `low, high`: The least and the greatest value.
+    `used`: Whether any split leaves enough rows on either side.
+    `frequent`: The bin of 0, or the one that has most rows.
+    `sparse`: The share of rows in it.
     """
 
     bounds: NDArray[np.float64]
@@ -58,13 +52,10 @@ def find_bins(
 ) -> Mapper:
     """Return the bins that are found on all values of a column.
 
-    Parameters
-    ----------
-    values : float64 array, shape (n,)
-    least_rows : int
-        That a split must leave on either side (``min_data_in_leaf``).
-    forced : float64 array, shape (k,), optional
-        Bounds that are there whatever the values are (``forcedbins_filename``).
+    `values`: float64 array, shape (n,).
+    `least_rows`: That a split must leave on either side (``min_data_in_leaf``).
+    `forced`: float64 array, shape (k,). Bounds that are there whatever the values are
+    (``forcedbins_filename``).
     """
     present = np.sort(values[~np.isnan(values)], kind="stable")
     absent = len(values) - len(present)

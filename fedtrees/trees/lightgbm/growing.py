@@ -27,14 +27,9 @@ class HasMapper(Protocol):
 class Leaf:
     """A leaf of a tree that grows.
 
-    Attributes
-    ----------
-    rows : intp array, shape (n,)
-        One's own.
-    sums : LeafTotals
-        Of everybody's.
-    histogram : dict of int to float64 array, shape (b, 2)
-        By column.
+    `rows`: intp array, shape (n,). One's own.
+    `sums`: Of everybody's.
+    `histogram`: dict of int to float64 array, shape (b, 2). By column.
     """
 
     rows: NDArray[np.intp]
@@ -48,15 +43,9 @@ class Leaf:
 class Growing:
     """Leaves, by number: of two that a leaf becomes, the left one keeps it.
 
-    Parameters
-    ----------
-    rows : intp array, shape (n,)
-    whole : LeafTotals
+    `rows`: intp array, shape (n,).
 
-    Attributes
-    ----------
-    parent : dict
-        The histogram of the leaf that was split last.
+    `parent`: The histogram of the leaf that was split last.
     """
 
     def __init__(self, rows: NDArray[np.intp], whole: LeafTotals) -> None:

@@ -44,14 +44,9 @@ def values_between(
     end, each value follows from the one before. Where that ends at the other end, no bin has two,
     or what several have more cancels out: certain is what no such bins could change.
 
-    Parameters
-    ----------
-    low, high : float
-        The least and the greatest value.
-    cuts : float64 array, shape (b - 1,)
-        Between the bins.
-    single : bool array, shape (b,)
-        Whether it is known that all rows in a bin have one value.
+    `low, high`: The least and the greatest value.
+    `cuts`: float64 array, shape (b - 1,). Between the bins.
+    `single`: bool array, shape (b,). Whether it is known that all rows in a bin have one value.
 
     Returns
     -------

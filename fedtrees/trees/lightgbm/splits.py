@@ -83,14 +83,9 @@ def best_split(
 ) -> Split | None:
     """Return the best split of a column, None if none keeps to the limits and gains anything.
 
-    Parameters
-    ----------
-    sums : float64 array, shape (b, 2)
-        Gradients and hessians of all bins.
-    frequent : int
-        The bin that histograms leave out, if it is 0.
-    missing : bool
-        Whether the last bin is of missing values, which go either way.
+    `sums`: float64 array, shape (b, 2). Gradients and hessians of all bins.
+    `frequent`: The bin that histograms leave out, if it is 0.
+    `missing`: Whether the last bin is of missing values, which go either way.
     """
     both = missing and len(sums) > 2
     start = 1 if frequent == 0 else 0
