@@ -4,8 +4,6 @@ In a clone. Prints a line for each claim, pass or fail; the exit code is 1 where
 ``--list`` prints the table of that page instead.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import subprocess

@@ -4,8 +4,6 @@ Drawn from results that stand in the repository: the leaderboard's submissions, 
 ``gallery.csv`` of ``papers``, whose figures are those of the studies' pages.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import math

@@ -1,7 +1,5 @@
 """What parties with other columns of the same rows tell in clear, as attacks on a view."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Shares of a column's categories, from numbers that a mechanism drew between their codes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

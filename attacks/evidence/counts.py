@@ -4,8 +4,6 @@ Di Gennaro et al. (2025), Sec. 5.1, Eqs. 4-9. Every row enters the first tree wi
 probability, so the two sums of a leaf are two linear equations in two integers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

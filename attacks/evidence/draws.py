@@ -1,7 +1,5 @@
 """Random bits inside kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

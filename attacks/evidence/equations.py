@@ -1,7 +1,5 @@
 """The sums of a tree's leaves as equations in what rows bring."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Fewer rows that stand for all: what their leaf sums and counts are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What happened to the sums that a view shows, on their way from the rows."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The victims' columns as sketches or sums on a grid tell them, and rows with these columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -11,8 +11,6 @@ It is convex; Newton's method with backtracking solves it. The ridge is the vari
 noise on the target (a Gaussian likelihood), or a small constant where sums are exact.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Rows in the cells of a column, from noisy counts and from what was known before."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

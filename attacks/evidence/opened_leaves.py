@@ -5,8 +5,6 @@ clients add shares, only their sum is opened; whoever knows some of the shares, 
 them, takes these and its rows' part off, and the noise left is that of the other shares.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

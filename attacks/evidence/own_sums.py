@@ -4,8 +4,6 @@ Where rounds are grown on some of the rows, this says more than the rows themsel
 knows its own randomness, if only by what it sent.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any

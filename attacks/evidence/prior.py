@@ -1,7 +1,5 @@
 """What the adversary believes of a row before seeing statistics: own rows, or ranges alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal

@@ -1,7 +1,5 @@
 """Whether a view shows boosted trees whose leaves can be read."""
 
-from __future__ import annotations
-
 from fedtrees.attacks.evidence.grid import MOST_CODES
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Message

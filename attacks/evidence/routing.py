@@ -1,7 +1,5 @@
 """Own rows through trees, and the gradients rows bring, in the arithmetic of the training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

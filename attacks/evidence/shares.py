@@ -1,7 +1,5 @@
 """What each worker brought to a sum over a ring, as far as somebody saw enough hops of it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise, permutations

@@ -1,7 +1,5 @@
 """Subset sums: which rows of a node can add up, to the last unit, to the sum that a bin has."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Victims' sums per leaf: what was broadcast, less what own rows brought."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is known of numeric targets before rows are sought: their mean, spread, and cells."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

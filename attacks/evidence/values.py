@@ -7,8 +7,6 @@ one N1 (few N leave any). The leaves must add up to the declared number of rows,
 programme over the candidate lists enforces exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

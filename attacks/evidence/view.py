@@ -1,7 +1,5 @@
 """Turn a view of messages into evidence: the most that this adversary saw."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace

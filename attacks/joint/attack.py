@@ -1,7 +1,5 @@
 """The joint attack on a view."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What a proposal does to the residuals of all leaves, and so to the state's energy."""
 
-from __future__ import annotations
-
 import math
 
 from fedtrees.attacks.evidence.grid import has

@@ -13,8 +13,6 @@ counts, rows are anywhere and labels are drawn as well. Where trees are grown on
 which rows are in which tree is part of the state.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

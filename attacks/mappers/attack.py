@@ -1,7 +1,5 @@
 """Bins that one machine found, and the rows in them, as attacks on a view."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Sums of one worker alone on their way round a ring, as an attack on a view."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

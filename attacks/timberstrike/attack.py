@@ -1,7 +1,5 @@
 """TimberStrike as an attack on a view, and its control."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 

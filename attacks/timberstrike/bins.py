@@ -6,8 +6,6 @@ variance, beside all that the bins must agree with: whole rows, the node's rows,
 node above, the way to the node, and own rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

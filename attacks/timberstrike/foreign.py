@@ -1,7 +1,5 @@
 """Trees of other clients, which only move the margins of the rows sought."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -7,8 +7,6 @@ own rows where there are any. Beyond Di Gennaro et al. (2025), whose attack on N
 model alone although clients receive the summed histograms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

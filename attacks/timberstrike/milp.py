@@ -7,8 +7,6 @@ scaled to integers. The limit is in the solver's deterministic seconds, so that 
 gives the same answer whatever else the machine does.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -14,8 +14,6 @@ moves on the residual alone lower it further and reconstruct worse: many assignm
 them are plausible.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Which row of a pool suits a box best: sets of rows as bits, 64 to the word."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

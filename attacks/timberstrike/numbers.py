@@ -6,8 +6,6 @@ row is in some cell from the start; rows then go to leaves so that sums agree, a
 the rows of bins can be counted, they are read off these (`fedtrees.attacks.peeling.numbers`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How TimberStrike attacks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 

@@ -1,7 +1,5 @@
 """From a box to a row: which point of the box to guess."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray

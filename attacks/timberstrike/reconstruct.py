@@ -1,7 +1,5 @@
 """The attack: from evidence and own rows to a guess about the other clients' rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

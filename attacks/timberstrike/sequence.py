@@ -5,8 +5,6 @@ tree so that the leaf sums agree with the broadcast ones; its box shrinks to the
 margin grows by the leaf's value (Eq. 10).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ search never saw: every adversary, every attack that applies. What is not confir
 code 1. Of an advice that names nothing the nearest is run.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Two claims: nobody who guesses without a transcript is above the blind baseline,
 it is made by; and no attack on rows is below it. Both up to `MARGIN`, on average over seeds.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from statistics import mean

@@ -5,8 +5,6 @@ control: the same reading held against shuffled labels, or values that nobody ha
 the figures of the specification and stored with every measurement.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

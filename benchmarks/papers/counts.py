@@ -5,8 +5,6 @@ certain, and likely ones that are right, by step and clients in a sum; and what 
 histograms cost in AUC and leave of leaves and rows, with bins ignored and read.
 """
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@
 its seed and prints those in which a bound is wrong. ``--runs 1 --first 17`` runs one again.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What each defense of histograms costs in AUC, and what it leaves of rows to the server."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

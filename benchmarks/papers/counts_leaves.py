@@ -1,7 +1,5 @@
 """Leaves of a first tree whose counts are read back from sums of one, two and three clients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.cut_points --data-dir FOLDER`: run and print the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import product
 from statistics import mean

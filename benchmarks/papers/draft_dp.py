@@ -5,8 +5,6 @@ and ``draftdp_*.csv``, their errors. Rows are the first N of COMPAS and Adult, a
 theirs too. ``--table`` takes one of the tables alone, ``--figure FILE`` draws error against time.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One row that is not known, of 2,000: enumeration beside a network that learns to guess it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 from statistics import mean

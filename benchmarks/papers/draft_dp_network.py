@@ -4,8 +4,6 @@ The reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022) as Gorgé
 Appendix G) fit it to noisy forests. It needs torch, the extra ``neural``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The settings of `draft-dp`'s chains against those before, on rows that chose neither."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from statistics import mean
 

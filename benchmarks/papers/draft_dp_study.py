@@ -1,7 +1,5 @@
 """What Gorgé et al. (2025) published: forests, noise and errors; and reconstructions scored so."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

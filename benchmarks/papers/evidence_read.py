@@ -4,8 +4,6 @@ Should more evidence score below less, a line says so: for every defense that fi
 runs as it is and with one piece of its evidence ignored, on the same runs with the same seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev

@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.frontiers --data-dir FOLDER`: run and print the tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.id2graph --data-dir FOLDER`: run and print the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Per protocol what the joint attack adds to the sequential one, both merged as by default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from statistics import mean
 from typing import Any

@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.lattice --data-dir FOLDER`: run the study, print tables."""
 
-from __future__ import annotations
-
 from statistics import mean
 from typing import Any
 

@@ -7,8 +7,6 @@ and stores what is stored beside this module: a line per table, adversary, defen
 score.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.path_restriction`: run and print a table per data set."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.peeling --data-dir FOLDER`: run and print the tables."""
 
-from __future__ import annotations
-
 from statistics import mean
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.peeling_catalogue --data-dir FOLDER`: is it sound?"""
 
-from __future__ import annotations
-
 from fedtrees.benchmarks.papers.peeling import sound_tables
 from fedtrees.benchmarks.papers.study import run_study
 

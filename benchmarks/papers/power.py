@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.power`: how much noise can be missing and not be found?"""
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

@@ -4,8 +4,6 @@ What is stored beside this module is what `fedtrees.report.recipe.recommend` is 
 documentation quotes it, and tests compute the recommendation from it anew.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

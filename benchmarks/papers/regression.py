@@ -3,8 +3,6 @@
 Draws the frontier of precision into `RUN/precision.svg`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean

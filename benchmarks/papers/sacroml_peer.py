@@ -4,8 +4,6 @@ PEER is the interpreter of an environment of its own with `sacroml==2.0.1`. It t
 with XGBoost and attacks them; here the same files and rows are audited. Prints a CSV.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

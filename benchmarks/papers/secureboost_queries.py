@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.secureboost_queries`: run and print the tables."""
 
-from __future__ import annotations
-
 import math
 from statistics import mean
 from typing import Any

@@ -3,8 +3,6 @@
 Nothing was published to compare with.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedtrees.benchmarks.papers.study import Attacked, Table, attacked_table, run_study

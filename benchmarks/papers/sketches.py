@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.papers.sketches --data-dir FOLDER`: run and print the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What all studies do: run what is missing of a bundled suite, then print its tables."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence

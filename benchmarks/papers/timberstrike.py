@@ -5,8 +5,6 @@ over the union of all rows, own ones included. Ours are over victims only, which
 blind baseline is scored the same way as ours.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedtrees.benchmarks.papers.study import (

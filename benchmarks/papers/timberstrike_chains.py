@@ -5,8 +5,6 @@ that is put into the chain of the client whose first tree started it, beside wha
 by lot would reach. Nothing was published to compare with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

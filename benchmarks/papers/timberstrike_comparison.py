@@ -1,7 +1,5 @@
 """Cells of the tables of Di Gennaro et al. (2025), each with what stands beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

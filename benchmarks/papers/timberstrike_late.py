@@ -5,8 +5,6 @@ have their class counts certain, which are guessed rightly, and how many of the 
 wrong. Nothing was published to compare with: the blind baseline is own rows, scaled.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

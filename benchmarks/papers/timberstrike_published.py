@@ -6,8 +6,6 @@ none, before it divides by the number of columns: errors in Pima's nine columns 
 as if a tenth were always right. Stroke has categorical columns and is not affected.
 """
 
-from __future__ import annotations
-
 #: Columns, label included, of the tables that have no categorical one, by published table.
 ALL_CONTINUOUS = {"table6": 9, "table8": 9}
 

@@ -5,8 +5,6 @@ Of the cycle, the first tree of every client counts, whoever's trees it was grow
 published to compare with: the blind baseline is the adversary's own rows, scaled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 

@@ -6,8 +6,6 @@ blind adversary scores that way; then come scores over the victims' rows alone. 
 into `RUN/figure.svg`. `--fast` runs depths 3 and 6, one seed, and 3 and 10 clients in Figure 10.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

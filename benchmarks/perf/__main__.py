@@ -1,7 +1,5 @@
 """`python -m fedtrees.benchmarks.perf [--only PART] [--data-dir FOLDER]`: print the tables."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

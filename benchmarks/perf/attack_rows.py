@@ -1,7 +1,5 @@
 """How the cost of training and of single attacks grows with rows, up to a million."""
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import time

@@ -1,7 +1,5 @@
 """TimberStrike on a bundled table and on the published ones, CPU seconds of one thread."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """How the cost of a bench grows with rows: `python -m fedtrees.benchmarks.perf.bench_rows PLOT`."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The central engine beside XGBoost, LightGBM and scikit-learn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from fedtrees.benchmarks.perf import rivals

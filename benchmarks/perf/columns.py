@@ -1,7 +1,5 @@
 """Federations vertically with all their messages, and the central engine on the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

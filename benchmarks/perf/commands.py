@@ -1,7 +1,5 @@
 """Commands as their users run them: an audit of a large model, help, the default bench."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

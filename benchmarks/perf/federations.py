@@ -1,7 +1,5 @@
 """Whole federations with all their messages, and XGBoost's own federated plugin."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

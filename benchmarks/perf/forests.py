@@ -1,7 +1,5 @@
 """Random forests beside scikit-learn's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from sklearn.ensemble import RandomForestClassifier

@@ -1,7 +1,5 @@
 """How the cost grows with rows, features, bins, depth and clients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from fedtrees.benchmarks.perf import federations, rivals

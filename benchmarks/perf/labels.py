@@ -1,7 +1,5 @@
 """Attacks on labels by record ids, CPU seconds of one thread; the view is replayed beforehand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Measure CPU seconds of one thread, wall time, and the memory a fresh process needs."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

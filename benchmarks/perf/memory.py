@@ -3,8 +3,6 @@
 Each engine has a process of its own, in which the table is there before.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

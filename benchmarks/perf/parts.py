@@ -1,7 +1,5 @@
 """The parts of the suite, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The same work for this engine, XGBoost, LightGBM and scikit-learn, as calls to be timed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec

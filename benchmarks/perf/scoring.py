@@ -1,7 +1,5 @@
 """Matching and scoring thousands of rows: `python -m fedtrees.benchmarks.perf.scoring N`."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

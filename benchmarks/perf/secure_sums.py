@@ -1,7 +1,5 @@
 """Whole trainings whose sums are plain, under masks and under Paillier."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Two threads against one: `python -m fedtrees.benchmarks.perf.two_threads ROWS TREES REPEATS`."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

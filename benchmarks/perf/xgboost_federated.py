@@ -3,8 +3,6 @@
 ``python -m fedtrees.benchmarks.perf.xgboost_federated server|worker ...`` is one such process.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The search for advice: which recipe meets a wish on a table, in a budget of time."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

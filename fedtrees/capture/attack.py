@@ -1,7 +1,5 @@
 """A capture attacked: promises first, then what is seen, what follows from it, and attacks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ numbers (``plugin/federated/federated.proto``): of a request 1 sequence, 2 rank,
 type or root, 5 operation; of a response 1 buffer. What is 0 or empty is not written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

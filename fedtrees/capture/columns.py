@@ -6,8 +6,6 @@ splits go to all, as UBJSON with the length of each before them, then bits of wh
 (``common_row_partitioner.h``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Sequence
 from itertools import pairwise
 from typing import Any

@@ -6,8 +6,6 @@ tree the sums over its root, and of each step histograms and the best splits
 (``data_parallel_tree_learner.cpp``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What crossed in one capture and not in another: kinds of messages, and the first numbers."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What crossed between XGBoost's federated server and its clients, as messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 

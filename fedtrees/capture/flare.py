@@ -4,8 +4,6 @@ Histograms travel as auxiliary messages, which no filter of tasks sees: the cont
 them writes them down. Models of bagging and cyclic training are the data and results of tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What Flower's server wraps its strategy in, to write down the models that cross."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import Any

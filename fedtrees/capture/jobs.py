@@ -1,7 +1,5 @@
 """Jobs of NVFlare that write down what they do."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

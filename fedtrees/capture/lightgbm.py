@@ -1,7 +1,5 @@
 """What crossed between LightGBM's machines, as messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """What members of a run sent one another directly, each read up to some place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from fedtrees.capture.operations import CutOff, OtherOperation, Reader

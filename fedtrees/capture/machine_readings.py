@@ -1,7 +1,5 @@
 """What somebody reads from what LightGBM's machines told one another."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from fedtrees.attacks.evidence.machines import Told, bins_of, extremes, values_of, values_told

@@ -3,8 +3,6 @@
 The bytes carry no lengths, and every operation is of a size that follows from what was before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 

@@ -4,8 +4,6 @@ A model comes whole or in parts; what is new in it are the trees beyond those th
 who sends it back, was told before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

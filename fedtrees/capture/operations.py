@@ -1,7 +1,5 @@
 """Collective operations, as decoders of several wires hand them on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy

@@ -1,7 +1,5 @@
 """What was promised, by a framework or its name, and is not so in a capture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from fedtrees.audit import Audit

@@ -1,7 +1,5 @@
 """What crossed between XGBoost's workers over its own collective, as messages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 

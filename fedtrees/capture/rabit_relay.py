@@ -7,8 +7,6 @@ every worker, then a port of every worker. Each compares its own with the true o
 is put back on the last step to it, and taken out again where it passes it on.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import struct

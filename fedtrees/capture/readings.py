@@ -1,7 +1,5 @@
 """What somebody reads from the messages that were seen, without guessing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

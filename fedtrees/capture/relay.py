@@ -1,7 +1,5 @@
 """Stand between two ends of TCP connections and write down what crosses."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 import threading

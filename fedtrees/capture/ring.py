@@ -5,8 +5,6 @@ an operation of a size can have been there, and it is what every operation is ch
 all-gather and all-reduce as in ``src/collective/allgather.cc`` and ``allreduce.cc`` of XGBoost 3.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

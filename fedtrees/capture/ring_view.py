@@ -3,8 +3,6 @@
 Of a capture, where nobody's own steps cross. Growing the trees again tells which nodes sums are of.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 

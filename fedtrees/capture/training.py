@@ -6,8 +6,6 @@ of every tree the root's histogram and sums, and the histograms of levels. It is
 ring and over a server.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, suppress

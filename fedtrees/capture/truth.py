@@ -1,7 +1,5 @@
 """Rows of parties, read from CSV files: what readings and attacks are scored against."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

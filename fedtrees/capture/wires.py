@@ -1,7 +1,5 @@
 """Which decoder reads whose bytes, and what listens where to record them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The `advise` command: which recipe meets a wish, on a table of one's own."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The commands capture and attack: what a real framework's parties sent, and what it tells."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

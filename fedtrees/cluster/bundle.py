@@ -1,7 +1,5 @@
 """A job as it travels: with the tables and the finished cells that it reads. No engine here."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Ray as the engine of a bench: a job is a task. Whoever reaches a node of it owns all of it."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """Systems that run a protocol or a defense as it is, and what is set there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Hosts: what stands beside a party and lets nothing leave that its defenses have not seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

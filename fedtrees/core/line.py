@@ -4,8 +4,6 @@ A frame is a header in JSON, and the encoding of a message behind it, byte for b
 transcript counts it.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A large text table read block by block, where nothing in it has to be found out."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from functools import partial

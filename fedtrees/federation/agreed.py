@@ -1,7 +1,5 @@
 """What the parties of a federation agree on: one file, and the hash that each of them allows."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """A party's log of a federation: what it sent and was told, and what attacks read in that."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

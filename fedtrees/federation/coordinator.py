@@ -1,7 +1,5 @@
 """The coordinator of a federation: asks all whether they agree, trains, publishes. No engine."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

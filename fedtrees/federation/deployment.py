@@ -1,7 +1,5 @@
 """A deployment of NVFlare: made and started on this machine, or one that is there; and its jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

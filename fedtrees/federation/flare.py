@@ -3,8 +3,6 @@
 Certificates name the parties; what crosses are the frames of `fedtrees.core.line`, as bytes.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a party keeps of a federation: what crossed at its end, how it ended, and the model."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A trial: a dataset spread over sites, each with a table of its own and an agreement given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Is there as much noise as is claimed? What noisy sums differ by from the rows' own."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Parties that go on by themselves as soon as what they wait for has come: no server asks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from typing import Any, ClassVar, TypeVar, cast
 

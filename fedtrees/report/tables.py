@@ -1,7 +1,5 @@
 """What defenses cost and guarantee in one setting, as data."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

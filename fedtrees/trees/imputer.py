@@ -1,7 +1,5 @@
 """What own rows say of one attribute of other rows, given the rest of the row and its label."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

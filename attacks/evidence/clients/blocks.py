@@ -1,7 +1,5 @@
 """The shared trees in a view, cut into what single clients sent."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ A leaf holds n_c rows of each of C kinds, which have probability p_c and hessian
 all compositions, pairs halves that add up to H, and keeps their totals N and N1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

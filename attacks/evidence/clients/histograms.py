@@ -1,7 +1,5 @@
 """Evidence of one client at a time, where its own histograms are seen."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -5,8 +5,6 @@ probabilities are few and known. In a small leaf a single pair (N, N1) makes up 
 large one many pairs do, and own rows tell which is likely.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

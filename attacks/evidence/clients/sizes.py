@@ -1,7 +1,5 @@
 """How many rows each client has whose trees were seen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ probability p the root has H = N p (1-p), and every leaf holds whole numbers of 
 positives: few N fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A client without rows passes its turn on, and nobody is told. But a principal se
 of its own turns, and knows how many turns there were in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Evidence of one client: its own trees, and others' trees between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

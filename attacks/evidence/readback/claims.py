@@ -1,7 +1,5 @@
 """Claims about the leaves of the first round, by what sums leave possible."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

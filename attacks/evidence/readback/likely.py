@@ -5,8 +5,6 @@ total is the mean over features, each weighted by how sure its bins are, and par
 are reconciled, up from the leaves and down from the root, as in a Gaussian tree (Willsky 2002).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

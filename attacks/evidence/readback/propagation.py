@@ -7,8 +7,6 @@ Interval propagation is Waltz's filtering of constraint satisfaction (Davis 1987
 all solutions would take an integer programme, and none was needed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The counts of every tree of the first round, from a view."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

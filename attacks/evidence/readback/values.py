@@ -6,8 +6,6 @@ drawn anew, for rounding is biased in bins of one row. Counts that together make
 rows, and of rows of either class, are chosen by dynamic programming; none is certain.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`lightgbm-data`: LightGBM's data-parallel training, machine to machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

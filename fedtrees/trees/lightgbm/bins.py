@@ -1,7 +1,5 @@
 """LightGBM's bins of one column (``src/io/bin.cpp`` of LightGBM 4.7), step by step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

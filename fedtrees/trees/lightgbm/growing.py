@@ -1,7 +1,5 @@
 """A tree that grows the leaf of greatest gain first, as LightGBM's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

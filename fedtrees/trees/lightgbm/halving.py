@@ -1,7 +1,5 @@
 """Who sends whom what in LightGBM's collective operations (``src/network`` of LightGBM 4.7)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

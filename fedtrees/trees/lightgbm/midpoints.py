@@ -1,7 +1,5 @@
 """What LightGBM's bins are dealt to, and what cuts midway between values tell of the values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 
