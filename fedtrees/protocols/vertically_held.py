@@ -1,38 +1,53 @@
 """One party with the labels, and others with more columns of the same rows."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import Declared, LocalData
+from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
+from fedtrees.protocols.base import Protocol
 
 ACTIVE, PASSIVE = "active", "passive"
 
 
-def check_columns_held(said: Mapping[str, Declared]) -> None:
-    """Refuse labels in other hands, other rows, parties without columns.
+@dataclass(frozen=True, kw_only=True)
+class VerticallyHeld(Protocol):
+    """A protocol of such parties: who they are, and what is refused of what they hold."""
 
-    Raises `DataError`.
-    """
-    (active, first), *others = said.items()
-    if not first.labels:
-        raise DataError(f"{active!r} holds no labels; give them to it, whoever else has them")
-    for name, one in others:
-        if one.labels:
-            raise DataError(f"{name!r} holds labels; only {active!r} may have them")
-        if not one.columns:
-            raise DataError(f"{name!r} holds no column; give it one, or leave it out")
-        if one.rows != first.rows:
-            raise DataError(
-                f"{name!r} holds {one.rows} rows and {active!r} {first.rows}: align them by id"
-            )
+    layout: ClassVar[str] = "vertical"
+    holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
+    adversaries: ClassVar[tuple[str, ...]] = (PASSIVE, ACTIVE)
+    usual_parties: ClassVar[int] = 2
+    alone: ClassVar[str] = ACTIVE_ONLY
+    called: ClassVar[Mapping[str, tuple[str, str]]] = {
+        ACTIVE: ("the party with the labels", "parties with labels together"),
+        PASSIVE: ("a party without labels", "parties without labels together"),
+    }
 
+    def roles(self, parties: int) -> Mapping[str, str]:
+        """Return the active party, who has the labels, and the passive ones."""
+        return {ACTIVE: ACTIVE, **{f"{PASSIVE}-{i}": PASSIVE for i in range(1, parties)}}
 
-def check_two_classes(name: str, held: LocalData, schema: Schema) -> None:
-    """Refuse labels that are all of one class.
+    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
+        """Refuse labels of one class."""
+        y = held.y
+        if y is not None and schema.classes and len(y) and (y == y[0]).all():
+            raise DataError(f"all labels of {name!r} are {y[0]}; it takes two classes")
 
-    Raises `DataError`.
-    """
-    y = held.y
-    if y is not None and schema.classes and len(y) and (y == y[0]).all():
-        raise DataError(f"all labels of {name!r} are {y[0]}; it takes two classes")
+    def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
+        """Refuse labels in other hands, other rows, parties without columns."""
+        (active, first), *others = said.items()
+        if not first.labels:
+            raise DataError(f"{active!r} holds no labels; give them to it, whoever else has them")
+        for name, one in others:
+            if one.labels:
+                raise DataError(f"{name!r} holds labels; only {active!r} may have them")
+            if not one.columns:
+                raise DataError(f"{name!r} holds no column; give it one, or leave it out")
+            if one.rows != first.rows:
+                raise DataError(
+                    f"{name!r} holds {one.rows} rows and {active!r} {first.rows}: align them by id"
+                )

@@ -17,7 +17,6 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
-from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed, Sealing
 from fedtrees.core.view import Seen
@@ -47,15 +46,10 @@ from fedtrees.messages.regression import (
     standardised,
     stepped,
 )
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.regression.canaries import RegressionCanaries
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
-from fedtrees.protocols.vertically_held import (
-    ACTIVE,
-    PASSIVE,
-    check_columns_held,
-    check_two_classes,
-)
+from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.sealing.ideal import MODES, sealing
 from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 from fedtrees.sealing.vectors import BlindVectors, IdealVectors, Vectors, key_bytes
@@ -67,7 +61,7 @@ INTERCEPT = -1
 
 @register.protocol("vertical-regression")
 @dataclass(frozen=True, kw_only=True)
-class VerticalRegression(RegressionParams, Protocol):
+class VerticalRegression(RegressionParams, VerticallyHeld):
     """Linear or logistic regression, vertically, with an arbiter (Yang et al. 2019; FATE).
 
     Every round passive parties send what their columns bring to the scores, encrypted; the active
@@ -103,16 +97,11 @@ class VerticalRegression(RegressionParams, Protocol):
     arbiter: str = "ideal"
     key_bits: int = DEFAULT_BITS
 
-    layout: ClassVar[str] = "vertical"
-    holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
     adversaries: ClassVar[tuple[str, ...]] = (ACTIVE,)
-    usual_parties: ClassVar[int] = 2
     example: ClassVar[str] = "breast-cancer[rows=20]"  # no more rows than own columns
-    alone: ClassVar[str] = ACTIVE_ONLY
     called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        ACTIVE: ("the party with the labels", "parties with labels together"),
-        PASSIVE: ("a party without labels", "parties without labels together"),
+        **VerticallyHeld.called,
         ARBITER: ("the arbiter", "arbiters"),
     }
     says: ClassVar[tuple[type[Message], ...]] = (
@@ -137,8 +126,7 @@ class VerticalRegression(RegressionParams, Protocol):
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the arbiter, the active party, who has the labels, and the passive ones."""
-        passive = {f"{PASSIVE}-{i}": PASSIVE for i in range(1, parties)}
-        return {ACTIVE: ACTIVE, **passive, ARBITER: ARBITER}
+        return {**super().roles(parties), ARBITER: ARBITER}
 
     def sealing(self) -> Sealing:
         """Say what encrypts, computes and opens in one run."""
@@ -190,13 +178,13 @@ class VerticalRegression(RegressionParams, Protocol):
             raise UsageError(
                 f"batch={self.batch}: there are {len(held)} rows; take fewer, or 0 for all"
             )
-        check_two_classes(name, held, schema)
+        super().check_held(name, held, schema)
         if not schema.classes and (held.y == held.y[0]).all():
             raise DataError("all targets are the same; a regression takes two values")
 
     def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
         """Refuse labels in other hands, and a cubic of several passive parties."""
-        check_columns_held(said)
+        super().check_declared(said, schema)
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(said) > 2:
             raise UsageError(
                 f"degree=3: {len(said) - 1} passive parties would multiply what they "

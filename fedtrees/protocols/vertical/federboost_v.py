@@ -15,12 +15,11 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import BeyondParametersError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
-from fedtrees.core.local_data import Declared, LocalData
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
-from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.shared_trees import GrowRequest
@@ -34,12 +33,7 @@ from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.passive import SplitHolder
-from fedtrees.protocols.vertically_held import (
-    ACTIVE,
-    PASSIVE,
-    check_columns_held,
-    check_two_classes,
-)
+from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.trees.binning import Bins, Cuts
 from fedtrees.trees.boosted.boosting import grow_forest
 
@@ -136,7 +130,7 @@ class BoostingAlone(Active):
 
 @register.protocol("federboost-v")
 @dataclass(frozen=True, kw_only=True)
-class FederBoostV(BoostingProtocol):
+class FederBoostV(VerticallyHeld, BoostingProtocol):
     """FederBoost (Tian et al. 2020), vertically: bins cross once, in clear or randomised.
 
     Passive parties tell the bin of every row in each of their columns; the active party boosts
@@ -155,16 +149,8 @@ class FederBoostV(BoostingProtocol):
     max_bin: int = 32
     epsilon: float = math.inf
 
-    layout: ClassVar[str] = "vertical"
-    holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
     adversaries: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
-    usual_parties: ClassVar[int] = 2
-    alone: ClassVar[str] = ACTIVE_ONLY
-    called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        ACTIVE: ("the party with the labels", "parties with labels together"),
-        PASSIVE: ("a party without labels", "parties without labels together"),
-    }
     says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, RowBuckets, ChosenSplits, HeldModel)
     noised: ClassVar[tuple[type[Message], ...]] = (RowBuckets,)
 
@@ -207,18 +193,6 @@ class FederBoostV(BoostingProtocol):
     def spent(self, transcript: Transcript) -> Guarantee:
         """Return what the ledger says of one answer."""
         return _given_ends(composed(transcript.events)) if self.noisy else NoGuarantee()
-
-    def roles(self, parties: int) -> Mapping[str, str]:
-        """Return the active party, who has the labels, and the passive ones."""
-        return {ACTIVE: ACTIVE, **{f"{PASSIVE}-{i}": PASSIVE for i in range(1, parties)}}
-
-    def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
-        """Refuse labels of one class."""
-        check_two_classes(name, held, schema)
-
-    def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
-        """Refuse labels in other hands, other rows, parties without columns."""
-        check_columns_held(said)
 
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition

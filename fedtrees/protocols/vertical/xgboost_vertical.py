@@ -12,23 +12,17 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.deployment import XGBOOST, Deployed
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.local_data import Declared, LocalData
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
 from fedtrees.core.network import LocalNetwork
 from fedtrees.core.registry import register
-from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
 from fedtrees.messages.vertical import TreeColumns
 from fedtrees.protocols.boosting_protocol import PlainBoosting
 from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
-from fedtrees.protocols.vertically_held import (
-    ACTIVE,
-    PASSIVE,
-    check_columns_held,
-    check_two_classes,
-)
+from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Forest
@@ -198,7 +192,7 @@ def together(told: list[BestSplits], own: Splits, rank: int) -> Splits:
 
 @register.protocol("xgboost-vertical")
 @dataclass(frozen=True, kw_only=True)
-class XGBoostVertical(PlainBoosting):
+class XGBoostVertical(VerticallyHeld, PlainBoosting):
     """XGBoost 3.2's column split (``data_split_mode=col``), vertically and in clear.
 
     Who has the labels tells everybody each row's gradient; every party tells all others its best
@@ -222,14 +216,8 @@ class XGBoostVertical(PlainBoosting):
             {**XGBOOST, "trees": "num_rounds={}"},
         ),
     }  # fmt: skip
-    layout: ClassVar[str] = "vertical"
-    holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
-    adversaries: ClassVar[tuple[str, ...]] = (PASSIVE, ACTIVE)
-    usual_parties: ClassVar[int] = 2
-    alone: ClassVar[str] = ACTIVE_ONLY
     called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        ACTIVE: ("the party with the labels", "parties with labels together"),
-        PASSIVE: ("a party without labels", "parties without labels together"),
+        **VerticallyHeld.called,
         "public": ("whoever has the released model", "holders of the released model"),
     }
 
@@ -240,17 +228,13 @@ class XGBoostVertical(PlainBoosting):
         """
         if parties < 2:
             raise UsageError(f"{self.name!r} needs two parties or more")
-        return {ACTIVE: ACTIVE, **{f"{PASSIVE}-{i}": PASSIVE for i in range(1, parties)}}
+        return super().roles(parties)
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
         """Refuse weights, no columns, and labels of one class."""
         if held.weight is not None or not len(held.columns) or not len(held):
             raise DataError(f"{self.name!r} takes rows and columns of {name!r}, without weights")
-        check_two_classes(name, held, schema)
-
-    def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
-        """Refuse labels in other hands, other rows, parties without columns."""
-        check_columns_held(said)
+        super().check_held(name, held, schema)
 
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
