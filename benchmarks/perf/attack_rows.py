@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, peak_mib
-from fedtrees.benchmarks.perf.rivals import table
+from fedtrees.benchmarks.perf.rivals import schema_of, table
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.protocols.base import Training, train
@@ -74,12 +73,11 @@ def costs(rows: Sequence[int] = ROWS, trees: int = 10) -> Iterator[Cost]:
 
 def _trained(rows: int, protocol: str) -> tuple[Training, dict]:  # type: ignore[type-arg]
     data = table(rows, COLUMNS)
-    schema = Schema(tuple(Feature(f"x{k}") for k in range(COLUMNS)), "y", ("0", "1"))
     made = register.make("protocol", parse_grid(protocol)[0])
     parts = np.array_split(np.arange(rows), CLIENTS)
     names = made.holder_names(CLIENTS)
     held = {name: LocalData.of(data.take(p), p) for name, p in zip(names, parts, strict=True)}
-    return train(made, held, schema), held
+    return train(made, held, schema_of(data)), held
 
 
 def _apart(call: Callable[[], object]) -> tuple[float, float] | None:

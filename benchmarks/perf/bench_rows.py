@@ -1,7 +1,6 @@
 """How the cost of a bench grows with rows: `python -m fedtrees.benchmarks.perf.bench_rows PLOT`."""
 
 import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedtrees.benchmarks.perf import attack_rows
-from fedtrees.benchmarks.perf.measure import FULL, Line, Size
+from fedtrees.benchmarks.perf.measure import FULL, Line, Size, children_seconds, command
 from fedtrees.benchmarks.perf.rivals import table
 
 ROWS = attack_rows.ROWS
@@ -39,13 +38,10 @@ def measured(rows: int, options: Sequence[str] = RUN) -> Cost:
         file, names = Path(folder) / "table.csv", [*(f"x{k}" for k in range(COLUMNS)), "y"]
         values = np.column_stack([data.X, data.y])
         np.savetxt(file, values, "%.6g", ",", header=",".join(names), comments="")
-        command = [sys.executable, "-m", "fedtrees.cli.main", "bench", *options]
-        command += ["--csv", str(file), "--target", "y", "--out", str(Path(folder) / "run")]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, check=True, capture_output=True)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    return Cost(rows, spent, used.ru_maxrss / 1024)
+        before, out = children_seconds(), str(Path(folder) / "run")
+        command("bench", *options, "--csv", str(file), "--target", "y", "--out", out)
+    mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return Cost(rows, children_seconds() - before, mib)
 
 
 def lines(size: Size = FULL) -> Iterator[Line]:

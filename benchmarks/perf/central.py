@@ -1,10 +1,23 @@
-"""The central engine beside XGBoost, LightGBM and scikit-learn."""
+"""The engines alone beside XGBoost, LightGBM and scikit-learn."""
 
 from collections.abc import Iterator
 
+from sklearn.ensemble import RandomForestClassifier
+
 from fedtrees.benchmarks.perf import rivals
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
-from fedtrees.benchmarks.perf.rivals import Work, table
+from fedtrees.benchmarks.perf.rivals import Work, accuracy, table
+from fedtrees.trees.forest.grower import grow_random_forest
+from fedtrees.trees.forest.params import ForestParams
+from fedtrees.trees.sketch import quantile_cuts
+
+FOREST_ROWS, FOREST_TREES = 20_000, 50
+STEPS = {
+    "rows": (1_000, 10_000, 100_000, 300_000, 1_000_000),
+    "columns": (5, 28, 100, 300),
+    "bins": (16, 64, 256, 1024),
+    "depth": (2, 4, 6, 8, 10),
+}
 
 
 def lines(
@@ -48,3 +61,47 @@ def large(size: Size = FULL) -> Iterator[Line]:
 def multiclass(size: Size = FULL) -> Iterator[Line]:
     """Compare ten classes: one tree per class and round."""
     yield from lines(50_000, trees=10, target=None, size=size, classes=10)
+
+
+def by(name: str, size: Size = FULL) -> Iterator[Line]:
+    """Grow one of `STEPS`, the others as usual; rows are binned before."""
+    for step in size.cases(STEPS[name]):
+        shape = {"rows": 100_000, "columns": 28}
+        work = {} if name in shape else {name: step}
+        shape |= {name: step} if name in shape else {}
+        data = table(size.rows(shape["rows"]), shape["columns"])
+        task = Work(size.trees(10), **work)
+        calls = {
+            "ours": rivals.ours(data, task, binned=True),
+            "theirs": rivals.xgboost(data, task, binned=True),
+        }
+        seconds = medians(calls, size.repeats)
+        comma = "," if name == "rows" else ""
+        what = {"columns": f"{step} features", "depth": f"depth {step}"}.get(name)
+        yield ratio(what or f"{step:{comma}} {name}", seconds["ours"], seconds["theirs"], "XGBoost")
+
+
+def forests(size: Size = FULL) -> Iterator[Line]:
+    """Compare random forests, grown fully and not, binning included; scored on rows not seen."""
+    rows, trees = size.rows(FOREST_ROWS), size.trees(FOREST_TREES)
+    both = table(2 * rows)
+    X, y = both.X[:rows], both.y[:rows]
+    for depth in (None, 8):
+        params = ForestParams(trees=trees, max_depth=depth)
+        model = RandomForestClassifier(trees, max_depth=depth, random_state=0, n_jobs=1)
+        grown = []
+
+        def ours(params: ForestParams = params, grown: list = grown) -> None:  # type: ignore[type-arg]
+            grown.append(grow_random_forest(X, y, quantile_cuts(X, params.max_bin), params))
+
+        calls = {"ours": ours, "theirs": lambda model=model: model.fit(X, y)}
+        seconds = medians(calls, size.repeats)
+        unseen = both.X[rows:]
+        scores = [
+            accuracy(both.y[rows:], found)
+            for found in (grown[-1].predict(unseen), model.predict_proba(unseen))
+        ]
+        what = f"random forest, {rows:,} x 28, {trees} trees, "
+        what += "fully grown" if depth is None else f"depth {depth}"
+        what += f" (accuracy {scores[0]:.3f}, theirs {scores[1]:.3f})"
+        yield ratio(what, seconds["ours"], seconds["theirs"], "scikit-learn", 1.5)

@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
+from fedtrees.benchmarks.perf.federations import two_parties
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
-from fedtrees.benchmarks.perf.rivals import table
+from fedtrees.benchmarks.perf.rivals import schema_of, table
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
-from fedtrees.data.layout import columns_of
 from fedtrees.messages.vertical import visible_leaves
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
@@ -29,21 +26,18 @@ CASES = {
 
 def lines(size: Size = FULL) -> Iterator[Line]:
     """Compare two parties with the central engine, CPU seconds, binning included; replay a view."""
-    data, d = table(size.rows(ROWS), COLUMNS), COLUMNS
-    schema = Schema(tuple(Feature(f"f{i}") for i in range(d)), "y")
-    parts = np.split(np.arange(d), [d // 2])
+    data = table(size.rows(ROWS), COLUMNS)
     for name, (every, grow) in CASES.items():
         protocol = register.make("protocol", Spec(name, every))
-        names = zip(protocol.holder_names(2), parts, strict=True)
-        held = {who: columns_of(data, columns, not columns[0]) for who, columns in names}
-        run = partial(train, protocol, held, schema)
+        held = two_parties(protocol, data)
+        run = partial(train, protocol, held, schema_of(data))
         cuts = partial(quantile_cuts, data.X, protocol.max_bin)
 
         def central(grow=grow, cuts=cuts, protocol=protocol):
             return grow(data.X, data.y, cuts(), protocol)
 
         seconds = medians({"columns": run, "central": central}, size.repeats)
-        what = f"{name}, {len(data):,} x {d}, 2 parties, 5 trees"
+        what = f"{name}, {len(data):,} x {COLUMNS}, 2 parties, 5 trees"
         yield ratio(what, seconds["columns"], seconds["central"], "central engine", TARGET)
         view = view_of(run(), ("passive-1",), held)
         replayed = medians({"view": partial(visible_leaves, view)}, size.repeats)["view"]

@@ -1,15 +1,13 @@
 """Commands as their users run them: an audit of a large model, help, the default bench."""
 
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedtrees.audit import audit, read_model
-from fedtrees.benchmarks.perf.measure import FULL, Line, Size
+from fedtrees.benchmarks.perf.measure import FULL, Line, Size, children_seconds, command
 from fedtrees.benchmarks.perf.rivals import Work, table
 
 
@@ -30,16 +28,10 @@ def lines(size: Size = FULL) -> Iterator[Line]:
         spent = time.process_time() - started
         what = f"audit of a file, {work.trees:,} trees depth {depth}"
         yield Line(what, f"{spent:.1f} s", "", "<= 60 s", spent <= 60)
-    before = _children()
-    command = [sys.executable, "-m", "fedtrees.cli.main", "--help"]
-    subprocess.run(command, check=True, capture_output=True)
-    spent = _children() - before
+    before = children_seconds()
+    command("--help")
+    spent = children_seconds() - before
     yield Line("`fedtrees --help`", f"{spent:.1f} s", "", "<= 5 s", spent <= 5)
-
-
-def _children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 # Cells of every stage, fewer of them and of a smaller table, in one process.
@@ -51,10 +43,8 @@ def bench(size: Size = FULL) -> Iterator[Line]:
     """Time the default bench on two processes, kernels compiled before."""
     less = ["-j", "2"] if size.scale >= 1 else SMALL
     with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder) / "run")
         started = time.perf_counter()
-        command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "--out", out, *less]
-        subprocess.run(command, check=True, capture_output=True)
+        command("bench", "--out", str(Path(folder) / "run"), *less)
         wall = time.perf_counter() - started
     # The largest child; its workers hold about the same each.
     mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024

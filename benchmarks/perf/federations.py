@@ -7,13 +7,14 @@ import numpy as np
 
 from fedtrees.benchmarks.perf import rivals
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
-from fedtrees.benchmarks.perf.rivals import Call, Work, table
+from fedtrees.benchmarks.perf.rivals import Call, Work, schema_of, table
 from fedtrees.benchmarks.perf.xgboost_federated import federated_xgboost
-from fedtrees.core.local_data import over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import train
+from fedtrees.data.layout import columns_of
+from fedtrees.protocols.base import Protocol, train
 
 ROWS = 50_000
 WORK = Work(trees=10)
@@ -25,14 +26,19 @@ def parts_of(data: Table, clients: int) -> list[Table]:
     return [data.take(rows) for rows in np.array_split(np.arange(len(data)), clients)]
 
 
+def two_parties(protocol: Protocol, data: Table) -> dict[str, LocalData]:
+    """Deal half of the columns to each of two parties, the labels to the first."""
+    parts = np.split(np.arange(data.X.shape[1]), [data.X.shape[1] // 2])
+    names = zip(protocol.holder_names(2), parts, strict=True)
+    return {name: columns_of(data, columns, not columns[0]) for name, columns in names}
+
+
 def federation(name: str, data: Table, clients: int) -> Call:
     """Return a call that trains in process, messages and transcript included."""
     spec = Spec(name, {"trees": WORK.trees, "max_depth": WORK.depth, "max_bin": WORK.bins})
     protocol = register.make("protocol", spec)
-    schema = Schema(tuple(Feature(f"f{i}") for i in range(data.X.shape[1])), "y")
-    parts = parts_of(data, clients)
-    held = over_clients(parts)
-    return lambda: train(protocol, held, schema)
+    held = over_clients(parts_of(data, clients))
+    return lambda: train(protocol, held, schema_of(data))
 
 
 def lines(clients: int, target: float | None = None, size: Size = FULL) -> Iterator[Line]:
@@ -49,6 +55,12 @@ def in_process(size: Size = FULL) -> Iterator[Line]:
     """Compare 2 and 10 clients."""
     for clients, target in size.cases(((2, 1.5), (10, 2.5))):
         yield from lines(clients, target, size)
+
+
+def by_clients(size: Size = FULL) -> Iterator[Line]:
+    """Grow with the number of clients."""
+    for clients in size.cases((1, 2, 5, 10, 20, 50)):
+        yield from lines(clients, size=size)
 
 
 def beside_plugin(size: Size = FULL) -> Iterator[Line]:

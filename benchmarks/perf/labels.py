@@ -8,12 +8,11 @@ import numpy as np
 
 from fedtrees.attacks.labels.attack import ID2Graph, LabelMixture, LeafView, leaf_view
 from fedtrees.attacks.labels.twins import contract
+from fedtrees.benchmarks.perf.federations import two_parties
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians
-from fedtrees.benchmarks.perf.rivals import table
+from fedtrees.benchmarks.perf.rivals import schema_of, table
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
-from fedtrees.data.layout import columns_of
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
 
@@ -40,13 +39,9 @@ def lines(size: Size = FULL) -> Iterator[Line]:
 
 
 def _seen(n: int, protocol: Spec) -> LeafView:
-    data, d = table(n, COLUMNS, CLASSES), COLUMNS
-    names = tuple(map(str, range(CLASSES)))
-    schema = Schema(tuple(Feature(f"f{i}") for i in range(d)), "y", names)
-    made = register.make("protocol", protocol)
-    parts = zip(made.holder_names(2), np.split(np.arange(d), [d // 2]), strict=True)
-    held = {who: columns_of(data, columns, who == "active") for who, columns in parts}
-    view = view_of(train(made, held, schema), ("passive-1",), held)
+    data, made = table(n, COLUMNS, CLASSES), register.make("protocol", protocol)
+    held = two_parties(made, data)
+    view = view_of(train(made, held, schema_of(data, CLASSES)), ("passive-1",), held)
     seen = leaf_view(view, "drop", 0.6)
     assert seen is not None
     return seen

@@ -97,6 +97,18 @@ def in_fresh_process(module: str, *arguments: str, threads: int = 1) -> dict[str
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def command(*words: str) -> None:
+    """Run a command of fedtrees, in a process of its own; raises `CalledProcessError`."""
+    whole = [sys.executable, "-m", "fedtrees.cli.main", *words]
+    subprocess.run(whole, check=True, capture_output=True)
+
+
+def children_seconds() -> float:
+    """Return the CPU seconds of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def peak_mib() -> float:
     """Return the peak memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.schema import Table
+from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import named_objective
@@ -28,6 +28,12 @@ def table(rows: int, columns: int = 28, classes: int = 2) -> Table:
     margin = X[:, 1] + X[:, 2] * X[:, 4] - 0.5 * X[:, 0] + rng.normal(size=rows)
     borders = np.quantile(margin, np.arange(1, classes) / classes)
     return Table(X, np.searchsorted(borders, margin).astype(np.int64))
+
+
+def schema_of(data: Table, classes: int = 2) -> Schema:
+    """Return the schema of such a table."""
+    features = tuple(Feature(f"f{i}") for i in range(data.X.shape[1]))
+    return Schema(features, "y", tuple(map(str, range(classes))))
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from fedtrees.bench.suite import DataRef
 from fedtrees.benchmarks.perf.crypto import Naive, of_phe
 from fedtrees.benchmarks.perf.federations import parts_of
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
-from fedtrees.benchmarks.perf.rivals import table
+from fedtrees.benchmarks.perf.rivals import schema_of, table
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.schema import Schema
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.data.partition import Partition
@@ -82,5 +82,4 @@ def _breast_cancer() -> tuple[Mapping[str, LocalData], Schema]:
 
 def _large() -> tuple[Mapping[str, LocalData], Schema]:
     data = table(30_000, 23)
-    schema = Schema(tuple(Feature(f"f{i}") for i in range(data.X.shape[1])), "y")
-    return over_clients(parts_of(data, _CLIENTS)), schema
+    return over_clients(parts_of(data, _CLIENTS)), schema_of(data)
