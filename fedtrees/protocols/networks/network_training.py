@@ -35,8 +35,10 @@ from fedtrees.neural.training import example_gradients, initial, mean_gradient, 
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
 from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
+Weights = NDArray[np.float32]  # of a network, or a change of them, shape (parameters,)
+Rows = NDArray[np.intp]  # of a batch, by number
 #: The mean gradient of some rows at some weights.
-LocalGradient = Callable[[NDArray[np.float32], NDArray[np.intp]], NDArray[np.float32]]
+LocalGradient = Callable[[Weights, Rows], Weights]
 #: Why weights are sent out.
 WHY = "what the clients' rows say of the network"
 #: Whole numbers that a protocol takes, and the smallest of each.
@@ -269,24 +271,15 @@ class NetworkProtocol(Protocol):
             )
 
     @abstractmethod
-    def batches(
-        self, n: int, streams: Streams, round: int, defense: Composition
-    ) -> list[NDArray[np.intp]]:
+    def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
         """Return the rows of every step that a client with n rows takes in a round."""
 
     @abstractmethod
-    def local(
-        self,
-        weights: NDArray[np.float32],
-        steps: Sequence[NDArray[np.intp]],
-        gradient: LocalGradient,
-    ) -> NDArray[np.float32]:
+    def local(self, weights: Weights, steps: Sequence[Rows], gradient: LocalGradient) -> Weights:
         """Return a client's update, per row."""
 
     @abstractmethod
-    def moved(
-        self, weights: NDArray[np.float32], update: NDArray[np.float64]
-    ) -> NDArray[np.float32]:
+    def moved(self, weights: Weights, update: NDArray[np.float64]) -> Weights:
         """Return the weights after a round."""
 
     def rows_of_update(self, n: int) -> int:
@@ -318,7 +311,7 @@ class NetworkProtocol(Protocol):
 
 def drawn(
     n: int, count: int, streams: Streams, round: int, step: int, poisson: bool, told: int = 0
-) -> NDArray[np.intp]:
+) -> Rows:
     """Draw a batch of n rows: `count` of them, or each by itself with probability count / told.
 
     Where no number of rows is told, of n. Who is drawn by itself is secret: accountants take less
@@ -346,25 +339,16 @@ class FedSGD(NetworkProtocol):
         one = replace(self, rounds=1, batch=32, units=4, statistics="public")
         return None if clip is None else (one, GradientCanaries(one.batch, float(clip)))
 
-    def batches(
-        self, n: int, streams: Streams, round: int, defense: Composition
-    ) -> list[NDArray[np.intp]]:
+    def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
         """Return the one batch of the round."""
         told = defense.declared_rows
         return [drawn(n, self.batch, streams, round, 0, defense.poisson_sampling, told)]
 
-    def local(
-        self,
-        weights: NDArray[np.float32],
-        steps: Sequence[NDArray[np.intp]],
-        gradient: LocalGradient,
-    ) -> NDArray[np.float32]:
+    def local(self, weights: Weights, steps: Sequence[Rows], gradient: LocalGradient) -> Weights:
         """Return the gradient."""
         return gradient(weights, steps[0])
 
-    def moved(
-        self, weights: NDArray[np.float32], update: NDArray[np.float64]
-    ) -> NDArray[np.float32]:
+    def moved(self, weights: Weights, update: NDArray[np.float64]) -> Weights:
         """Take a step against the gradient."""
         return (weights - self.lr * update).astype(np.float32)
 
@@ -396,9 +380,7 @@ class FedAvg(NetworkProtocol):
 
     along: ClassVar[int] = -1
 
-    def batches(
-        self, n: int, streams: Streams, round: int, defense: Composition
-    ) -> list[NDArray[np.intp]]:
+    def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
         """Return the batches of all epochs."""
         told = defense.declared_rows
         m = self.rows_of_update(told or n)
@@ -413,21 +395,14 @@ class FedAvg(NetworkProtocol):
             found += [order[i : i + self.batch] for i in range(0, m, self.batch)]
         return found
 
-    def local(
-        self,
-        weights: NDArray[np.float32],
-        steps: Sequence[NDArray[np.intp]],
-        gradient: LocalGradient,
-    ) -> NDArray[np.float32]:
+    def local(self, weights: Weights, steps: Sequence[Rows], gradient: LocalGradient) -> Weights:
         """Return how far the steps moved the weights."""
         at, rate = weights, np.float32(self.lr)
         for rows in steps:
             at = at - rate * gradient(at, rows)
         return at - weights
 
-    def moved(
-        self, weights: NDArray[np.float32], update: NDArray[np.float64]
-    ) -> NDArray[np.float32]:
+    def moved(self, weights: Weights, update: NDArray[np.float64]) -> Weights:
         """Add the mean."""
         return (weights + update).astype(np.float32)
 
