@@ -20,6 +20,7 @@ from fedtrees.privacy.mechanisms import discrete_laplace, truncated_laplace
 from fedtrees.privacy.randomised_response import odds_within, respond
 
 Scale = float | tuple[float, ...]
+Shape = tuple[int, ...]  # of what is drawn
 # From this scale on, the probabilities of whole numbers add up to the Gaussian integral.
 _SMOOTH = 2.0
 _LAGUERRE = 48  # nodes of a tail
@@ -73,9 +74,7 @@ class Noise(Channel):
             each = np.where(low <= high, self._log_mass(low, high, scale), -np.inf)
         return np.asarray(each.sum(axis=-1))
 
-    def _drawn(
-        self, scale: float, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> NDArray[Any]:
+    def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
         raise NotImplementedError
 
     def _variance(self, scale: Floats) -> Floats:
@@ -100,9 +99,7 @@ class Laplace(Noise):
         """Return the sum of n times as many draws."""
         return replace(self, draws=n * self.draws)
 
-    def _drawn(
-        self, scale: float, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> NDArray[Any]:
+    def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
         if self.draws != int(self.draws):  # two Polya variates, or gamma
             p, r = -np.expm1(-1 / scale), self.draws
             one = (
@@ -169,7 +166,7 @@ def _erlang(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return p, t
 
 
-def _laplace(scale: float, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+def _laplace(scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
     return rng.laplace(scale=scale, size=shape)
 
 
@@ -180,9 +177,7 @@ class TruncatedLaplace(Laplace):
         """Return n draws, one after the other."""
         return Channel.added(self, n)
 
-    def _drawn(
-        self, scale: float, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> NDArray[Any]:
+    def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
         return truncated_laplace(scale, shape, rng)
 
     def _variance(self, scale: Floats) -> Floats:
@@ -200,9 +195,7 @@ class Gaussian(Noise):
     step after, which is right to the extent that the scale is wide.
     """
 
-    def _drawn(
-        self, scale: float, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> NDArray[Any]:
+    def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
         if self.whole:
             return discrete_gaussian(scale, shape, rng)
         return scale * rng.standard_normal(shape)

@@ -1,12 +1,18 @@
 """Parties that go on by themselves as soon as what they wait for has come: no server asks."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import UsageError
+from fedtrees.core.local_data import LocalData, client_names
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
-from fedtrees.protocols.base import Coordinator
+from fedtrees.core.schema import Schema, Table
+from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.trees.boosted.losses import Objective
 
 Said = TypeVar("Said", bound=Message)
 Script = Generator[Any, Any, Any]
@@ -98,3 +104,42 @@ class First(Lockstep, Coordinator):
         self.go_on()
         assert self.model is not None
         return self.model
+
+
+class RowHolder(Lockstep):
+    """One that holds rows, as all of them do."""
+
+    role = "client"
+
+    def __init__(self, name: str, data: Table, schema: Schema, params: Any) -> None:
+        super().__init__(name)
+        self.data, self.params, self.schema = data, params, schema
+        self.objective: Objective = params.objective_for(schema)
+        self.objective.check(data.y)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowPeers(Protocol):
+    """A protocol of equals that hold rows; the first one begins.
+
+    `alike`: What they are called.
+    `kinds`: What the first one is, and what the others are.
+    """
+
+    peers: ClassVar[bool] = True
+    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    alike: ClassVar[str]
+    kinds: ClassVar[tuple[type[RowHolder], type[RowHolder]]]
+
+    def roles(self, parties: int) -> Mapping[str, str]:
+        """Return all of them, who are alike; raises `UsageError` if there is one alone."""
+        if parties < 2:
+            raise UsageError(f"{self.name!r} needs two {self.alike} or more")
+        return dict.fromkeys(client_names(parties), "client")
+
+    def party(
+        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
+    ) -> RowHolder:
+        """Make one of them; the first one begins."""
+        assert held is not None
+        return self.kinds[name != client_names(1)[0]](name, held.table, schema, self)

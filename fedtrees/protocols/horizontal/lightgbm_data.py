@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known, check_whole
-from fedtrees.core.local_data import LocalData, client_names
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -19,8 +18,8 @@ from fedtrees.messages.lightgbm import (
     RootSums,
     WeightedLabels,
 )
-from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.horizontal.lightgbm_machine import FirstMachine, Machine
+from fedtrees.protocols.lockstep import RowPeers
 from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
 from fedtrees.trees.lightgbm.splits import Limits
 
@@ -29,7 +28,7 @@ _MOST_ROWS = 200_000  # of which bins are found on a sample
 
 @register.protocol("lightgbm-data")
 @dataclass(frozen=True, kw_only=True)
-class LightGBMData(Protocol):
+class LightGBMData(RowPeers):
     """LightGBM 4.7 with ``tree_learner=data, pre_partition=true``: what machines tell one another.
 
     Each machine finds the bins of a block of columns on its own rows and tells all; histograms are
@@ -59,8 +58,8 @@ class LightGBMData(Protocol):
     says: ClassVar[tuple[type[Message], ...]] = (
         BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits
     )  # fmt: skip
-    peers: ClassVar[bool] = True
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    alike: ClassVar[str] = "machines"
+    kinds: ClassVar[tuple[type[Machine], type[Machine]]] = (FirstMachine, Machine)
     sometimes: ClassVar[Mapping[type[Message], str]] = dict.fromkeys(
         (ClassRows, WeightedLabels), "labels are classes"
     )
@@ -105,20 +104,3 @@ class LightGBMData(Protocol):
             raise DataError(
                 f"{self.name!r} takes 1 to {_MOST_ROWS:,} rows of {name!r}, without weights"
             )
-
-    def roles(self, parties: int) -> Mapping[str, str]:
-        """Return all machines, which are alike.
-
-        Raises `UsageError` if there is one alone.
-        """
-        if parties < 2:
-            raise UsageError(f"{self.name!r} needs two machines or more")
-        return dict.fromkeys(client_names(parties), "client")
-
-    def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
-    ) -> Machine:
-        """Make a machine; the first one begins."""
-        assert held is not None
-        kind = FirstMachine if name == client_names(1)[0] else Machine
-        return kind(name, held.table, schema, self)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message
-from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.lightgbm import (
     BinMappers,
@@ -22,9 +21,9 @@ from fedtrees.messages.lightgbm import (
     WeightedLabels,
 )
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
+from fedtrees.protocols.lockstep import First, RowHolder, Script, hears
 from fedtrees.trees.boosted.forest import Forest
-from fedtrees.trees.boosted.losses import Logistic, Objective
+from fedtrees.trees.boosted.losses import Logistic
 from fedtrees.trees.lightgbm.bins import Mapper, find_bins
 from fedtrees.trees.lightgbm.growing import Growing
 from fedtrees.trees.lightgbm.halving import scattering
@@ -35,16 +34,10 @@ if TYPE_CHECKING:
     from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
 
 
-class Machine(Lockstep):
+class Machine(RowHolder):
     """One machine of LightGBM's."""
 
-    role = "client"
-
-    def __init__(self, name: str, data: Table, schema: Schema, params: LightGBMData) -> None:
-        super().__init__(name)
-        self.data, self.params, self.schema = data, params, schema
-        self.objective: Objective = params.objective_for(schema)
-        self.objective.check(data.y)
+    params: LightGBMData
 
     hear_bins = hears(BinMappers)
     hear_classes = hears(ClassRows)

@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.deployment import XGBOOST, Deployed
-from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.local_data import LocalData, client_names
+from fedtrees.core.errors import DataError
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import (
     AgreedStart,
     GradientTotals,
@@ -29,7 +28,7 @@ from fedtrees.messages.captured import (
 )
 from fedtrees.protocols.boosting_protocol import PlainBoosting
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
+from fedtrees.protocols.lockstep import First, RowHolder, RowPeers, Script, hears
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Forest
@@ -40,16 +39,10 @@ from fedtrees.trees.partition import ROOT, RowPartition
 from fedtrees.trees.sketch import POINTS_PER_BIN, Sketch, local_sketch, merge_sketches
 
 
-class Worker(Lockstep):
+class Worker(RowHolder):
     """A worker: what it says when, and the trees that it grows as all others do."""
 
-    role = "client"
-
-    def __init__(self, name: str, data: Table, schema: Schema, params: XGBoostRing) -> None:
-        super().__init__(name)
-        self.data, self.params, self.schema = data, params, schema
-        self.objective = params.objective_for(schema)
-        self.objective.check(data.y)
+    params: XGBoostRing
 
     hear_rows = hears(RowCount)
     hear_share = hears(LabelShare)
@@ -183,7 +176,7 @@ class FirstWorker(Worker, First):
 
 @register.protocol("xgboost-ring")
 @dataclass(frozen=True, kw_only=True)
-class XGBoostRing(PlainBoosting):
+class XGBoostRing(RowPeers, PlainBoosting):
     """XGBoost 3.2 over its own collective, as Dask and Spark run it: what workers tell one another.
 
     Sums go round a ring (``src/collective/allreduce.cc``), so that the next worker receives a part
@@ -198,8 +191,8 @@ class XGBoostRing(PlainBoosting):
         RowCount, LabelShare, Intercept, AgreedStart, RankedSketch, MergedCuts, HistogramSegment,
         GradientTotals, MergedHistogram,
     )  # fmt: skip
-    peers: ClassVar[bool] = True
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    alike: ClassVar[str] = "workers"
+    kinds: ClassVar[tuple[type[Worker], type[Worker]]] = (FirstWorker, Worker)
     deployed: ClassVar[Mapping[str, Deployed]] = {
         "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
     }
@@ -208,20 +201,3 @@ class XGBoostRing(PlainBoosting):
         """Refuse weights, and parties without rows."""
         if held.weight is not None or not len(held):
             raise DataError(f"{self.name!r} takes one row of {name!r} or more, without weights")
-
-    def roles(self, parties: int) -> Mapping[str, str]:
-        """Return all workers, which are alike.
-
-        Raises `UsageError` if there is one alone.
-        """
-        if parties < 2:
-            raise UsageError(f"{self.name!r} needs two workers or more")
-        return dict.fromkeys(client_names(parties), "client")
-
-    def party(
-        self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
-    ) -> Worker:
-        """Make a worker; the first one begins."""
-        assert held is not None
-        kind = FirstWorker if name == client_names(1)[0] else Worker
-        return kind(name, held.table, schema, self)
