@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
+from scipy.special import softmax
 
 from fedtrees.attacks.labels.choices import Candidates, log_probability
 from fedtrees.attacks.labels.evidence import (
@@ -174,7 +175,7 @@ class Mixture:
             logits = logits + RATE * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
             logits -= logits.mean(axis=1, keepdims=True)
             logits = np.clip(logits, -MOST_LOGIT, MOST_LOGIT)
-            r = _softmax(logits / COLDEST ** (i / STEPS))
+            r = softmax(logits / COLDEST ** (i / STEPS), axis=1)
             if sure is not None:
                 r[sure] = fixed
             if i % SCORED_EVERY == SCORED_EVERY - 1:
@@ -210,11 +211,11 @@ class Mixture:
         how, K = self.boosting, self.classes
         margin = np.tile(np.log(r.mean(axis=0) + 1e-9), (len(r), 1))
         every = [1] if K == 2 else list(range(K))
-        p = _softmax(margin)
+        p = softmax(margin, axis=1)
         for tree in self.trees:
             number = tree.number % how.outputs
             columns = every if how.outputs == 1 else [number]
-            p = _softmax(margin) if number == 0 else p
+            p = softmax(margin, axis=1) if number == 0 else p
             G = p[:, columns] - r[:, columns]
             H = (1.0 if K == 2 else 2.0) * np.maximum(p * (1 - p), 1e-9)[:, columns]
             fit, up = log_probability(tree, self.own, G, H, how.lam, how.gamma, how.doubt)
@@ -302,8 +303,3 @@ def _restricted(tree: SeenTree, place: NDArray[np.intp], drawn: NDArray[np.intp]
         end=end[some],
         leaf=tree.leaf[drawn],
     )
-
-
-def _softmax(a: Floats) -> Floats:
-    e = np.exp(a - a.max(axis=1, keepdims=True))
-    return np.asarray(e / e.sum(axis=1, keepdims=True))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fedtrees.attacks.labels.attack import Clusters, LabelMixture, LeafView, leaf_view
 from fedtrees.attacks.labels.evidence import no_leaves
@@ -64,8 +65,7 @@ def _claims(seen: LeafView, labels: Clusters) -> Iterator[RoutedLabels]:
             share = (inside.sum(axis=0) + _PSEUDO_ROWS * overall) / (len(inside) + _PSEUDO_ROWS)
             rates[tree, node] = np.log((share + 1e-9) / (overall + 1e-9))
         told[np.searchsorted(places, row)] += rates[tree, node]
-    odds = np.exp(told - told.max(axis=1, keepdims=True))
-    yield RoutedLabels(places, odds / odds.sum(axis=1, keepdims=True))
+    yield RoutedLabels(places, softmax(told, axis=1))
 
 
 def _reached(

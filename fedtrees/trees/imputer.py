@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.special import softmax
 
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.sensitive import Told
@@ -339,7 +340,7 @@ def _logistic(A: Floats, code: NDArray[np.int64], k: int, B: Floats) -> Floats:
 
     def loss(w: Floats) -> tuple[float, Floats]:
         W = w.reshape(d + 1, k)
-        p = _softmax(A1 @ W)
+        p = softmax(A1 @ W, axis=1)
         penalty = W.copy()
         penalty[-1] = 0.0
         value = -float(np.log((p * hot).sum(axis=1) + 1e-300).sum()) + 0.5 * float(
@@ -349,9 +350,4 @@ def _logistic(A: Floats, code: NDArray[np.int64], k: int, B: Floats) -> Floats:
 
     start = np.zeros((d + 1) * k)
     found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
-    return _softmax(B1 @ found.x.reshape(d + 1, k))
-
-
-def _softmax(z: Floats) -> Floats:
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    return np.asarray(e / e.sum(axis=1, keepdims=True))
+    return np.asarray(softmax(B1 @ found.x.reshape(d + 1, k), axis=1))
