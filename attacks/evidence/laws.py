@@ -14,17 +14,14 @@ from fedtrees.trees.boosted.fixed_point import Bits
 DEVIATIONS = 4.5
 
 
-def law_of_sums(
-    view: View, parties: int = 1, field: str = "sums", hiding: bool = True
-) -> Channel | None:
+def law_of_sums(view: View, parties: int = 1, hiding: bool = True) -> Channel | None:
     """Return the channel of histograms of so many clients together; None: they are exact.
 
     What the server leaves out of the sums that it sends back, it has still received.
 
-    `field`: {"sums", "totals"}.
     `hiding`: False: without what sends some bins as if they were empty.
     """
-    sent, back = view.changes(Histogram, field, "client"), sent_back(view, field)
+    sent, back = view.changes(Histogram, "sums", "client"), sent_back(view, "sums")
     if not hiding:
         sent, back = ([c for c in part if not hides([c])] for part in (sent, back))
     return chained(c for c in (chained(sent, parties), chained(back)) if c is not None)

@@ -43,13 +43,12 @@ class Moments:
         return self.mean - 2 * self.deviation, self.mean + 2 * self.deviation
 
 
-def told_moments(view: View, owner: str | None = None) -> Moments:
-    """Return what the sums of targets that start boosting tell of others' rows, or one other's."""
+def told_moments(view: View) -> Moments:
+    """Return what the sums of targets that start boosting tell of others' rows."""
     sums = [
         m.sums
         for item, m in view.messages(LabelSums)
         if len(m.sums) == 4 and item.sender not in view.principals
-        if owner is None or item.sender == owner
     ]
     _, weight, first, second = np.sum(sums, axis=0) if sums else np.zeros(4)
     if not weight > 0:

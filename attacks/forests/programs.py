@@ -33,7 +33,7 @@ class Solved:
 
 
 def cells_program(
-    question: Question, limit: float, hint: NDArray[np.integer] | None = None, workers: int = 1
+    question: Question, limit: float, hint: NDArray[np.integer] | None = None
 ) -> Solved:
     """Minimise the costs of all counts over how many rows there are of each kind.
 
@@ -44,7 +44,6 @@ def cells_program(
 
     `limit`: Seconds.
     `hint`: int array, shape (n, G + 1). A table to start from.
-    `workers`: Threads of the solver.
     """
     from ortools.sat.python import cp_model
 
@@ -74,7 +73,7 @@ def cells_program(
         for u in range(possible):
             for c in range(K):
                 model.AddHint(cell[u][c], int(held[u, c]))
-    solver, status = _solve(costs, limit, workers)
+    solver, status = _solve(costs, limit)
     if status is None:
         return Solved(None, np.inf, solver.BestObjectiveBound() / UNIT, False)
     counts = [[solver.Value(v) for v in row] for row in cell]
@@ -84,7 +83,7 @@ def cells_program(
     return Solved(value, solver.ObjectiveValue() / UNIT, bound, status)
 
 
-def rows_program(question: Question, limit: float, workers: int = 1) -> Solved:
+def rows_program(question: Question, limit: float) -> Solved:
     """Minimise the costs of all counts over the attributes of every row: the published program.
 
     Gorgé et al. (2025), Section 4, with exactly one leaf per row and tree; for comparison. Where a
@@ -120,7 +119,7 @@ def rows_program(question: Question, limit: float, workers: int = 1) -> Solved:
         for j, leaf in enumerate(leaves):
             for c in range(int(sizes[-1])):
                 costs.of(t, leaf, c, sum(of_row[c][j] for of_row in there))
-    solver, status = _solve(costs, limit, workers)
+    solver, status = _solve(costs, limit)
     if status is None:
         return Solved(None, np.inf, solver.BestObjectiveBound() / UNIT, False)
     value = [[[solver.Value(v) for v in levels].index(1) for levels in row] for row in literal]
@@ -162,14 +161,14 @@ def _lines(cost: NDArray[np.int64]) -> Sequence[tuple[int, int]]:
     return [(int(slopes[k]), int(k)) for k in first]
 
 
-def _solve(costs: _Costs, limit: float, workers: int) -> tuple[Any, bool | None]:
+def _solve(costs: _Costs, limit: float) -> tuple[Any, bool | None]:
     """Solve; return the solver and whether the table is the best one, None without a table."""
     from ortools.sat.python import cp_model
 
     costs.model.Minimize(sum(costs.terms))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = float(limit)
-    solver.parameters.num_workers = workers
+    solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     status = solver.Solve(costs.model)
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)

@@ -127,11 +127,11 @@ def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:
     return Table(X.astype(np.float32), y), Schema((*features, kinds), "label")
 
 
-def sample_local_data(protocol: Protocol, seed: int = 0, parties: int = 3) -> dict[str, LocalData]:
+def sample_local_data(protocol: Protocol, parties: int = 3) -> dict[str, LocalData]:
     """Lay the small table out over the parties of a protocol that hold data."""
-    table, schema = sample_table(seed)
+    table, schema = sample_table()
     names = protocol.holder_names(parties)
-    rng = Streams(seed).rng("sample")
+    rng = Streams(0).rng("sample")
     return lay_out(protocol.layout, table, schema, names, Partition("iid"), rng)
 
 

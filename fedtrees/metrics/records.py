@@ -50,7 +50,6 @@ def score_records(
     truth: Table,
     schema: Schema,
     top: Sequence[str] = (),
-    tolerance: Tolerance | None = None,
     most: int | None = None,
 ) -> RecordScores:
     """Match guessed with true rows and score the pairs.
@@ -63,7 +62,6 @@ def score_records(
     `truth`: n true rows. Where m < n the n - m unmatched rows score 0 (Gower distance 1), so that
     guessing fewer rows never pays either.
     `top`: Features of the top score; () for none.
-    `tolerance`: Default `Tolerance.of` the true rows; given where several truths are compared.
     `most`: How many guessed rows count, default n; more where the true rows are a sample of so
     many.
 
@@ -80,7 +78,7 @@ def score_records(
         raise DataError(
             f"the guess has {guess.X.shape[1]} features, the true rows have {truth.X.shape[1]}"
         )
-    tolerance = tolerance or Tolerance.of(truth, schema)
+    tolerance = Tolerance.of(truth, schema)
     counted = min(len(guess), len(truth) if most is None else most)
     A, B = sorted_rows(truth), sorted_rows(guess.take(np.arange(counted)))
     n, names = len(truth), (*schema.names, schema.target)

@@ -46,7 +46,6 @@ def specificity(
     rng: np.random.Generator,
     *,
     samples: int = FRESH,
-    rows: int = ROWS,
 ) -> Specificity:
     """Compare the RA of a guess on its victims with its RA on fresh rows.
 
@@ -56,12 +55,11 @@ def specificity(
     `truth`: n victims' rows.
     `reserve`: Rows of the same distribution that nobody in the federation holds.
     `samples`: Fresh samples, 100 in the source.
-    `rows`: Most true rows per sample.
 
     Notes
     -----
     Gorgé et al. draw fresh samples of n rows. Here every sample, fresh or not, has
-    ``k = min(n, len(reserve) // 2, rows)`` rows drawn without replacement, matched into the *whole*
+    ``k = min(n, len(reserve) // 2, ROWS)`` rows drawn without replacement, matched into the *whole*
     guess (a sample of the guess too would break up the pairs); where k < n the victims' score is
     the mean over 10 such samples of the victims. Fresh samples share rows of one finite reserve,
     which shrinks their variance by about 1 - k / len(reserve); the deviation is divided by the
@@ -76,7 +74,7 @@ def specificity(
             f"rows, {len(reserve)} reserve rows, {samples} samples"
         )
     width = Tolerance.of(truth, schema).width
-    k = max(1, min(len(truth), len(reserve) // 2, rows))
+    k = max(1, min(len(truth), len(reserve) // 2, ROWS))
     G = sorted_rows(guess.take(np.arange(min(len(guess), 4 * k))))
     T, R = sorted_rows(truth), sorted_rows(reserve)
 

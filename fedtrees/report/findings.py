@@ -34,7 +34,6 @@ from fedtrees.report.tables import Cost, Guarantees, cost_table, guarantee_table
 from fedtrees.report.worst import panels
 
 _CONSTANT = "majority-class"
-_MOST_SEEN = 4
 
 
 def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Findings:
@@ -172,9 +171,7 @@ def _trials(
     return found
 
 
-def trials_of(
-    rows: pd.DataFrame, margin: float = MARGIN, *, bare: bool = False
-) -> dict[str, list[Trial]]:
+def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial]]:
     """Return how every protocol with its defense fared on every table of a run, by name.
 
     Protocols that claim no guarantee are no recipe without a defense: the best of them by utility,
@@ -185,7 +182,7 @@ def trials_of(
     each under its own name.
     """
     here = rows[rows["stage"].isin(["train", "attack"])]
-    tables = {s: _read(rows, s, margin) for s in sorted(set(here["setting"]))}
+    tables = {s: _read(rows, s, MARGIN) for s in sorted(set(here["setting"]))}
     trials: dict[str, list[Trial]] = {}
     for place in dict.fromkeys((s.dataset, s.partition) for s in tables):
         mine = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}

@@ -1,13 +1,19 @@
 """A mean over seeds with its 95% bootstrap interval, as the figures want it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fedtrees.metrics.aggregate import mean_interval, t_upper
+import numpy as np
 
+#: Coverage of intervals.
+LEVEL = 0.95
 _Z = 1.96  # of a standard normal, 95% within
+#: Resamples behind an interval: its ends then move by about 2% of its length between runs.
+_RESAMPLES = 4000
+# Fixed, so that the same values always give the same interval.
+_SEED = 20240817
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,9 @@ def finite(value: float, otherwise: float = -math.inf) -> float:
 def estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
     """Return mean and 95% interval of the finite values; their order does not matter.
 
-    See `fedtrees.metrics.aggregate.mean_interval`.
+    A percentile bootstrap interval (Efron and Tibshirani 1993, Sec. 13.3). Those of a handful of
+    seeds are too short (for 5 seeds about 83% instead of 95% under normality); `n` is therefore
+    always shown beside them.
 
     `errors`: Standard errors of the values, where they are of samples: the interval is as much
     wider, and there is one for a single value.
@@ -69,7 +77,7 @@ def t_estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimat
     if not known:
         return Estimate()
     mean, more = math.fsum(known) / len(known), sampling_half(errors)
-    half = t_upper(known) - mean if len(known) > 1 else 0.0
+    half = _t_upper(known) - mean if len(known) > 1 else 0.0
     if len(known) < 2 and not more:
         return Estimate(mean, n=1)
     half = math.hypot(half, more)
@@ -84,6 +92,27 @@ def sampling_half(errors: Iterable[float]) -> float:
 
 @lru_cache(maxsize=65536)  # the same seeds stand behind many figures of a report
 def _estimate(values: tuple[float, ...]) -> Estimate:
-    found = mean_interval(values)
-    mean, low, high = (math.nan if v is None else v for v in (found.mean, found.low, found.high))
-    return Estimate(mean=mean, low=low, high=high, n=found.n)
+    if not values:
+        return Estimate()
+    known = np.array(values, dtype=np.float64)
+    mean = float(known.mean())
+    if len(known) == 1:
+        return Estimate(mean, n=1)
+    rng = np.random.default_rng(_SEED)
+    means = known[rng.integers(0, len(known), (_RESAMPLES, len(known)))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(mean, float(min(low, mean)), float(max(high, mean)), len(known))
+
+
+def _t_upper(values: Sequence[float]) -> float:
+    """Return the upper end of Student's t interval of a mean over two seeds or more.
+
+    With a handful of seeds it is wider than the bootstrap interval, as it should be where something
+    is to be ruled out.
+    """
+    from scipy.special import stdtrit
+
+    n = len(values)
+    given = np.asarray(values, dtype=np.float64)
+    half = stdtrit(n - 1, (1 + LEVEL) / 2) * given.std(ddof=1) / np.sqrt(n)
+    return float(given.mean() + half)

@@ -1,11 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError
 from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.aggregate import mean_interval
 from fedtrees.metrics.utility import regression_scores, utility_scores
 
 
@@ -56,29 +53,3 @@ def test_regression():
     assert regression_scores([1, 2, 3], [1, 2, 3]) == {"r2": 1.0, "rmse": 0.0}
     assert regression_scores([1, 2, 3], [2, 2, 2])["r2"] == 0
     assert regression_scores([2, 2], [1, 3]) == {"r2": None, "rmse": 1.0}
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8))
-def test_the_interval_holds_the_mean_and_stays_within_the_values(values):
-    found = mean_interval(values, resamples=200)
-    slack = 1e-6
-    assert min(values) - slack <= found.low <= found.mean <= found.high <= max(values) + slack
-    assert found.n == len(values)
-
-
-def test_few_or_undefined_values():
-    assert mean_interval([0.5]).low is None
-    assert mean_interval([0.5, None, float("nan")]).missing == 2
-    assert mean_interval([None]).mean is None
-    assert mean_interval([1.0, 1.0]).high == 1.0
-    with pytest.raises(DataError, match="between 0 and 1"):
-        mean_interval([1.0], level=95)
-
-
-def test_intervals_repeat_and_cover():
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(300, 30))
-    found = [mean_interval(v, resamples=400) for v in values]
-    assert found[0] == mean_interval(values[0], resamples=400)
-    inside = np.mean([f.low <= 0 <= f.high for f in found])
-    assert 0.88 < inside < 0.98
