@@ -6,7 +6,14 @@ import pytest
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, Stage
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.local_data import Declared, LocalData, check_ids, check_own, check_together
+from fedtrees.core.local_data import (
+    Declared,
+    LocalData,
+    check_ids,
+    check_own,
+    check_together,
+    rows_of,
+)
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.threat import Threat
@@ -24,15 +31,17 @@ def part(columns, ids=(0, 1, 2), y=None):
 
 
 def check(held):
+    """Refuse what makes no table; return how many rows it has."""
     for name, own in held.items():
         check_own(name, own, SCHEMA)
     check_together({name: Declared.of(own) for name, own in held.items()}, SCHEMA)
     check_ids(held)
+    return rows_of(held)
 
 
 def test_whole_rows_and_columns_of_the_same_rows_make_a_table():
-    check({"p": part([0, 1], y=Y), "q": part([0, 1], (3, 4, 5), Y)})
-    check({"p": part([0], y=Y), "q": part([1])})
+    assert check({"p": part([0, 1], y=Y), "q": part([0, 1], (3, 4, 5), Y)}) == 6
+    assert check({"p": part([0], y=Y), "q": part([1])}) == 3
 
 
 @pytest.mark.parametrize(

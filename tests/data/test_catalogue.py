@@ -41,7 +41,10 @@ DIGESTS = {
 }
 
 
-@pytest.mark.parametrize("name", [*BUNDLED, *SMALL])
+LARGE = [pytest.param(name, marks=pytest.mark.slow) for name in ("adult", "adult-binary")]
+
+
+@pytest.mark.parametrize("name", [*BUNDLED, *SMALL, *LARGE])
 def test_shape_positives_and_codes(name):
     data = load(name, None if name in BUNDLED else data_dir())
     n, d, positives = SHAPES[name]
@@ -93,12 +96,6 @@ def test_binary_tables_are_made_of_the_classes():
 def test_binary_obesity_is_made_of_its_classes():
     heavy = load("obesity-7", data_dir()).table.y >= 4
     assert np.array_equal(load("obesity", data_dir()).table.y, heavy)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["adult", "adult-binary"])
-def test_large_tables(name):
-    test_shape_positives_and_codes(name)
 
 
 def test_every_listed_name_is_covered_here():
