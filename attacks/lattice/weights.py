@@ -12,7 +12,6 @@ from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.lattice.paths import Paths
 
-Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 # Maximum entropy is sure of itself where few rows are left, and may be wrong: no share is less.

@@ -24,8 +24,6 @@ from fedtrees.audit.newton import Settings, leaf_sums
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import SQUARED_ERROR, Softmax, sigmoid
 
-Floats = NDArray[np.float64]
-
 FROM_SUMS = "H and G of the leaf: one base score, whole numbers of rows and of labels"
 NOT_ITS_START = "H of the leaf; whether it started from the file's base score nothing shows"
 LATER = "rows enter with different predictions: bounds only"

@@ -38,11 +38,6 @@ def least_epsilon(left: Callable[[float], float], delta: float, high: float) -> 
     return _border(lambda epsilon: left(epsilon) <= delta * _SAFE, 0.0, high)
 
 
-def epsilon_of(mu: float, delta: float) -> float:
-    """Return the least epsilon, in nats, at which mu-GDP is (epsilon, delta)-DP; rounded up."""
-    return least_epsilon(lambda e: float(delta_of(e, mu)), delta, tail(mu, delta))
-
-
 def tail(mu: float, delta: float) -> float:
     """Return an epsilon at which mu-GDP surely is (epsilon, delta)-DP."""
     return mu**2 / 2 + mu * math.sqrt(-2 * math.log(delta * _SAFE))

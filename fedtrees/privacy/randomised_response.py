@@ -1,7 +1,6 @@
 """Randomised response among the likeliest labels (Ghazi et al. 2021), in exact arithmetic."""
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 
@@ -108,23 +107,3 @@ def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64
     for k in range(said.shape[1]):
         total[:, 0] += found[:, k]
     return np.asarray(found / total)
-
-
-def matrix(
-    prior: Sequence[float], odds: Fraction, *, published: bool = False
-) -> list[list[Fraction]]:
-    """Return the probabilities of `respond`: of every true label (row) and answer (column)."""
-    K = len(prior)
-    order, among = ranked(np.array([prior], dtype=np.float64), odds)
-    k = int(among[0])
-    top = order[0, :k].tolist()
-    found = [[Fraction(0)] * K for _ in range(K)]
-    for true in range(K):
-        if true in top:
-            for answer in top:
-                found[true][answer] = (odds if answer == true else 1) / (odds + k - 1)
-        else:
-            outside = range(K) if published else top
-            for answer in outside:
-                found[true][answer] = Fraction(1, len(outside))
-    return found

@@ -13,7 +13,6 @@ LEFT, RIGHT, TOP, BOTTOM = 44.0, 358.0, 16.0, 260.0
 _SPARK = (180.0, 104.0)
 _MERGE = 4.0  # marks nearer than this are one, with all names
 _CHARACTER, _LINE = 6.2, 12.5  # room of a letter at 11.5 px, in the widest of the page's fonts
-_MARK = 5.5
 _ROW = 6.0  # marks whose heights differ by less stand in one row
 _FLAGS = 3  # so many marks in a row get flags
 _STEP = 15.0  # between the heights of flags

@@ -11,8 +11,13 @@ from scipy.special import expit
 from fedtrees.core.errors import UsageError
 from fedtrees.core.transcript import BudgetEvent
 from fedtrees.privacy.accounting import composed
-from fedtrees.privacy.gaussian_dp import delta_of, epsilon_of, mu_of
+from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, mu_of, tail
 from fedtrees.privacy.mechanisms import noise_log_pmf
+
+
+def epsilon_of(mu, delta):
+    """Return the least epsilon, in nats, at which mu-GDP is (epsilon, delta)-DP; rounded up."""
+    return least_epsilon(lambda e: float(delta_of(e, mu)), delta, tail(mu, delta))
 
 
 def released(mechanism, scale=2.0, **more):

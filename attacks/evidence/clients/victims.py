@@ -27,7 +27,6 @@ from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.intercept import estimated_score, start_margin
 from fedtrees.trees.boosted.losses import SQUARED_ERROR, Objective, objective_of
 
-Floats = NDArray[np.float64]
 Starts = Literal["own", "model"]
 
 
