@@ -33,7 +33,7 @@ def differences(files: tuple[str, str], runs: tuple[int | None, int | None]) -> 
     here, there = _kinds(first), _kinds(second)
     rows = [_row(kind, here, there) for kind in {**here, **there}]
     return {
-        "files": [*files],
+        "files": [*map(str, files)],
         "kinds": rows,
         "same": all(row["apart"] == "" for row in rows),
         "notes": [
@@ -81,7 +81,7 @@ def from_protocol(
     spare = {kind: said for kind, said in _kinds(decoded).items() if kind[0] in BESIDES}
     rows += [_row(kind, spare, {}) | {"apart": BESIDES[kind[0]]} for kind in spare]
     return {
-        "files": [file, str(named or replay.protocol.name)],
+        "files": [str(file), str(named or replay.protocol.name)],
         "kinds": rows,
         "same": all(row["apart"] == "" or row["message"] in BESIDES for row in rows),
         "notes": [],

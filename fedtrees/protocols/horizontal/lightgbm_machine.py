@@ -194,7 +194,9 @@ class Machine(RowHolder):
             for column in (self.columns[c] for c in own):
                 bins, count = column.bins[rows], len(column.mapper.bounds)
                 sums = [np.bincount(bins, gh[:, k], count) for k in (0, 1)]
-                parts.append(np.stack(sums, axis=1)[count - column.sent :])
+                part = np.stack(sums, axis=1)
+                part[column.mapper.frequent] = 0.0  # not stored: what is left of the sum of all
+                parts.append(part[count - column.sent :])
             found.append(np.concatenate(parts))
         return found
 

@@ -142,11 +142,10 @@ def _search(
     if not len(gains) or gains.max() == -np.inf:
         return None
     k = int(np.argmax(gains))
-    sides = [
-        LeafTotals(float(near[k, 0]), float(near[k, 1]) - EPSILON, int(held[k])),
-        LeafTotals(float(far[k, 0]), float(far[k, 1]) - EPSILON, int(rest[k])),
-    ]
-    left, right = sides[::-1] if back else sides
+    G, H = (far if back else near)[k].tolist()
+    rows = int((rest if back else held)[k])
+    left = LeafTotals(G, H - EPSILON, rows)
+    right = LeafTotals(leaf.gradient - G, leaf.hessian - H - EPSILON, leaf.rows - rows)
     bin = int(order[k]) - 1 if back else int(order[k])
     return Split(feature, bin, float(gains[k] - shift), left, right, back)
 
