@@ -15,6 +15,7 @@ from fedtrees.core.guess import (
     BinClassCounts,
     Branches,
     Claim,
+    ClassShares,
     ColumnBins,
     ColumnRanks,
     ColumnValues,
@@ -105,6 +106,7 @@ CLAIMS = {
     Entries: {"fedtrees/metrics/entries.py"},
     BinClassCounts: {"fedtrees/metrics/bin_counts.py"},
     CutWindows: {"fedtrees/metrics/moved_cuts.py"},
+    ClassShares: {"fedtrees/metrics/class_shares.py"},
 }
 
 
@@ -141,6 +143,7 @@ def test_metrics_are_imported_by_nobody_who_scores():
             "entries",
             "bin_counts",
             "branches",
+            "class_shares",
             "moved_cuts",
         )
     }
