@@ -181,6 +181,16 @@ def test_all_tables_tried_give_most_of_the_possible_gain(attack):
         assert ceiling(cell.tables, seen).share(got.score) > least
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("attack", here("attack", ["joint"]))
+def test_all_tables_of_a_client_are_tried_where_its_trees_are_seen(attack):
+    cell = made("none", "flower-bagging", TinyTables(columns=1, rows=(2, 2)))
+    (seen,) = views(cell, ["client"])
+    got = attacked(cell, seen, submitted(Spec(attack)), draws=25)
+    assert got.pure
+    assert ceiling(cell.tables, seen).share(got.score) > 0.75
+
+
 def test_no_order_of_types_recognises_more_than_the_ceiling(summed):
     """The best of all orders of four types, of every view, adds up to it; blind is chance."""
     victims, top = FEW.victims(summed.principals), recognition(FEW, summed)
