@@ -15,6 +15,7 @@ from fedtrees.core.guess import (
     BinClassCounts,
     Branches,
     Claim,
+    ClassShares,
     ColumnBins,
     ColumnRanks,
     ColumnValues,
@@ -95,16 +96,17 @@ CLAIMS = {
         "fedtrees/metrics/batch_leaves.py",
         "fedtrees/metrics/batches.py",
     },
-    Labels: {"fedtrees/metrics/labels.py"},
+    Labels: {"fedtrees/metrics/labels.py", "fedtrees/bounds/aligned.py"},
     ColumnValues: {"fedtrees/metrics/column_values.py"},
     RoutedLabels: {"fedtrees/metrics/routed_labels.py"},
     Branches: {"fedtrees/metrics/branches.py"},
     ColumnRanks: {"fedtrees/metrics/column_ranks.py"},
-    ColumnBins: {"fedtrees/metrics/column_bins.py"},
+    ColumnBins: {"fedtrees/metrics/column_bins.py", "fedtrees/bounds/aligned.py"},
     Thresholds: {"fedtrees/metrics/thresholds.py"},
     Entries: {"fedtrees/metrics/entries.py"},
     BinClassCounts: {"fedtrees/metrics/bin_counts.py"},
     CutWindows: {"fedtrees/metrics/moved_cuts.py"},
+    ClassShares: {"fedtrees/metrics/class_shares.py"},
 }
 
 
@@ -141,6 +143,7 @@ def test_metrics_are_imported_by_nobody_who_scores():
             "entries",
             "bin_counts",
             "branches",
+            "class_shares",
             "moved_cuts",
         )
     }

@@ -1,1 +1,1 @@
-"""What is the one attribute of a row that its reader does not know?"""
+"""What is the attribute of a row that its reader does not know, the classes of a client's rows?"""

@@ -85,7 +85,10 @@ class Joint(Options, Attack):
             return union_of(
                 victims,
                 self.most,
-                lambda each: reconstruct(each, view.rows, view.schema, alone, rng),
+                lambda each: (
+                    self._enumerated(view, each)
+                    or reconstruct(each, view.rows, view.schema, alone, rng)
+                ),
             )
         evidence = evidence_of(view, self.most)
         if evidence is None:

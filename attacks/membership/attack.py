@@ -1,7 +1,7 @@
 """Membership inference as an attack on a view."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,20 +65,26 @@ class MembershipInference(Attack):
             raise UsageError(f"models={self.models!r}: give an even number of 2 or more")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there is no model of trees in a view."""
-        return Reason("no-trees") if model_in(view) is None else None
+        """Return why there is no model of trees in a view, or nothing to ask."""
+        if view.own and view.rows is None:
+            return Reason("rows-known-by-id")
+        return Reason("no-trees") if self.model(view) is None else None
+
+    def model(self, view: View) -> Any:
+        """Return the model that candidates are asked about, None if there is none."""
+        return model_in(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Score the candidates by every test that there is, and by all together."""
-        model, rows = model_in(view), view.candidates
+        model, rows = self.model(view), view.candidates
         if rows is None or model is None:
             return Guess()
-        found, weight = self._tests(view, model, rows, rng)
+        found, weight = self.tests(view, model, rows, rng)
         claims: list[Claim] = [Membership("together", together(found, weight))]
         return Guess((*claims, *(Membership(name, score) for name, score in found.items())))
 
-    def _tests(
-        self, view: View, model: Model, rows: Table, rng: np.random.Generator
+    def tests(
+        self, view: View, model: Any, rows: Table, rng: np.random.Generator
     ) -> tuple[dict[str, Floats], float]:
         """Return what each test scores, and what a nat of the last is worth."""
         found = dict[str, Floats]()

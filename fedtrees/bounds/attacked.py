@@ -1,22 +1,22 @@
 """What an attack gets right of enumerated tables, and whether it knows more than its view."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.bounds.aligned import AlignedTables
 from fedtrees.bounds.ceiling import ranked
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Tiny, Views
-from fedtrees.core.guess import Membership, Records
-from fedtrees.core.schema import Table
+from fedtrees.core.guess import Guess, Membership, Records
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.isolation.process import attacks
 
-#: What an attack submits after a view, None: nothing.
-Submits = Callable[[View], Table | None]
+#: What an attack claims after a view, None: nothing.
+Submits = Callable[[View], Guess | None]
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,7 @@ class Attacked:
 def submitted(attack: Spec) -> Submits:
     """Return what an attack submits, run in its own process."""
 
-    def submits(view: View) -> Table | None:
-        guess = attacks().run(attack, view).guess
-        claims = () if guess is None else guess.all(Records)
-        return claims[0].table if claims else None
-
-    return submits
+    return lambda view: attacks().run(attack, view).guess
 
 
 def recognised(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Attacked:
@@ -86,8 +81,8 @@ def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> At
     victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
     for t in rng.choice(len(tables.held), draws, p=tables.weight):
         view = tiny.view(int(t), views.principals)
-        given = None if view is None else submits(view)
-        types = _completed(tables, victims, int(t), given)
+        guess = (None if view is None else submits(view)) or Guess()
+        types = _submission(tables, views.principals, int(t), guess)
         alike = np.flatnonzero(views.of == views.of[t])
         right = np.minimum(victims[alike], types).sum(axis=1)
         expected.append(float(np.average(right, weights=tables.weight[alike])))
@@ -100,17 +95,18 @@ def _mean(values: list[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
-def _completed(
-    tables: TinyTables, victims: NDArray[np.int64], at: int, given: Table | None
+def _submission(
+    tables: TinyTables, principals: Sequence[str], at: int, guess: Guess
 ) -> NDArray[np.int64]:
-    """Return how many rows of each type are submitted, int64, shape (V,): the first n count."""
-    n, V = int(victims[at].sum()), victims.shape[1]
-    none = np.zeros(0, dtype=np.int64)
-    few = none if given is None else tables.types_of(given)[:n]
-    types = np.bincount(few, minlength=V)
-    own = tables.counts.sum(axis=1) - victims
+    """Return what is submitted, as a line of `TinyTables.victims`: at most as many rows."""
+    victims, own = tables.victims(principals), tables.own(principals)
     alike = np.flatnonzero((own == own[at]).all(axis=1))
     weight = tables.weight[alike]
+    if isinstance(tables, AlignedTables) and tables.places(principals):
+        return tables.named(principals, guess, weight @ victims[alike] / weight.sum())
+    n, V, claims = int(victims[at].sum()), victims.shape[1], guess.all(Records)
+    few = tables.types_of(claims[0].table)[:n] if claims else np.zeros(0, dtype=np.int64)
+    types = np.bincount(few, minlength=V)
     for _ in range(n - int(types.sum())):
         types[np.argmax(weight @ (victims[alike] > types))] += 1
     return types

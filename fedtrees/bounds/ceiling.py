@@ -39,13 +39,13 @@ def ceiling(tables: TinyTables, views: Views) -> Ceiling:
 
     n rows that are submitted after a view y match at most the sum of the n largest
     ``P(M_v >= k | y)``, over types v and k from 1: the k-th submitted row of type v matches where
-    the victims hold k of them, and the chances fall with k.
+    the victims hold k of them, and the chances fall with k. Of rows that are known by id, whose
+    label or columns are sought: the sum of ``max P(y_i | y)``.
     """
-    victims = tables.victims(views.principals)
+    victims, places = tables.victims(views.principals), tables.places(views.principals)
     rows = int(victims[0].sum())
-    own = tables.counts.sum(axis=1) - victims
-    _, told = np.unique(own, axis=0, return_inverse=True)
-    blind, best = (best_of(tables, victims, at) for at in (told.ravel(), views.of))
+    _, told = np.unique(tables.own(views.principals), axis=0, return_inverse=True)
+    blind, best = (best_of(tables, victims, at, places) for at in (told.ravel(), views.of))
     return Ceiling(rows, float(blind.sum()), float(best.sum()), len(best))
 
 
@@ -56,8 +56,7 @@ def recognition(tables: TinyTables, views: Views) -> Ceiling:
     probability otherwise; their ratio ranks best (Neyman and Pearson 1933), attained.
     """
     victims = tables.victims(views.principals)
-    own = tables.counts.sum(axis=1) - victims
-    _, told = np.unique(own, axis=0, return_inverse=True)
+    _, told = np.unique(tables.own(views.principals), axis=0, return_inverse=True)
     found = []
     for at in (told.ravel(), views.of):
         held = np.zeros((int(at.max()) + 1, victims.shape[1]))
@@ -81,16 +80,19 @@ def ranked(
 
 
 def best_of(
-    tables: TinyTables, victims: NDArray[np.int64], at: NDArray[np.int64]
+    tables: TinyTables, victims: NDArray[np.int64], at: NDArray[np.int64], places: int = 0
 ) -> NDArray[np.float64]:
     """Return the most rows right times the probability of each view, float64, shape (views,).
 
     `at`: int64 array, shape (T,). Which view each table gives.
+    `places`: Rows that are known by id: of each one thing is said.
     """
-    n = int(victims[0].sum())
+    n = 1 if places else int(victims[0].sum())
     holds = victims[:, :, None] >= np.arange(1, n + 1)
     chance = np.zeros((at.max() + 1, holds[0].size))
     np.add.at(chance, at, tables.weight[:, None] * holds.reshape(len(at), -1))
+    if places:
+        return np.asarray(chance.reshape(len(chance), places, -1).max(axis=2).sum(axis=1))
     return np.asarray(np.sort(chance, axis=1)[:, -n:].sum(axis=1), dtype=np.float64)
 
 

@@ -4,18 +4,22 @@ from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
+from fedtrees.bounds.aligned import AlignedTables
 from fedtrees.bounds.attacked import Attacked, attacked, recognised, submitted
 from fedtrees.bounds.ceiling import Ceiling, ceiling, pooled, recognition, splits
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Tiny, Views, views
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import FedtreesError
+from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
+from fedtrees.protocols.base import Protocol
 
 #: Few trees tell most that there is to tell of so few rows; leaves may be of one row, and a start
 #: that is nobody's mean lets tables of one class be trained on.
-SMALL: dict[str, Any] = {"trees": 3, "max_depth": 2, "min_child_weight": 0.0, "base_score": 0.5}
+SMALL: dict[str, Any] = {
+    "trees": 3, "max_depth": 2, "min_child_weight": 0.0, "base_score": 0.5, "colsample_bytree": 1.0,
+}  # fmt: skip
 #: What is enumerated unless something is named.
 USUAL = (
     ("fedtree-hist", ("none", "split-only", "leaf-rounding[decimals=1]", "secure-sum",
@@ -28,10 +32,16 @@ USUAL = (
 
 
 def tiny(tables: TinyTables, protocol: Spec, defense: Composed, seed: int = 0) -> Tiny:
-    """Construct what is trained, small where the protocol's parameters do not say otherwise."""
+    """Construct what is trained, small where the protocol's parameters do not say otherwise.
+
+    Where parties hold columns, all rows are everybody's: as many as `tables` has together.
+    """
     known = signature(register.get("protocol", protocol.name)).parameters
     few = {name: value for name, value in SMALL.items() if name in known}
     made = register.make("protocol", Spec(protocol.name, {**few, **protocol.params}))
+    if made.layout != Protocol.layout:
+        names = tuple(made.holder_names(made.usual_parties))
+        tables = AlignedTables(tables.columns, (sum(tables.rows),), tables.agrees, names)
     parts = tuple(register.make("defense", part) for part in defense.parts)
     return Tiny(tables, made, Composition(parts), seed)
 
@@ -47,18 +57,25 @@ def lines(
     named = {"protocol": str(protocol), "defense": str(defense)}
     try:
         made = tiny(tables, protocol, defense, seed)
+        if isinstance(made.tables, AlignedTables) and any(map(_asks, attacks)):
+            raise UsageError("rows are known by id, and with them who is in the table")
         found = views(made, threats or [*dict.fromkeys(made.roles.values())])
     except FedtreesError as err:
         return [{**named, "why": str(err)}]
     told = []
     for seen in found:
-        asked = [a for a in attacks if getattr(register.get("attack", a.name), "candidates", False)]
+        asked = [*filter(_asks, attacks)]
         others = [a for a in attacks if a not in asked]
         if others or not asked:
             told.append(named | _line(made, seen, others, draws))
         if asked:
             told.append(named | _recognised(made, seen, asked, draws))
     return told
+
+
+def _asks(attack: Spec) -> bool:
+    """Tell whether an attack says which candidates are members."""
+    return bool(getattr(register.get("attack", attack.name), "candidates", False))
 
 
 def _line(made: Tiny, seen: Views, attacks: Sequence[Spec], draws: int) -> dict[str, Any]:
@@ -68,7 +85,8 @@ def _line(made: Tiny, seen: Views, attacks: Sequence[Spec], draws: int) -> dict[
         "tables": len(seen.of), "views": top.views, "refused": int(seen.refused.sum()),
     }  # fmt: skip
     summed = any("summed" in part.acts_through for part in made.defense.parts)
-    if summed and not {*seen.principals} & {*made.protocol.holder_names(len(made.tables.rows))}:
+    holders = made.protocol.holder_names(made.tables.holders)
+    if summed and not {*seen.principals} & {*holders}:
         line["alike"], line["told_apart"] = splits(seen, pooled(made.tables))
     return line | _best(top, {str(a): attacked(made, seen, submitted(a), draws) for a in attacks})
 

@@ -49,6 +49,11 @@ class TinyTables:
         check_whole("tables", prod(sizes), 1, MOST_TABLES)
 
     @property
+    def holders(self) -> int:
+        """How many parties hold something."""
+        return len(self.rows)
+
+    @property
     def schema(self) -> Schema:
         """Columns of which everybody knows that they are 0 or 1, and a label of two classes."""
         of = {"categories": ("0", "1"), "low": 0, "high": 1, "complete": True}
@@ -104,10 +109,18 @@ class TinyTables:
         places: NDArray[np.int64] = 2 ** np.arange(self.columns + 1)[::-1]
         return np.asarray(rows @ places, dtype=np.int64)
 
+    def places(self, principals: Sequence[str]) -> int:
+        """Return how many rows the principals know by id: none."""
+        return 0
+
     def victims(self, principals: Sequence[str]) -> NDArray[np.int64]:
         """Return the rows of every type that others than the principals hold, (T, V)."""
         others = [k for k, n in enumerate(client_names(len(self.rows))) if n not in principals]
         return np.asarray(self.counts[:, others].sum(axis=1), dtype=np.int64)
+
+    def own(self, principals: Sequence[str]) -> NDArray[np.int64]:
+        """Return the rows of every type that the principals hold, int64, shape (T, V)."""
+        return np.asarray(self.counts.sum(axis=1) - self.victims(principals), dtype=np.int64)
 
 
 def _multisets(types: int, rows: int) -> int:

@@ -51,12 +51,12 @@ class Tiny:
     def roles(self) -> dict[str, str]:
         """Role of every party by name, and of whoever has a released model."""
         public = {PUBLIC: PUBLIC} if self.protocol.released else {}
-        return {**self.protocol.roles(len(self.tables.rows)), **public}
+        return {**self.protocol.roles(self.tables.holders), **public}
 
     def principals(self, threat: str) -> tuple[str, ...]:
         """Return the names of the colluding parties; raises `UsageError` if no victim is left."""
         who = Threat.parse(threat).principals(self.roles)
-        if set(self.protocol.holder_names(len(self.tables.rows))) <= set(who):
+        if set(self.protocol.holder_names(self.tables.holders)) <= set(who):
             raise UsageError(f"threat {threat}: everybody who holds rows colludes")
         return who
 
@@ -80,7 +80,7 @@ def views(tiny: Tiny, threats: Sequence[str], tables: Sequence[int] | None = Non
     """Train on every table and tell which of them look alike to each threat.
 
     Raises `UsageError` if what is seen depends on the seed: of one draw, who does not know it would
-    be granted it; or if no table is trained on, as where parties hold columns.
+    be granted it; or if no table is trained on.
 
     `tables`: Some of them alone, by number; then arrays are of these, in that order.
     """
@@ -131,7 +131,7 @@ def _keys(
 
 def _own(held: Mapping[str, LocalData], names: Sequence[str]) -> bytes:
     mine = [held[n] for n in names if n in held]
-    return b"".join(h.X.tobytes() + np.asarray(h.y).tobytes() for h in mine)
+    return b"".join(h.X.tobytes() + (b"" if h.y is None else h.y.tobytes()) for h in mine)
 
 
 def _key(view: View, held: Mapping[str, LocalData], known: dict[int, bytes]) -> bytes:

@@ -22,7 +22,9 @@ def bound(
         list[str] | None, typer.Option(help="Adversaries (default: one of every role).")
     ] = None,
     columns: Annotated[int, typer.Option(help="Binary columns beside the label.")] = 2,
-    rows: Annotated[str, typer.Option(help="Rows of each client.")] = "2,2",
+    rows: Annotated[
+        str, typer.Option(help="Rows of each client; all together where these hold columns.")
+    ] = "2,2",
     attack: Annotated[
         list[str] | None, typer.Option("-a", "--attack", help="Attacks to set beneath the ceiling.")
     ] = None,
@@ -37,7 +39,8 @@ def bound(
     """Train on every table of a few binary rows, and say what no attack on its view can exceed.
 
     Exact for this prior, these tables and this view: columns are even, the label is the first
-    column in 65 of 100 rows. What an adversary guesses blindly stands beside it. Of attacks that
+    column in 65 of 100 rows. What an adversary guesses blindly stands beside it. Who knows rows by
+    id guesses of each the label, or where it has labels the others' columns. Of attacks that
     recognise members the figures are AUCs, against rows of the prior.
     """
     from fedtrees.bench.options import load_plugins
@@ -58,9 +61,9 @@ def bound(
     if format.is_json:
         typer.echo(json.dumps(found, indent=1))
         return
-    title = f"rows right of {sum(tables.rows)} over all {len(tables.held)} tables, in expectation"
+    title = "rows right over all tables, in expectation"
     heads = ("protocol", "defense", "threat", "of", "blind", "attack", "ceiling", "share", "views",
-             "sums told apart")  # fmt: skip
+             "tables", "sums told apart")  # fmt: skip
     table = text_table(title, heads, map(_shown, found), box=None, pad_edge=False)
     console().print(table)
     for line in found:
@@ -83,12 +86,13 @@ def _rows(text: str) -> tuple[int, ...]:
 
 def _shown(line: dict[str, Any]) -> list[str]:
     if "why" in line:
-        return [line["protocol"], line["defense"], *["-"] * 8]
+        return [line["protocol"], line["defense"], *["-"] * 9]
     scored, share = "score" in line, line.get("share")
     return [
         line["protocol"], line["defense"], line["threat"], str(line["rows"]),
         f"{line['blind']:.2f}",
         f"{line['attack']} {line['score']:.2f} ±{line['error']:.2f}" if scored else "-",
-        f"{line['ceiling']:.2f}", "-" if share is None else f"{share:.0%}", str(line["views"]),
+        f"{line['ceiling']:.2f}", "-" if share is None else f"{share:.0%}",
+        str(line["views"]), str(line["tables"]),
         f"{line['told_apart']} of {line['alike']}" if "alike" in line else "-",
     ]  # fmt: skip

@@ -379,6 +379,28 @@ class BinClassCounts(Claim):
 
 
 @dataclass(frozen=True, eq=False)
+class ClassShares(Claim):
+    """Share of each class among the rows of one victim.
+
+    Attributes
+    ----------
+    owner : str
+        Party that holds the rows.
+    share : float64 array, shape (K,)
+        Adds up to 1.
+    """
+
+    owner: str
+    share: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        share = np.asarray(self.share, dtype=np.float64)
+        if share.ndim != 1 or not ((share >= 0).all() and abs(share.sum() - 1) < 1e-6):
+            raise ProtocolError("shares of classes are numbers from 0 that add up to 1")
+        object.__setattr__(self, "share", share)
+
+
+@dataclass(frozen=True, eq=False)
 class CutWindows(Claim):
     """Where the principals moved cut points, or splits of roots.
 

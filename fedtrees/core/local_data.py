@@ -147,6 +147,19 @@ def stacked(local_data: Iterable[LocalData], schema: Schema) -> Table | None:
     return Table.concat(tables) if tables else None
 
 
+def side_by_side(local_data: Iterable[LocalData], schema: Schema) -> Table | None:
+    """Return rows whose columns several parties hold as one table, None if these are no such."""
+    parts = list(local_data)
+    y = next((h.y for h in parts if h.y is not None), None)
+    alike = len({h.ids.tobytes() for h in parts}) == 1
+    if y is None or not alike or sum(len(h.columns) for h in parts) != len(schema.features):
+        return None
+    X = np.empty((len(y), len(schema.features)), dtype=np.float32)
+    for held in parts:
+        X[:, held.columns] = held.X
+    return Table(X, y)
+
+
 @dataclass(frozen=True)
 class Declared:
     """What a party says of its local data, for others to check that together they make a table.

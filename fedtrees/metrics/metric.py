@@ -15,7 +15,7 @@ from fedtrees.core.columns import Measure
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Claim
-from fedtrees.core.local_data import KnownEntries, LocalData, rows_of, stacked
+from fedtrees.core.local_data import KnownEntries, LocalData, rows_of, side_by_side, stacked
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
@@ -165,9 +165,12 @@ class Case:
     def candidates(self) -> Candidates | None:
         """Victims' rows, at most `MOST_CANDIDATES`, among as many others at most, in no order.
 
-        None where nobody but the principals holds whole rows, or there are no others.
+        Who holds nothing is asked about whole rows, whoever has which columns of them. None where
+        nobody but the principals holds whole rows, or there are no others.
         """
         mine, others = self.victims_rows, self.others
+        if mine is None and len(self.victims) == len(self.local_data):
+            mine = side_by_side(self.local_data.values(), self.schema)
         if mine is None or not len(others or ()):
             return None
         assert others is not None

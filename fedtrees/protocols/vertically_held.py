@@ -35,7 +35,7 @@ class VerticallyHeld(Protocol):
         """Refuse labels of one class."""
         y = held.y
         if y is not None and schema.classes and len(y) and (y == y[0]).all():
-            raise DataError(f"all labels of {name!r} are {y[0]}; it takes two classes")
+            raise DataError(f"all labels of {name!r} are of one class; it takes two classes")
 
     def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
         """Refuse labels in other hands, other rows, parties without columns."""

@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from present import here
 
 from fedtrees.attacks.membership.attack import MembershipInference, _trainer, model_in, together
 from fedtrees.attacks.membership.margins import is_plain, margins
@@ -15,7 +16,7 @@ from fedtrees.bench.conformance import sample_table
 from fedtrees.bench.evaluate import make_defense, score_guess, told_candidates
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess, Membership, Records
-from fedtrees.core.local_data import over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
@@ -239,3 +240,25 @@ def test_a_classifier_of_rows_takes_empty_columns_and_few_rows():
     assert auc(scores, member) > 0.99
     few = blind_scores(Table(X[:3], np.zeros(3, dtype=np.int64)), member[:3])
     assert np.isfinite(few).all()
+
+
+@pytest.mark.parametrize("spec", here("protocol", ["xgboost-vertical[trees=10,max_depth=5]"]))
+def test_who_holds_columns_knows_whose_rows_they_are_and_a_stranger_asks_about_whole_rows(spec):
+    table, schema = sample_table()
+    mine, others = table.take(np.arange(90)), table.take(np.arange(90, 180))
+    columns = np.array_split(np.arange(len(schema.features)), 2)
+    held = {
+        name: LocalData(np.arange(90), own, mine.X[:, own], mine.y if name == "active" else None)
+        for name, own in zip(("active", "passive-1"), columns, strict=True)
+    }
+    run = train(register.make("protocol", parse_grid(spec)[0]), held, schema, seed=1)
+    for who in held:
+        reason = MembershipInference().inapplicable(view_of(run, (who,), held))
+        assert reason.code == "rows-known-by-id"
+    roles = {**run.transcript.roles, "public": "public"}
+    case = Case(held, roles, ("public",), schema, Streams(0), "public", others=others)
+    view = told_candidates("membership", view_of(run, ("public",), held), case)
+    whole = {(*row, y) for row, y in zip(mine.X.tolist(), mine.y.tolist(), strict=True)}
+    told = zip(view.candidates.X.tolist(), view.candidates.y.tolist(), strict=True)
+    assert [(*row, y) in whole for row, y in told] == case.candidates.member.tolist()
+    assert auc(scored(view)["together"], case.candidates.member) > 0.65

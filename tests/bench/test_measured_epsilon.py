@@ -146,3 +146,17 @@ def test_what_is_rounded_or_suppressed_weighs_less_in_an_audit():
     assert np.isinf(variance[~sent]).all()
     assert np.isinf(_read(together, message.sums[0], message.unit_of("sums")[0])[1]).all()
     assert row == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("protocol", "defense"), NOISY)
+def test_half_the_noise_is_found_99_times_of_100_and_all_of_it_never(protocol, defense):
+    """`pytest -m slow tests/bench/test_measured_epsilon.py`."""
+
+    def too_little(k, seeds):
+        return sum(
+            audited(protocol, defense, k, s, 16).found.noise.too_little for s in range(seeds)
+        )
+
+    assert too_little(2, 100) >= 99
+    assert too_little(1, 200) == 0

@@ -2,14 +2,15 @@
 
 import sys
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement, permutations
+from itertools import combinations_with_replacement, permutations, product
 
 import numpy as np
 import pytest
 from present import here
 
 from fedtrees.bench.conformance import _sums_alone
-from fedtrees.bounds.attacked import attacked, recognised
+from fedtrees.bounds.aligned import AlignedTables
+from fedtrees.bounds.attacked import attacked, recognised, submitted
 from fedtrees.bounds.ceiling import (
     best_of,
     ceiling,
@@ -23,7 +24,7 @@ from fedtrees.bounds.cells import tiny
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Views, views
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Records
+from fedtrees.core.guess import ColumnBins, Guess, Labels, Records
 from fedtrees.core.messages import Message
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
@@ -150,7 +151,8 @@ def test_an_attack_that_knows_more_than_its_view_is_caught():
 
     def cheating(view):
         at = int(sys._getframe(1).f_locals["t"])  # the harness's own frame
-        return FEW.table_of([v for part in FEW.held[at] for v in part])
+        rows = FEW.table_of([v for part in FEW.held[at] for v in part])
+        return Guess((Records(rows),))
 
     blind, cheat = (attacked(cell, seen, submits, draws=25) for submits in (honest, cheating))
     assert blind.pure
@@ -169,7 +171,7 @@ def test_all_tables_tried_give_most_of_the_possible_gain(attack):
     tried = register.make("attack", Spec(attack, {}))
 
     def submits(view):
-        return tried.run(view, np.random.default_rng(0)).all(Records)[0].table
+        return tried.run(view, np.random.default_rng(0))
 
     for seen, draws, least in zip(
         views(cell, ["client", "public"]), (60, 25), (0.75, 0.5), strict=True
@@ -177,6 +179,16 @@ def test_all_tables_tried_give_most_of_the_possible_gain(attack):
         got = attacked(cell, seen, submits, draws=draws)
         assert got.pure
         assert ceiling(cell.tables, seen).share(got.score) > least
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("attack", here("attack", ["joint"]))
+def test_all_tables_of_a_client_are_tried_where_its_trees_are_seen(attack):
+    cell = made("none", "flower-bagging", TinyTables(columns=1, rows=(2, 2)))
+    (seen,) = views(cell, ["client"])
+    got = attacked(cell, seen, submitted(Spec(attack)), draws=25)
+    assert got.pure
+    assert ceiling(cell.tables, seen).share(got.score) > 0.75
 
 
 def test_no_order_of_types_recognises_more_than_the_ceiling(summed):
@@ -199,3 +211,49 @@ def test_members_are_recognised_beneath_the_ceiling(attack):
     got = recognised(cell, seen, Spec(attack, {"models": 2}), draws=8)
     assert got.pure
     assert 0.55 < got.score < recognition(FEW, seen).ceiling + 3 * got.error
+
+
+def aligned(rows=2):
+    return AlignedTables(1, (rows,), names=("labels", "columns"))
+
+
+def test_rows_known_by_id_have_one_guess_each():
+    """The best of all that can be said of two rows, of every view, adds up to the ceiling."""
+    tables, rng = aligned(), np.random.default_rng(0)
+    assert tables.weight.sum() == pytest.approx(1, abs=1e-12)
+    at = rng.integers(0, 5, len(tables.held))
+    for who in (("labels",), ("columns",)):
+        victims = tables.victims(who)
+        every = [np.eye(2, dtype=int)[list(said)].ravel() for said in product((0, 1), repeat=2)]
+        for view, best in enumerate(best_of(tables, victims, at, tables.places(who))):
+            of = at == view
+            right = [tables.weight[of] @ np.minimum(victims[of], s).sum(axis=1) for s in every]
+            assert best == pytest.approx(max(right), abs=1e-12)
+
+
+def test_what_an_attack_leaves_out_of_rows_is_what_is_likeliest():
+    tables, ids = aligned(3), np.arange(3)
+    blind = np.array([[0.35, 0.65], [0.65, 0.35], [0.35, 0.65]]).ravel()
+
+    def said(who, *claims):
+        return tables.named((who,), Guess(claims), blind).reshape(3, 2).argmax(axis=1).tolist()
+
+    assert said("columns") == [1, 0, 1]
+    assert said("columns", Labels(ids[:1], ids[:1], np.array([[0.9, 0.1]]))) == [0, 0, 1]
+    assert said("columns", Labels(ids, np.array([7, 7, 7]))) == [1, 1, 1]  # a cluster has no name
+    assert said("labels", ColumnBins("columns", 0, ids, np.array([0, 1, -1]))) == [0, 1, 1]
+
+
+@pytest.mark.parametrize("protocol", here("protocol", ["xgboost-vertical"]))
+def test_gradients_in_the_clear_tell_every_label(protocol):
+    """And where a run stops as all labels are of one class, not of which."""
+    cell = tiny(TinyTables(2, (1, 1)), Spec(protocol, {"trees": 1}), parse_one("none"))
+    (seen,) = views(cell, ["passive"])
+    labels, trained = cell.tables.victims(seen.principals), ~seen.refused
+    told = np.unique(np.column_stack([seen.of, labels])[trained], axis=0)
+    assert len(told) == len(np.unique(seen.of[trained]))
+    stopped, both = seen.of[seen.refused], labels[seen.refused]
+    assert len(np.unique(np.column_stack([stopped, both]), axis=0)) == 2 * len(np.unique(stopped))
+    got = attacked(cell, seen, submitted(Spec("clear-gradients")), 12)
+    assert got.pure
+    assert got.score == pytest.approx(ceiling(cell.tables, seen).ceiling, abs=4 * got.error)

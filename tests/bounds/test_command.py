@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from fedtrees.bounds.cells import lines
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.cli.main import app
-from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.specs import parse_composed, parse_grid, parse_list
 
 
 @pytest.mark.long
@@ -23,8 +23,12 @@ def test_several_processes_say_what_one_would():
     assert json.loads(found.stdout) == json.loads(json.dumps(alone))
 
 
-def test_parties_with_columns_have_no_ceiling_instead_of_a_false_one():
-    (line,) = lines(
-        TinyTables(2, (1, 1)), parse_grid("secureboost")[0], parse_composed(["none"])[0], ()
-    )
-    assert line["why"].startswith("no table is trained on: ")
+def test_who_knows_rows_by_id_guesses_labels_and_who_has_these_columns():
+    tables, none = TinyTables(2, (1, 1)), parse_composed(["none"])[0]
+    active, passive = lines(tables, parse_grid("secureboost")[0], none, ())
+    for line in (active, passive):
+        assert (line["rows"], line["tables"]) == (2, 64)
+        assert line["blind"] == pytest.approx(2 * 0.65)
+        assert line["blind"] - 1e-12 <= line["ceiling"] < 2
+    (asked,) = lines(tables, parse_grid("secureboost")[0], none, (), parse_list(["membership"]))
+    assert asked["why"].startswith("rows are known by id")

@@ -1,0 +1,103 @@
+"""Property inference: how many of one client's rows are of each class?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from fedtrees.attacks.evidence.clients.victims import Victim, victims_of
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import ClassShares, Guess
+from fedtrees.core.reasons import Reason
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+from fedtrees.messages.boosting import BaseScore, Histogram
+from fedtrees.messages.class_counts import ClassTotals
+from fedtrees.trees.boosted.fixed_point import from_fixed
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.losses import objective_of
+
+Floats = NDArray[np.float64]
+
+
+@register.attack("class-shares")
+@dataclass(frozen=True)
+class ClassShareInference(Attack):
+    """Tell the share of each class among one client's rows (property inference; Ateniese et al.
+    2015).
+
+    Rows of a class all bring the same to the first tree of each output: numbers of rows are fitted
+    to a client's own sums (Di Gennaro et al. 2025, Eqs. 4-9, of all its rows). Forests count them.
+    """
+
+    def inapplicable(self, view: View) -> Reason | None:
+        """Return why no client is told from the others in a view."""
+        return None if counts_of(view) else Reason("no-client-sums")
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return the shares of every client whose own sums were seen."""
+        return Guess(tuple(ClassShares(n, c / c.sum()) for n, c in counts_of(view).items()))
+
+
+def counts_of(view: View) -> dict[str, Floats]:
+    """Return rows of each class of others whose own sums were seen, float64, shape (K,), by name.
+
+    Of forests up to a factor.
+    """
+    found: dict[str, Floats] = {}
+    for item, m in view.messages(ClassTotals):
+        if item.sender not in view.principals and not item.opened:
+            found[item.sender] = found.get(item.sender, 0.0) + m.counts
+    if not found:
+        found = {name: _fitted(view, *sums) for name, *sums in _sums(view)}
+        late = [v for v in _victims(view) if v.late is not None and v.owner is not None]
+        found |= {v.owner: _late(v) for v in late if v.owner}
+    return {name: counts for name, counts in found.items() if counts.sum() > 0}
+
+
+def _victims(view: View) -> list[Victim]:
+    """Return clients whose trees, or sums in leaves, are seen one by one."""
+    return victims_of(view, most="statistics")
+
+
+def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
+    """Yield clients with the margin of each output, (K,), and sums over their rows, (K, 2)."""
+    start = next((m.margin for _, m in view.messages(BaseScore)), None)
+    roots: dict[str, dict[int, Floats]] = {}
+    for item, m in view.messages(Histogram):
+        if item.sender not in view.principals and not item.opened and len(m.totals):
+            roots.setdefault(item.sender, {})[m.tree] = from_fixed(m.totals[0], m.bits)
+    for name, sums in roots.items() if start is not None else ():
+        if {*range(len(start))} <= sums.keys():
+            yield name, start, np.array([sums[t] for t in range(len(start))])
+    for victim in _victims(view) if not roots else ():
+        start, seen = np.atleast_1d(victim.evidence.base_margin), victim.evidence
+        first = seen.trees[: len(start)]
+        told = all(t.g is not None and t.h is not None for t in first)
+        if victim.owner is not None and told and not seen.is_foreign(0):
+            yield victim.owner, start, np.array([_whole(t) for t in first])
+
+
+def _whole(tree: Tree) -> list[float]:
+    return [float(part[tree.leaves].sum()) for part in (tree.g, tree.h) if part is not None]
+
+
+def _late(victim: Victim) -> Floats:
+    """Return the counts of a first tree that was grown on others' trees, of two classes."""
+    assert victim.late is not None
+    n, n1 = victim.late.n.sum(), victim.late.n1.sum()
+    return np.array([n - n1, n1], dtype=np.float64)
+
+
+def _fitted(view: View, margin: Floats, sums: Floats) -> Floats:
+    """Return how many rows of each class bring such sums, float64, shape (K,), none below 0."""
+    classes = np.arange(max(len(view.schema.classes), 2))
+    objective = objective_of(view.parameters.get("objective"), view.schema.classes)
+    start = np.repeat(np.asarray(margin, dtype=np.float32)[:, None], len(classes), axis=1)
+    brought = objective.gradients(start, classes).astype(np.float64)
+    clip = view.defense.gradient_clip or np.inf
+    g = np.clip(brought[..., 0], -clip, clip)
+    h = np.ones_like(g) if view.defense.unit_hessian else np.minimum(brought[..., 1], 2 * clip)
+    return np.asarray(nnls(np.concatenate([g, h]), sums.T.ravel())[0], dtype=np.float64)

@@ -1,0 +1,102 @@
+"""Property inference: the share of a class at one client, where its own sums cross."""
+
+import numpy as np
+import pytest
+from present import here
+
+from fedtrees.attacks.attributes.shares import ClassShareInference
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.guess import ClassShares
+from fedtrees.core.local_data import over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.core.streams import Streams
+from fedtrees.metrics.class_shares import ClassSharesMetric
+from fedtrees.metrics.metric import Case
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
+
+SHARES = ((0.1, 0.9), (0.6, 0.4), (0.8, 0.2))
+
+
+def held(classes=2):
+    """Return three clients of 40 rows with different shares of the classes."""
+    rng, tables = np.random.default_rng(0), []
+    for k in range(3):
+        chance = np.roll([0.7, 0.2, 0.1], k) if classes == 3 else SHARES[k]
+        y = np.repeat(np.arange(classes), np.rint(40 * np.array(chance)).astype(int))
+        tables.append(Table((rng.normal(size=(40, 3)) + y[:, None]).astype(np.float32), y))
+    names = tuple("abc"[:classes])
+    schema = Schema(tuple(Feature(n, low=-4, high=6) for n in "uvw"), "y", classes=names)
+    return over_clients(tables), schema
+
+
+def errors(protocol, who, defense="none", classes=2):
+    """Return the error of an attack and of a blind adversary; None, where it does not apply."""
+    local_data, schema = held(classes)
+    made = register.make("protocol", parse_grid(protocol)[0])
+    run = train(made, local_data, schema, defense=make_defense(parse_one(defense)), seed=1)
+    metric = ClassSharesMetric()
+    case = Case(local_data, dict(run.transcript.roles), (who,), schema, Streams(0), who)
+    truth, view = metric.truth(case), view_of(run, (who,), local_data)
+    blind = metric.score(metric.blind(case, truth)["pooled"], truth)[0].value
+    reason = ClassShareInference().inapplicable(view)
+    if reason is not None:
+        return reason.code, blind
+    guess = ClassShareInference().run(view, np.random.default_rng(0))
+    assert metric.refuses(guess.claims, case) is None
+    return metric.score(guess.claims, truth)[0].value, blind
+
+
+HISTOGRAMS = ("fedtree-hist[trees=1]", "nvflare-hist[trees=1]")
+BAGGED = ("flower-bagging[trees=3]", "local-ensembles[trees=3]")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "who"),
+    [*((p, "server") for p in here("protocol", [*HISTOGRAMS, *BAGGED])),
+     *((p, "client-1") for p in here("protocol", BAGGED))],
+)  # fmt: skip
+def test_a_clients_own_sums_tell_its_classes(protocol, who):
+    found, blind = errors(protocol, who)
+    assert found < 1e-6
+    assert blind > 0.2
+
+
+@pytest.mark.parametrize("protocol", here("protocol", ["fedtree-hist[trees=1]"]))
+def test_several_classes_are_told_and_sums_over_clients_tell_none(protocol):
+    found, blind = errors(protocol, "server", classes=3)
+    assert found < 1e-6 < blind
+    assert errors(protocol, "server", "secure-sum")[0] == "no-client-sums"
+    assert errors(protocol, "client-0")[0] == "no-client-sums"
+
+
+@pytest.mark.parametrize("protocol", here("protocol", ["forest-hist[trees=20,max_depth=1]"]))
+def test_drawn_rows_of_forests_tell_classes_nearly(protocol):
+    assert errors(protocol, "server")[0] < 0.05  # sd of 800 draws of one client: .018
+
+
+@pytest.mark.parametrize("protocol", here("protocol", ["fedtree-hist[trees=1]"]))
+def test_clipped_and_noisy_sums_are_read_as_such(protocol):
+    noisy, _ = errors(protocol, "server", "laplace-hist[epsilon=8,clip=0.3]")
+    assert noisy < 0.03  # read as if nothing were clipped: .16
+
+
+def test_who_is_not_claimed_counts_as_blind_and_nobody_twice():
+    local_data, schema = held()
+    metric = ClassSharesMetric()
+    roles = dict.fromkeys(local_data, "client")
+    case = Case(local_data, roles, ("client-2",), schema, Streams(0), "client-2")
+    truth = metric.truth(case)
+    assert {n: c.tolist() for n, c in truth.items()} == {"client-0": [4, 36], "client-1": [24, 16]}
+    (blind,) = metric.score([], truth)
+    assert blind.value == pytest.approx(0.25)  # pooled: 28 of 80
+    (half,) = metric.score([ClassShares("client-0", np.array([0.1, 0.9]))], truth)
+    assert half.value == pytest.approx(0.125)
+    even = np.array([0.5, 0.5])
+    assert "twice" in metric.refuses([ClassShares("client-0", even)] * 2, case)
+    assert "no victim" in metric.refuses([ClassShares("client-2", even)], case)
+    with pytest.raises(ProtocolError, match="add up to 1"):
+        ClassShares("client-0", np.array([0.5, 0.6]))
