@@ -1,6 +1,6 @@
 """What messages and models say of single rows: values that they hold, sums that they are in."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,8 +8,8 @@ from scipy.special import expit
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.counts import counts_bins
+from fedtrees.attacks.evidence.marginals import Column
 from fedtrees.core.schema import Table
-from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.forest.random_forest import ClassTree
@@ -47,15 +47,11 @@ def held_thresholds(
     return told
 
 
-def in_sketch(X: NDArray[np.float32], sketches: Sequence[FeatureSketch]) -> Floats:
-    """Return the share of columns in which one owner's sketch has a candidate's value, (n,)."""
+def in_columns(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -> Floats:
+    """Return the share of columns in which one owner has a candidate's value, (n,)."""
     best = np.zeros(len(X))
-    for sketch in sketches:
-        ends = sketch.offsets.tolist()
-        held = [
-            np.isin(X[:, c], sketch.points[ends[c] : ends[c + 1]]) | np.isnan(X[:, c])
-            for c in range(X.shape[1])
-        ]
+    for columns in owners:
+        held = [np.isin(x, c.values) | np.isnan(x) for x, c in zip(X.T, columns, strict=True)]
         best = np.maximum(best, np.mean(held, axis=0))
     return best
 
