@@ -16,8 +16,9 @@ _WHOLE = 1e-3
 _DOUBLE, _SINGLE = 1e-9, 1e-7
 #: Chains of values that are followed at once; ends of one that are tried for each precision.
 _CHAINS, _ENDS = 64, 50
-#: Decimal places that single floats have, and how many on average a column written by people has.
-_PLACES, _WRITTEN = 8, 6.0
+#: Most decimal places that are told apart; how many fewer than any number has a column that people
+#: wrote has on average.
+_PLACES, _FEWER = 8, 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ class ClientBins:
     Attributes
     ----------
     values : float64 array, shape (b,)
-        In the bins; empty if several are in one.
+        In the bins; empty if they are not known.
     edges : float64 array, shape (b + 1,)
         Of the bins.
     rows : float64 array, shape (b,)
@@ -62,20 +63,20 @@ def parted(
         nobodys = ~there.any(axis=0)
         found = []
         for own in there:
-            values, mine, written = np.zeros(0), cuts[own], False
+            values, mine = np.zeros(0), cuts[own]
             if not noisy:
-                values, mine, written = _chain(cuts, own, nobodys, ends, known[:, f])
+                values, mine = _chain(cuts, own, nobodys, ends, known[:, f])
             low, high = (values[0], values[-1]) if len(values) else ends
-            found.append((values, np.concatenate([[low], mine, [high]]), written))
+            found.append((values, np.concatenate([[low], mine, [high]])))
         rows, whole = _rows(
             m.bin_weights[bins][1:-1],
             np.concatenate([ends[:1], cuts, ends[1:]]),
-            [edges for _, edges, _ in found],
+            [edges for _, edges in found],
             0.0 if noisy else 1.0,
         )
         yield [
-            ClientBins(values, edges, n, written and whole and not shared)
-            for (values, edges, written), n in zip(found, rows, strict=True)
+            ClientBins(values, edges, n, len(values) > 0 and whole and not shared)
+            for (values, edges), n in zip(found, rows, strict=True)
         ]
 
 
@@ -106,8 +107,8 @@ def _chain(
     nobodys: NDArray[np.bool_],
     ends: tuple[float, float],
     known: NDArray[np.float32],
-) -> tuple[Doubles, Doubles, bool]:
-    """Return values that cuts are midway between, these cuts, and whether people wrote them.
+) -> tuple[Doubles, Doubles]:
+    """Return values that cuts are midway between, and these cuts; no values if they are not known.
 
     From the range of a value follows that of the next one. Cuts that are nobody's, as no bag
     changes there, may be the client's. Of all values within the range that is taken of which follow
@@ -123,18 +124,17 @@ def _chain(
             if low <= min(high, cut) + near:
                 grown.append((2 * cut - min(high, cut), 2 * cut - low, (*taken, k)))
         chains = sorted(grown, key=lambda chain: chain[0] - chain[1])[:_CHAINS]
-    best, none = (np.inf, np.zeros(0)), cuts[own]
+    best, found = np.inf, (np.zeros(0), cuts[own])
     for low, high, taken in chains:
         last = min(high, ends[1])
         tried = _within(low, last, _SINGLE * max(map(abs, ends)))
         for value in tried + known[(known >= low) & (known <= last)].tolist():
             values = _followed(float(np.float32(value)), cuts[list(taken)])
-            places = float(
-                np.where(np.isin(values.astype(np.float32), known), 0, _places(values)).mean()
-            )
-            if places < best[0]:
-                best, none = (places, values), cuts[list(taken)]
-    return best[1], none, best[0] < _WRITTEN
+            x = values.astype(np.float32)
+            places = float(np.where(np.isin(x, known), 0, _places(x)).mean())
+            if places < min(best, float(_places_of_any(x).mean()) - _FEWER):
+                best, found = places, (values, cuts[list(taken)])
+    return found
 
 
 def _followed(last: float, cuts: Doubles) -> Doubles:
@@ -159,10 +159,15 @@ def _within(low: float, high: float, near: float) -> list[float]:
     return found
 
 
-def _places(values: Doubles) -> Doubles:
-    """Return the decimal places of values, as single floats."""
-    x = values.astype(np.float32).astype(np.float64)
-    found = np.full(len(x), float(_PLACES))
+def _places(x: NDArray[np.float32]) -> Doubles:
+    """Return the decimal places that numbers are written with."""
+    exact, found = x.astype(np.float64), np.full(len(x), float(_PLACES))
     for places in range(_PLACES - 1, -1, -1):
-        found[np.abs(np.round(x, places) - x) <= _SINGLE * np.abs(x)] = places
+        found[np.abs(np.round(exact, places) - exact) <= _SINGLE * np.abs(exact)] = places
     return found
+
+
+def _places_of_any(x: NDArray[np.float32]) -> Doubles:
+    """Return the decimal places that tell numbers of this size from all others."""
+    size = np.maximum(np.abs(x.astype(np.float64)), 10.0**-_PLACES)
+    return np.asarray(np.clip(np.ceil(-np.log10(2 * _SINGLE * size)), 0, _PLACES))
