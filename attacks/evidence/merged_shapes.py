@@ -12,6 +12,7 @@ from fedtrees.messages.additive import ShapeFunctions
 Doubles = NDArray[np.float64]
 #: How far a count of rows is from a whole number, by rounding.
 _WHOLE = 1e-3
+_EVEN = 1e-3
 #: Precision of double and of single floats, relative to the largest of a column.
 _DOUBLE, _SINGLE = 1e-9, 1e-7
 #: Chains of values that are followed at once; ends of one that are tried for each precision.
@@ -88,7 +89,10 @@ def _rows(
     What one client has more by widths others have less, until one has too few.
     """
     shares = np.concatenate([_overlap(merged, edges) for edges in own], axis=1)
-    more, off = nnls(shares, weights - least * shares.sum(axis=1))
+    even = _EVEN * np.eye(shares.shape[1])  # of all that add up the most even
+    rest = np.append(weights - least * shares.sum(axis=1), np.zeros(len(even)))
+    more, _ = nnls(np.concatenate([shares, even]), rest)
+    off = np.abs(shares @ (more + least) - weights).max()
     rows = np.split(more + least, np.cumsum([len(edges) - 1 for edges in own])[:-1])
     near = np.abs(more - np.rint(more)).max() < _WHOLE and off < _WHOLE
     return rows, bool(near and all((n < least + _WHOLE).any() for n in rows))
