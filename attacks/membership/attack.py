@@ -100,7 +100,9 @@ class MembershipInference(Attack):
         if isinstance(model, Forest):
             logit = said_by(model, rows)
         else:
-            logit = logit_of_own(model.probabilities(rows.X), rows.y)
+            adds_up = isinstance(model, AdditiveModel)
+            said = model.predict(rows.X) if adds_up else model.probabilities(rows.X)
+            logit = logit_of_own(said, rows.y)
         found |= {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}
         return found, weight_of(refs)
 
