@@ -6,8 +6,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.bins.beside import likeliest
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
@@ -20,8 +22,9 @@ from fedtrees.privacy.randomised_response import odds_within
 class ToldBins(Attack):
     """Name the likeliest bin of every row, given the one that its party told.
 
-    Bins in clear (FederBoost) are the answer. Of randomised ones the shares of true bins follow
-    from those of answers; a row is in the bin for which share times odds of the answer is greatest.
+    Bins in clear (FederBoost) are the answer. Of randomised ones the shares of true bins, over all
+    rows and over those with like values in an own column, follow from those of answers; a row is in
+    the bin for which share times odds of the answer is greatest.
     """
 
     numbers: ClassVar[bool] = True
@@ -36,7 +39,7 @@ class ToldBins(Attack):
         if self.inapplicable(view):
             return Guess()
         epsilon = float(view.parameters.get("epsilon", np.inf))
-        claims, ids = list[Claim](), view.own[0].ids
+        claims, own, ids = list[Claim](), view.own[0], view.own[0].ids
         for item, message in view.messages(RowBuckets):
             if item.sender in view.principals:
                 continue
@@ -45,7 +48,7 @@ class ToldBins(Attack):
             ):
                 clear = bool(np.isinf(epsilon))
                 every = n if view.schema.complete[column] else n + 1
-                bin = said.astype(np.int64) if clear else _likeliest(said, every, epsilon)
+                bin = said.astype(np.int64) if clear else _likeliest(said, every, epsilon, own)
                 claims.append(ColumnBins(item.sender, column, ids, bin))
                 low, high = _ranks(bin)
                 middle, none = (low + high) / 2, np.zeros(len(ids))
@@ -54,14 +57,13 @@ class ToldBins(Attack):
         return Guess(tuple(claims))
 
 
-def _likeliest(said: NDArray[np.int64], bins: int, epsilon: float) -> NDArray[np.int64]:
+def _likeliest(
+    said: NDArray[np.int64], bins: int, epsilon: float, own: LocalData
+) -> NDArray[np.int64]:
     """Return the likeliest true bin of every row; the last stands for no value where -1 may be."""
+    beside = np.column_stack([np.nan_to_num(own.X), *([] if own.y is None else [own.y])])
     told = np.where(said < 0, bins - 1, said)
-    odds = float(odds_within(epsilon))
-    share = np.bincount(told, minlength=bins) / len(told)
-    true = np.maximum((share * (odds + bins - 1) - 1) / (odds - 1), 1e-12)
-    fullest = int(true.argmax())
-    found = np.where(odds * true[told] >= true[fullest], told, fullest)
+    found = likeliest(told, bins, float(odds_within(epsilon)), beside.astype(np.float64))
     return np.where((said < 0) & (found == bins - 1), -1, found)
 
 

@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.categories import likely_shares
 from fedtrees.attacks.evidence.counts import share_out
+from fedtrees.attacks.evidence.merged_shapes import ClientBins, parted
 from fedtrees.attacks.evidence.noisy_counts import likely_counts
 from fedtrees.core.channel import Change, Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.view import View
 from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.recipes import FEWEST_ROWS, usual_guess
-from fedtrees.messages.additive import ClientShapes
+from fedtrees.messages.additive import ClientShapes, MergedShapes
 from fedtrees.messages.boosting import BaseScore
 from fedtrees.messages.captured import RankedSketch
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts, GridRequest
@@ -41,6 +42,7 @@ class Column:
     exact: bool
     reliability: float = 1.0  # share of what counts tell that is not noise, 0 to 1
     points: bool = False  # whether values stand for those next to them, too
+    middles: bool = False  # whether values are middles of bins, which nobody need have
 
     @property
     def present(self) -> int:
@@ -100,6 +102,8 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
     for item, shapes in view.messages(ClientShapes):
         if item.sender not in view.principals and len(shapes.bag_weights):
             found[item.sender] = tuple(_between_cuts(shapes, exact))
+    if not found:
+        found = _merged(view, not exact)
     order = [*view.roles, *found]  # not that in which they came: equals tell them in any
     return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
 
@@ -120,7 +124,30 @@ def _between_cuts(shapes: ClientShapes, exact: bool) -> Iterator[Column]:
         whole = len(followed) > 0
         values = (followed if whole else values).astype(np.float32)
         there = counts > 0
-        yield Column(values[there], counts[there], whole)
+        yield Column(values[there], counts[there], whole, middles=not whole)
+
+
+def _merged(view: View, noisy: bool) -> dict[str, tuple[Column, ...]]:
+    """Return the columns of every victim in a model merged of everybody's, by owner."""
+    merged = next((m for _, m in view.messages(MergedShapes)), None)
+    clients = [name for name, role in view.roles.items() if role == "client"]
+    bags = int(view.parameters.get("outer_bags", 0))
+    if merged is None or len(merged.bag_weights) != bags * len(clients):
+        return {}
+    known = Table.empty(view.schema) if view.candidates is None else view.candidates
+    found = parted(merged, len(clients), noisy, known.X)
+    columns = [[_of_bins(bins) for bins in column] for column in found]
+    every = zip(clients, zip(*columns, strict=True), strict=True)
+    return {name: parts for name, parts in every if name not in view.principals}
+
+
+def _of_bins(bins: ClientBins) -> Column:
+    """Return the column that bins are of: of middles, if several values are in a bin."""
+    values = bins.values if len(bins.values) else (bins.edges[:-1] + bins.edges[1:]) / 2
+    counts = np.rint(bins.rows).astype(np.int64)
+    found, group = np.unique(values[counts > 0].astype(np.float32), return_inverse=True)
+    rows = np.bincount(group, counts[counts > 0], len(found)).astype(np.int64)
+    return Column(found, rows, bins.sure, middles=not len(bins.values))
 
 
 def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -> Column:

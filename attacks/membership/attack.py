@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.marginals import columns_of
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.replay import cuts_of, params_of
 from fedtrees.attacks.evidence.view import evidence_of
@@ -14,6 +15,7 @@ from fedtrees.attacks.membership.ratios import lira, rmia, weight_of
 from fedtrees.attacks.membership.references import (
     REFERENCES,
     Trainer,
+    adds,
     boosts,
     counts,
     grows,
@@ -21,7 +23,7 @@ from fedtrees.attacks.membership.references import (
     references,
     said_by,
 )
-from fedtrees.attacks.membership.structure import held_thresholds, in_sketch, on_path
+from fedtrees.attacks.membership.structure import held_thresholds, in_columns, on_path
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Claim, Guess, Membership
@@ -30,14 +32,15 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.core.view import View
-from fedtrees.messages.cuts import FeatureSketch
+from fedtrees.messages.additive import AdditiveModel, ShapeFunctions
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SquaredError, objective_of
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_decision import RandomDecisionForest
 from fedtrees.trees.forest.random_forest import RandomForest
 
-Model = Forest | RandomForest | RandomDecisionForest
+Trees = Forest | RandomForest | RandomDecisionForest
+Model = Trees | AdditiveModel
 Floats = NDArray[np.float64]
 
 
@@ -72,7 +75,8 @@ class MembershipInference(Attack):
 
     def model(self, view: View) -> Any:
         """Return the model that candidates are asked about, None if there is none."""
-        return model_in(view)
+        shapes = [m for _, m in view.messages(ShapeFunctions)]
+        return shapes[-1].model() if shapes else model_in(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Score the candidates by every test that there is, and by all together."""
@@ -88,13 +92,13 @@ class MembershipInference(Attack):
     ) -> tuple[dict[str, Floats], float]:
         """Return what each test scores, and what a nat of the last is worth."""
         found = dict[str, Floats]()
-        sketches = [m for s, m in view.messages(FeatureSketch) if s.sender not in view.principals]
+        sketches = [c for c in columns_of(view).values() if not any(part.middles for part in c)]
         if sketches:
-            found["sketch"] = in_sketch(rows.X, sketches)
+            found["sketch"] = in_columns(rows.X, sketches)
         seen, cuts = _seen(view), cuts_of(view)
         if seen is not None and cuts is not None and _followed(seen):
             found["path"] = on_path(rows, seen, cuts)
-        if not isinstance(model, RandomDecisionForest):  # whose tests are drawn without data
+        if isinstance(model, Forest | RandomForest):  # others' tests are no values of rows
             found["thresholds"] = held_thresholds(rows.X, model.trees, view.rows)
         if sketches:  # others' values tell more than what a model makes of them
             return found, 0.0
@@ -103,13 +107,17 @@ class MembershipInference(Attack):
         if isinstance(model, Forest):
             logit = said_by(model, rows)
         else:
-            logit = logit_of_own(model.probabilities(rows.X), rows.y)
+            adds_up = isinstance(model, AdditiveModel)
+            said = model.predict(rows.X) if adds_up else model.probabilities(rows.X)
+            logit = logit_of_own(said, rows.y)
         found |= {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}
         return found, weight_of(refs)
 
 
 def _trainer(view: View, model: Model) -> Trainer:
     """Return what trains as the model was."""
+    if isinstance(model, AdditiveModel):
+        return adds()
     cuts = cuts_of(view)
     if isinstance(model, RandomDecisionForest):
         return counts(model)
@@ -129,12 +137,12 @@ def _seen(view: View) -> Evidence | None:
     return None if no_trees(view, numbers=True) else evidence_of(view)
 
 
-def model_in(view: View) -> Model | None:
+def model_in(view: View) -> Trees | None:
     """Return the model of trees that was released or can be read, None if there is none."""
     for seen in view.seen:
         if hasattr(seen.message, "model"):
             found = seen.message.model()
-            if isinstance(found, Model):
+            if isinstance(found, Trees):
                 return found
     evidence = _seen(view)
     if evidence is None:

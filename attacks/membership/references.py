@@ -13,7 +13,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Forest
-from fedtrees.trees.boosted.losses import Objective, SquaredError
+from fedtrees.trees.boosted.losses import LOGISTIC, Objective, SquaredError
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
@@ -25,6 +25,8 @@ from fedtrees.trees.sketch import quantile_cuts
 Trainer = Callable[[Table, int], Callable[[NDArray[np.bool_]], NDArray[np.float64]]]
 #: Half of them have each candidate.
 REFERENCES = 16
+#: Of a model that stands for one that adds up columns.
+STUMPS = 200
 #: Errors of numeric targets that are told apart, in standard deviations of these.
 LEAST_OFF = 0.03
 
@@ -95,6 +97,11 @@ def boosts(params: TreeParams, objective: Objective, cuts: Cuts | None) -> Train
         return said
 
     return trainer
+
+
+def adds() -> Trainer:
+    """Return what boosts stumps, whose sum adds up columns as an explainable boosting machine."""
+    return boosts(TreeParams(trees=STUMPS, max_depth=1, max_bin=1024), LOGISTIC, None)
 
 
 def grows(params: ForestParams, n_classes: int, cuts: Cuts | None) -> Trainer:

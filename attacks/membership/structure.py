@@ -1,6 +1,6 @@
 """What messages and models say of single rows: values that they hold, sums that they are in."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,8 +8,8 @@ from scipy.special import expit
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.counts import counts_bins
+from fedtrees.attacks.evidence.marginals import Column
 from fedtrees.core.schema import Table
-from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.forest.random_forest import ClassTree
@@ -17,6 +17,7 @@ from fedtrees.trees.forest.random_forest import ClassTree
 Floats = NDArray[np.float64]
 #: Of a hessian: sums are of float32 in fixed point.
 _ROUNDED = 1e-3
+_RARE = 1e-6  # what rarity adds to a share
 _LEAST = 1e-16  # hessian of a row, as in XGBoost
 
 
@@ -47,17 +48,19 @@ def held_thresholds(
     return told
 
 
-def in_sketch(X: NDArray[np.float32], sketches: Sequence[FeatureSketch]) -> Floats:
-    """Return the share of columns in which one owner's sketch has a candidate's value, (n,)."""
-    best = np.zeros(len(X))
-    for sketch in sketches:
-        ends = sketch.offsets.tolist()
-        held = [
-            np.isin(X[:, c], sketch.points[ends[c] : ends[c + 1]]) | np.isnan(X[:, c])
-            for c in range(X.shape[1])
-        ]
+def in_columns(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -> Floats:
+    """Return the share of columns in which one owner has a candidate's value, (n,).
+
+    Of equal ones, those of values that few candidates have come first.
+    """
+    best, rare = np.zeros(len(X)), np.zeros(len(X))
+    for x in X.T:
+        _, at, count = np.unique(x, return_inverse=True, return_counts=True)
+        rare -= np.log(count / len(X))[at.ravel()]
+    for columns in owners:
+        held = [np.isin(x, c.values) | np.isnan(x) for x, c in zip(X.T, columns, strict=True)]
         best = np.maximum(best, np.mean(held, axis=0))
-    return best
+    return np.asarray(best + _RARE * rare / max(rare.max(initial=0.0), 1.0))
 
 
 def on_path(rows_of: Table, evidence: Evidence, cuts: Cuts) -> Floats:

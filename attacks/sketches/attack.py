@@ -38,7 +38,7 @@ from fedtrees.guessing.blind import Draws
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.guessing.wanted import wanted
-from fedtrees.messages.additive import ClientShapes
+from fedtrees.messages.additive import ClientShapes, MergedShapes
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
 
 
@@ -49,7 +49,7 @@ class SketchReading(Attack):
 
     Before the first tree, XGBoost's collective sends every worker's sketch of every column to all
     (measured: docs/studies/sketches.md). With no more than ``8 max_bin`` different values it is the
-    column. So it is told by the bins of an explainable boosting machine.
+    column. So it is told by the bins of an explainable boosting machine, merged ones too.
     Rows are guessed besides: own rows, redrawn so that every column is the victims'.
 
     `draws`: Tables of rows merged by matched consensus: 20, as the blind adversary's.
@@ -64,7 +64,10 @@ class SketchReading(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no summary of others' columns, None if they do."""
-        if shows(view, FeatureSketch, FeatureRanges, ClientShapes) or pooled(view) is not None:
+        if (
+            shows(view, FeatureSketch, FeatureRanges, ClientShapes, MergedShapes)
+            or pooled(view) is not None
+        ):
             return None
         return Reason("no-sketches")
 

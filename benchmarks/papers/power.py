@@ -21,7 +21,7 @@ from fedtrees.defenses import dp_quantile_cuts, dp_sgd, label_noise, settled_cut
 from fedtrees.privacy import noise
 from fedtrees.privacy.randomised_response import odds_within
 from fedtrees.protocols.forests import dp_forest
-from fedtrees.protocols.horizontal import dp_gbdt
+from fedtrees.protocols.horizontal import dp_ebm, dp_gbdt
 from fedtrees.report.claims import refuted
 
 _HIST, _COLUMNS, _LAPLACE = "fedtree-hist", "secureboost", "laplace-hist[epsilon=1,calibrated=true]"
@@ -42,6 +42,7 @@ MECHANISMS = (
     ("dp-forest[epsilon=1,mechanism=majority]", "none"),
     ("dp-gbdt[epsilon=1]", "none"),
     ("dp-gbdt[epsilon=1,noise=distributed]", "none"),
+    ("dp-ebm[epsilon=1]", "none"),
     (_COLUMNS, "lp-1st[epsilon=1]"),
     ("vertical-forest", "lp-mst[epsilon=1]"),
     (_COLUMNS, "grafting-ldp[epsilon=1]"),
@@ -77,6 +78,28 @@ def _last_row(rows: Draw, k: float) -> Draw:
     return weaker
 
 
+def _by_library(estimator: Draw, k: float) -> Draw:
+    """Return what makes estimators for which interpret-core draws a k-th."""
+
+    def weaker(protocol: Any, *args: Any) -> Any:
+        made = estimator(protocol, *args)
+        from interpret.utils._native import Native
+
+        draw, fit = Native.generate_gaussian_random, made.fit
+
+        def weak(native: Any, rng: Any, stddev: float, count: int) -> Any:
+            return draw(native, rng, stddev / k, count)
+
+        def less(*rows: Any) -> Any:
+            with patch.object(Native, draw.__name__, weak):
+                return fit(*rows)
+
+        made.fit = less
+        return made
+
+    return weaker
+
+
 _scale = _asked(0, lambda scale, k: scale / k)
 #: Where noise is drawn, and what draws a k-th of it.
 _DRAWS: tuple[tuple[Any, str, Callable[[Draw, float], Draw]], ...] = (
@@ -86,6 +109,7 @@ _DRAWS: tuple[tuple[Any, str, Callable[[Draw, float], Draw]], ...] = (
     (settled_cuts, "discrete_laplace_share", _scale),
     (dp_forest, "discrete_laplace_share", _scale),
     (dp_gbdt, "discrete_gaussian_share", _scale),
+    (dp_ebm.DPEBM, "estimator", _by_library),
     (dp_quantile_cuts, "discrete_laplace", _scale),
     (dp_quantile_cuts, "private_quantiles", _asked(4, lambda epsilon, k: epsilon * k)),
     (dp_forest, "permute_and_flip", _asked(1, lambda epsilon, k: epsilon * k)),

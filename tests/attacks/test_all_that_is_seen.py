@@ -58,7 +58,6 @@ UNREAD = {
 FEW_ROWS = "`regression-inversion` reads it where one other client has few rows"
 SUMS = "sums over all clients, whose rows no attack tells apart; clients are told the averages"
 STEPS = "no attack takes others' local steps apart from the weights alone"
-MERGED = "no attack tells the clients' bins apart in it yet"
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
     "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
@@ -72,7 +71,6 @@ UNREAD_IN = {
         "RowCount": "sketches, which are read, tell it",
         **dict.fromkeys(("LabelShare", "GradientTotals"), "`ring-segments` notes positives of it"),
     },
-    **{key: {"MergedShapes": MERGED} for key in ("ebm-merge", "dp-ebm")},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
     "local-ensembles": AUDIT,

@@ -77,7 +77,7 @@ def test_candidates_are_told_to_who_claims_membership_and_nothing_else():
 def test_a_sketch_holds_all_members_and_hardly_anybody_else():
     view, case = world()
     found, member = scored(view), case.candidates.member
-    assert (found["sketch"][member] == 1).all()
+    assert (found["sketch"][member] >= 1).all()
     assert (found["sketch"][~member] < 1).all()
     assert at_few(found["together"], member, 0.01).tpr == 1
 

@@ -21,8 +21,8 @@ from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.privacy.quantiles import log_chance, private_quantiles
 
 # What takes more canaries than a test has time for, or cannot be refuted: it spends without bound.
-_LATER = ("secure-sum", "min-bin", "laplace-gradient", "dp-sgd", "dp-gd")
-QUICK = [(p, d) for p, d in MECHANISMS if not any(name in d for name in _LATER)]
+_LATER = ("secure-sum", "min-bin", "laplace-gradient", "dp-sgd", "dp-gd", "dp-ebm")
+QUICK = [(p, d) for p, d in MECHANISMS if not any(name in p + d for name in _LATER)]
 CLAIM_1 = "laplace-hist[epsilon=1,calibrated=true]"
 
 
@@ -46,6 +46,21 @@ def test_all_of_the_noise_is_not(protocol, defense):
 @pytest.mark.extra("torch")
 def test_a_sixteenth_of_a_step_of_dp_sgd_is_refuted():
     assert audited("fedsgd-mlp", "dp-sgd[epsilon=1]", 16, 0, fewer=8).refuted
+
+
+@pytest.mark.long
+@pytest.mark.extra("interpret")
+@pytest.mark.parametrize(("k", "too_little"), [(1, False), (2, True)])
+def test_half_the_noise_of_dp_ebm_is_too_little_and_all_is_not(k, too_little):
+    cell = audited("dp-ebm[epsilon=4]", "none", k, 0, fewer=4)
+    assert cell.found.noise.share == pytest.approx(1 / k, abs=0.1 / k)  # 384 sums: 4%
+    assert (cell.too_little, cell.refuted) == (too_little, False)
+    assert 0.5 < cell.epsilon < cell.found.spent[0].epsilon
+
+
+@pytest.mark.extra("interpret")
+def test_an_eighth_of_the_noise_of_dp_ebm_is_refuted():
+    assert audited("dp-ebm[epsilon=4]", "none", 8, 0, fewer=8).refuted
 
 
 @pytest.mark.long

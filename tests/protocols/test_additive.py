@@ -1,19 +1,25 @@
 """Explainable boosting machines: what crosses is interpret-core's, and tells the columns."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 from federations import view_in
 
+from fedtrees.attacks.evidence.marginals import columns_of
+from fedtrees.attacks.membership.attack import MembershipInference
 from fedtrees.bench.conformance import sample_table, sample_training
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import ColumnValues
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.messages.additive import ClientShapes, MergedShapes
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 pytestmark = pytest.mark.extra("interpret")
 FEW = {"outer_bags": 2, "max_rounds": 50}
@@ -111,3 +117,30 @@ def test_ranges_are_declared_or_it_is_refused():
     bare = Schema((Feature("age"),), "label", ("no", "yes"))
     with pytest.raises(UsageError, match=r"declared range for every number; age"):
         protocol.check(bare)
+
+
+def test_a_merged_model_is_the_columns_of_every_client():
+    """Bags of one client change at its cuts alone, which are midway between its values."""
+    table, schema = sample_table(0, 90)
+    table = Table(np.round(table.X, 2), table.y)
+    held = over_clients([table.take(part) for part in np.array_split(np.arange(90), 3)])
+    made = register.make("protocol", Spec("ebm-merge", {"outer_bags": 8, "max_rounds": 50}))
+    view = view_of(train(made, held, schema, seed=1), ("client-1",), held)
+    found = columns_of(view)
+    assert [*found] == ["client-0", "client-2"]
+    for owner, columns in found.items():
+        for column, told in zip(held[owner].table.X.T, columns, strict=True):
+            values, counts = np.unique(column, return_counts=True)
+            assert told.values.tolist() == values.tolist()
+            assert told.counts.tolist() == counts.tolist() or not told.exact
+    rows = Table.concat([held["client-0"].table, held["client-2"].table, sample_table(7, 60)[0]])
+    claims = MembershipInference(models=2).run(replace(view, candidates=rows), None).claims
+    for claim in claims:
+        assert claim.score[:60].min() > claim.score[60:].max()
+
+
+def test_members_of_noisy_models_are_scored_by_ratios():
+    view = replace(view_in("dp-ebm[max_rounds=5]", "public"), candidates=sample_table(0, 60)[0])
+    claims = MembershipInference(models=2).run(view, np.random.default_rng(0)).claims
+    assert {c.test for c in claims} == {"together", "lira", "rmia"}
+    assert all(np.isfinite(c.score).all() for c in claims)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from digests import content, digest
 
-from fedtrees.attacks.bins.told import _likeliest
+from fedtrees.attacks.bins.beside import likeliest
 from fedtrees.bench.conformance import sample_table, sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import BeyondParametersError
@@ -68,6 +68,20 @@ def test_buckets_in_clear_are_read():
     assert read("federboost-v[trees=1]", 5) == 1.0
 
 
+def test_rows_beside_one_in_an_own_column_correct_its_answer():
+    """Where columns go along; of others the shares of all rows decide, as without own columns."""
+    rng, odds = np.random.default_rng(0), np.exp(3.0)
+    for twin, low, high in ((True, 0.65, 1.0), (False, 0.35, 0.45)):
+        bin = rng.integers(0, 32, 800)
+        moved = rng.integers(0, 31, 800)
+        keeps = rng.random(800) < odds / (odds + 31)
+        said = np.where(keeps, bin, moved + (moved >= bin))
+        own = np.column_stack([bin + rng.random(800) if twin else rng.random(800), rng.random(800)])
+        right = (likeliest(said, 32, odds, own) == bin).mean()
+        assert low < right < high
+        assert 0.35 < keeps.mean() < 0.45
+
+
 def test_randomised_buckets_stay_with_the_stated_probability():
     epsilon, odds = 3.0, np.exp(3.0)
     said = truth = wanted = 0.0
@@ -119,4 +133,5 @@ def test_the_likeliest_bin_is_not_the_answer_where_few_rows_are():
     truth = np.where(rng.random(4000) < 0.9, 0, rng.integers(1, 8, 4000))
     kept = rng.random(4000) < np.exp(epsilon) / (np.exp(epsilon) + 7)
     said = np.where(kept, truth, (truth + rng.integers(1, 8, 4000)) % 8)
-    assert (_likeliest(said, 8, epsilon) == truth).mean() > 0.88 > (said == truth).mean()
+    found = likeliest(said, 8, float(np.exp(epsilon)), np.zeros((4000, 0)))
+    assert (found == truth).mean() > 0.88 > (said == truth).mean()

@@ -24,7 +24,12 @@ from fedtrees.messages.additive import ClientShapes
 from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.protocols.horizontal.ebm_merge import EBMMerge
+from fedtrees.protocols.horizontal.shape_canaries import ShapeCanaries
 from fedtrees.trees.forest.random_decision import undeclared
+
+#: What an audit chooses: twice as many even bins, less two; bags, of whose sums the noise is
+#: measured; and the share of epsilon that bins take.
+_BINS, _BAGS, _BIN_SHARE = 3073, 64, 0.99
 
 
 @register.protocol("dp-ebm")
@@ -135,6 +140,21 @@ class DPEBM(EBMMerge):
 
     def _guarantee(self, epsilon: float) -> ApproximateDP:
         return ApproximateDP(epsilon, self.delta, unprotected="rows")
+
+    def canaries(self) -> ShapeCanaries | None:
+        """Make rows that the counts of even bins are looked at for."""
+        if not self.noisy:
+            return None
+        once = self.max_rounds == 1
+        return ShapeCanaries(
+            2 * (self.max_bins - 1) // 3, self.scales(1), self.learning_rate if once else 0.0
+        )
+
+    def worst_case(self, defense: Composition) -> tuple[DPEBM, ShapeCanaries] | None:
+        """Spend nearly all on the bins of one column, and one round on every bag."""
+        bare = replace(self, max_bins=_BINS, max_rounds=1, outer_bags=_BAGS, bin_share=_BIN_SHARE)
+        canaries = bare.canaries()
+        return None if canaries is None else (bare, canaries)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
         """State that counts and scores carry noise, of which bins are made, too."""
