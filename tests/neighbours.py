@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
 from unittest.mock import patch
 
 import numpy as np
@@ -27,7 +28,7 @@ from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
 from fedtrees.messages.cuts import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
-from fedtrees.privacy.randomised_response import matrix
+from fedtrees.privacy.randomised_response import ranked
 from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
 from fedtrees.protocols.forests import dp_forest
@@ -143,6 +144,24 @@ class Tape:
                 self.pure["majority"] += max(map(_ratio, _flip(a, epsilon), _flip(b, epsilon)))
 
         return self.release(counts.copy(), lambda: send(counts, epsilon, rng), cost)
+
+
+def matrix(prior, odds, *, published=False):
+    """Return the probabilities of `respond`: of every true label (row) and answer (column)."""
+    K = len(prior)
+    order, among = ranked(np.array([prior], dtype=np.float64), odds)
+    k = int(among[0])
+    top = order[0, :k].tolist()
+    found = [[Fraction(0)] * K for _ in range(K)]
+    for true in range(K):
+        if true in top:
+            for answer in top:
+                found[true][answer] = (odds if answer == true else 1) / (odds + k - 1)
+        else:
+            outside = range(K) if published else top
+            for answer in outside:
+                found[true][answer] = Fraction(1, len(outside))
+    return found
 
 
 def _ratio(p, q):

@@ -26,7 +26,8 @@ class ClassSharesMetric(Metric[Counts]):
     of: ClassVar[type[Claim]] = ClassShares
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("class_error", "error of a class's share at one client", "share of rows", 0.0,
-                "group", decimals=3, severity=165, beside=("bin_counts",),
+                "group", decimals=3, severity=165, short="class share error",
+                beside=("bin_counts",),
                 phrase="tell the share of each class at one client, wrong by {}"),
     )  # fmt: skip
 

@@ -49,7 +49,8 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
                 short="values of one row", severity=220, beside=("column_values",),
                 phrase="read {} of the values that one row alone has"),
         Measure("category_error", "error of a category's share at one client", "share of rows", 0.0,
-                "group", decimals=3, severity=230, beside=("column_values",),
+                "group", decimals=3, severity=230, short="category share error",
+                beside=("column_values",),
                 phrase="tell the share of each category at one client, wrong by {}"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")

@@ -64,6 +64,7 @@ def error_of(question, answer, rows):
     return cost[np.arange(len(true)), assign(cost)].mean() / true.shape[1]
 
 
+@pytest.mark.long
 def test_a_forest_routes_as_random_splits_do_and_knows_which_leaves_are_out_of_reach():
     variables, rows = rows_of(200, 1)
     forest = forest_of(variables, rows, trees=5, depth=4)
@@ -304,6 +305,7 @@ def test_many_rows_take_bounded_work():
     assert many < 3 * few
 
 
+@pytest.mark.long
 def test_counts_that_contradict_are_read_as_noise():
     variables, rows = rows_of(10, 11)
     forest = forest_of(variables, rows)

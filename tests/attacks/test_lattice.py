@@ -169,6 +169,7 @@ def test_sums_that_are_not_exact_certify_nothing(loose):
         assert found.notes["trees_certified"] == 0
 
 
+@pytest.mark.long
 def test_one_wrong_sum_ends_it_there(loose):
     trees = list(loose.forest.trees)
     h = trees[5].h.copy()
@@ -180,6 +181,7 @@ def test_one_wrong_sum_ends_it_there(loose):
     assert wrong_leaves(loose, found.leaf_counts) == []
 
 
+@pytest.mark.long
 def test_odd_tables():
     X, y = structured(90)
     unsplit = certify(world(X, y, 30, trees=3, max_depth=3, min_child_weight=1e6))

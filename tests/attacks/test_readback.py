@@ -133,6 +133,7 @@ def test_noise_bounds_nothing_and_leaves_likely_counts(clinic):
     assert np.abs(found.likely - truth(found, others)).mean() < 2
 
 
+@pytest.mark.long
 def test_node_sums_alone_are_read_within_the_rounding_of_all_their_bins(clinic):
     for step, certain in ((0.002, True), (0.5, False)):
         (found,), _, others = seen(

@@ -291,6 +291,7 @@ def test_the_sum_is_made_of_what_arrives(monkeypatch):
         run(name, "masking")
 
 
+@pytest.mark.long
 def test_attacks_guess_the_same_on_real_and_ideal(runs):
     protocol, _, _, _, real, twin, held = runs
     guessed = 0

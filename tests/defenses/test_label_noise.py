@@ -10,6 +10,7 @@ import pytest
 from columns import dealt, run, seen_by, table_of
 from hypothesis import given
 from hypothesis import strategies as st
+from neighbours import matrix
 from sklearn.datasets import load_breast_cancer
 
 from fedtrees.core.codec import encode
@@ -26,7 +27,6 @@ from fedtrees.defenses.label_noise import LPMST, OneStage
 from fedtrees.messages.vertical import RowsToRoute
 from fedtrees.privacy.randomised_response import (
     odds_within,
-    ranked,
     respond,
     true_shares,
 )
@@ -40,24 +40,6 @@ BOOSTED = "secureboost[trees=3,max_depth=3,max_bin=16]"
 FOREST = "vertical-forest[trees=3,max_depth=3,max_bin=16]"
 PRIORS = st.lists(st.floats(0, 1), min_size=2, max_size=8).filter(lambda p: sum(p) > 0.01)
 EPSILONS = st.floats(0.01, 12)
-
-
-def matrix(prior, odds, *, published=False):
-    """Return the probabilities of `respond`: of every true label (row) and answer (column)."""
-    K = len(prior)
-    order, among = ranked(np.array([prior], dtype=np.float64), odds)
-    k = int(among[0])
-    top = order[0, :k].tolist()
-    found = [[Fraction(0)] * K for _ in range(K)]
-    for true in range(K):
-        if true in top:
-            for answer in top:
-                found[true][answer] = (odds if answer == true else 1) / (odds + k - 1)
-        else:
-            outside = range(K) if published else top
-            for answer in outside:
-                found[true][answer] = Fraction(1, len(outside))
-    return found
 
 
 def greatest_ratio(found):

@@ -37,6 +37,7 @@ def test_rounds_of_a_size_have_one_blind_guess(batches):
     assert {len(table) for table in first.values()} == {4}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("round", "told", "rows"), [(2, 4, 12), (0, 1, 9)])
 def test_who_claims_too_few_rows_is_held_against_all(batches, round, told, rows):
     assert {len(table) for table in batches.blind(claim(round, told)).values()} == {rows}
