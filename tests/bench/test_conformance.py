@@ -65,7 +65,10 @@ SHORT = {
     "secureboost": "secureboost[trees=1]",
 }
 #: What is of networks alone.
-OF_NETWORKS = {"attack": ("tableak",), "defense": ("dp-sgd", "gradient-rounding", "top-k")}
+OF_NETWORKS = {
+    "attack": ("network-membership", "tableak"),
+    "defense": ("dp-sgd", "gradient-rounding", "top-k"),
+}
 
 
 def marked(kind, name):
