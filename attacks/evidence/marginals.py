@@ -147,7 +147,7 @@ def _of_bins(bins: ClientBins) -> Column:
     counts = np.rint(bins.rows).astype(np.int64)
     found, group = np.unique(values[counts > 0].astype(np.float32), return_inverse=True)
     rows = np.bincount(group, counts[counts > 0], len(found)).astype(np.int64)
-    return Column(found, rows, bins.sure, middles=not len(bins.values))
+    return Column(found, rows, False, middles=not len(bins.values))
 
 
 def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -> Column:

@@ -10,8 +10,7 @@ from scipy.optimize import nnls
 from fedtrees.messages.additive import ShapeFunctions
 
 Doubles = NDArray[np.float64]
-#: How far a count of rows is from a whole number, by rounding.
-_WHOLE = 1e-3
+#: How much an uneven count of rows costs, against one that does not add up.
 _EVEN = 1e-3
 #: Precision of double and of single floats, relative to the largest of a column.
 _DOUBLE, _SINGLE = 1e-9, 1e-7
@@ -24,7 +23,7 @@ _PLACES, _FEWER = 8, 0.7
 
 @dataclass(frozen=True, eq=False)
 class ClientBins:
-    """One column of one client.
+    """One column of one client: nothing of it is certain, as rounder values are believed first.
 
     Attributes
     ----------
@@ -34,14 +33,11 @@ class ClientBins:
         Of the bins.
     rows : float64 array, shape (b,)
         In the bins.
-    sure : bool
-        Whether all values and rows are these.
     """
 
     values: Doubles
     edges: Doubles
     rows: Doubles
-    sure: bool
 
 
 def parted(
@@ -60,7 +56,6 @@ def parted(
         cuts, ends = m.cuts_of(f), (float(m.low[f]), float(m.high[f]))
         changes = np.diff(m.scores[:, bins][:, 1:-1], axis=1) != 0
         there = changes.reshape(clients, -1, len(cuts)).any(axis=1)
-        shared = bool((there.sum(axis=0) > 1).any())
         nobodys = ~there.any(axis=0)
         found = []
         for own in there:
@@ -69,33 +64,22 @@ def parted(
                 values, mine = _chain(cuts, own, nobodys, ends, known[:, f])
             low, high = (values[0], values[-1]) if len(values) else ends
             found.append((values, np.concatenate([[low], mine, [high]])))
-        rows, whole = _rows(
+        rows = _rows(
             m.bin_weights[bins][1:-1],
             np.concatenate([ends[:1], cuts, ends[1:]]),
             [edges for _, edges in found],
             0.0 if noisy else 1.0,
         )
-        yield [
-            ClientBins(values, edges, n, len(values) > 0 and whole and not shared)
-            for (values, edges), n in zip(found, rows, strict=True)
-        ]
+        yield [ClientBins(*told, n) for told, n in zip(found, rows, strict=True)]
 
 
-def _rows(
-    weights: Doubles, merged: Doubles, own: Sequence[Doubles], least: float
-) -> tuple[list[Doubles], bool]:
-    """Return the rows in each client's bins, so many at least, and whether they must be these.
-
-    What one client has more by widths others have less, until one has too few.
-    """
+def _rows(weights: Doubles, merged: Doubles, own: Sequence[Doubles], least: float) -> list[Doubles]:
+    """Return the rows in each client's bins, so many at least."""
     shares = np.concatenate([_overlap(merged, edges) for edges in own], axis=1)
     even = _EVEN * np.eye(shares.shape[1])  # of all that add up the most even
     rest = np.append(weights - least * shares.sum(axis=1), np.zeros(len(even)))
     more, _ = nnls(np.concatenate([shares, even]), rest)
-    off = np.abs(shares @ (more + least) - weights).max()
-    rows = np.split(more + least, np.cumsum([len(edges) - 1 for edges in own])[:-1])
-    near = np.abs(more - np.rint(more)).max() < _WHOLE and off < _WHOLE
-    return rows, bool(near and all((n < least + _WHOLE).any() for n in rows))
+    return np.split(more + least, np.cumsum([len(edges) - 1 for edges in own])[:-1])
 
 
 def _overlap(merged: Doubles, own: Doubles) -> Doubles:

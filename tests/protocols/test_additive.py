@@ -130,9 +130,8 @@ def test_a_merged_model_is_the_columns_of_every_client():
     assert [*found] == ["client-0", "client-2"]
     for owner, columns in found.items():
         for column, told in zip(held[owner].table.X.T, columns, strict=True):
-            values, counts = np.unique(column, return_counts=True)
-            assert told.values.tolist() == values.tolist()
-            assert told.counts.tolist() == counts.tolist() or not told.exact
+            assert told.values.tolist() == np.unique(column).tolist()
+            assert not told.exact  # rounder values were believed
     rows = Table.concat([held["client-0"].table, held["client-2"].table, sample_table(7, 60)[0]])
     claims = MembershipInference(models=2).run(replace(view, candidates=rows), None).claims
     for claim in claims:
