@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement, product
@@ -13,8 +14,9 @@ from scipy.special import gammaln
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.clients.hessians import leaves_below
 from fedtrees.attacks.evidence.equations import equations
-from fedtrees.attacks.evidence.routing import add_values, gradients_of
+from fedtrees.attacks.evidence.routing import add_values, at_tree, gradients_of
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
@@ -73,17 +75,30 @@ class Tables:
         """Return the rows of one of the tables."""
         return self.types.take(np.repeat(np.arange(len(self.types)), self.counts[at]))
 
-    def best(self, log_p: Floats) -> tuple[Table, float]:
-        """Return the rows that match most in expectation, and how many do.
+    def shares(self, log_p: Floats) -> Floats:
+        """Return how likely it is that rows of each type are 0, 1, ... n, float64, (V, n + 1).
 
-        They are those of the n largest ``P(M_v >= k)``, where the victims hold M_v rows of type v.
         `log_p`: float64 array, shape (M,). Of the posterior, nats, up to a constant.
         """
         n = int(self.counts[0].sum())
         p = np.exp(log_p - log_p.max())
-        chance = np.stack([p @ (self.counts >= k) for k in range(1, n + 1)], axis=1) / p.sum()
-        first = np.argsort(-chance.ravel(), kind="stable")[:n]
-        return self.types.take(first // n), float(chance.ravel()[first].sum())
+        return np.stack([p @ (self.counts == k) for k in range(n + 1)], axis=1) / p.sum()
+
+
+def likeliest(types: Table, shares: Sequence[Floats]) -> tuple[Table, float]:
+    """Return the rows that match most in expectation, and how many do.
+
+    They are those of the n largest ``P(M_v >= k)``, where the victims hold M_v rows of type v.
+
+    `shares`: `Tables.shares` of every victim, each independent of the others.
+    """
+    together = shares[0]
+    for one in shares[1:]:
+        together = np.stack([np.convolve(a, b) for a, b in zip(together, one, strict=True)])
+    chance = together[:, ::-1].cumsum(axis=1)[:, -2::-1]  # at least 1, 2, ... n
+    n = chance.shape[1]
+    first = np.argsort(-chance.ravel(), kind="stable")[:n]
+    return types.take(first // n), float(chance.ravel()[first].sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +117,10 @@ class Training:
     @cached_property
     def exact(self) -> bool:
         """Whether the same rows give the same trees: no noise, no random draws."""
-        e = self.evidence
-        return e.noise is None and e.share == 1 and not (e.suppressed or any(e.foreign or ()))
+        e, p = self.evidence, self.params
+        drawn = min(p.colsample_bytree, p.colsample_bylevel, p.colsample_bynode) < 1
+        told = e.noise is None and not (e.suppressed or any(e.foreign or ()))
+        return told and e.share == 1 and not drawn
 
     @cached_property
     def _of_codes(self) -> Cuts:
@@ -114,7 +131,7 @@ class Training:
         return quantile_cuts(codes.astype(np.float32), most)
 
     def agrees(self, victims: Table) -> bool:
-        """Tell whether these rows, with own ones, give cut points and splits that were seen."""
+        """Tell whether these rows, with own ones, give cut points, bins and splits as were seen."""
         rows = Table.concat([victims, self.own]) if self.evidence.own_inside else victims
         seen, cuts = self.evidence.cuts, quantile_cuts(rows.X, self.params.max_bin)
         if self.made and seen is not None and not _alike(seen, cuts):
@@ -128,7 +145,27 @@ class Training:
             )
         except FedtreesError:  # rows of one class have no mean to start from
             return False
-        return all(map(_splits_alike, grown.trees, self.evidence.trees))
+        if not all(map(_splits_alike, grown.trees, self.evidence.trees)):
+            return False
+        inside = self.evidence.own_in_bins and self.evidence.own_inside
+        return self._fills_bins(rows if inside else victims)
+
+    def _fills_bins(self, rows: Table) -> bool:
+        """Tell whether histograms of these rows are those that were seen."""
+        e = self.evidence
+        if e.histograms is None or e.cuts is None:
+            return True
+        codes = bin_rows(rows.X, e.cuts).codes  # rows without gaps: every column has codes
+        bins = np.zeros((len(rows.y), e.cuts.offsets[-1]))
+        bins[np.arange(len(bins))[:, None], codes + e.cuts.offsets[:-1]] = 1
+        for t, told in enumerate(e.histograms):
+            tree, (leaf, margin) = e.trees[t], at_tree(e, rows.X, t)
+            gh = np.stack(gradients_of(e, margin, rows.y, rows.X[:, -1], t % e.outputs), axis=1)
+            below = leaves_below(tree)[told.nodes][:, np.searchsorted(tree.leaves, leaf)]
+            off = np.einsum("jn,nb,nc->jbc", below, bins, gh) - told.sums
+            if np.abs(off).max(initial=0.0) > _TOLD:
+                return False
+        return True
 
 
 def _alike(one: Cuts, other: Cuts) -> bool:
@@ -144,10 +181,10 @@ def _splits_alike(one: Tree, other: Tree) -> bool:
 
 
 def posterior(tables: Tables, training: Training, basis: Basis) -> Floats:
-    """Return log probabilities of tables given all that was seen, nats, up to a constant, (M,).
+    """Return the log probabilities of tables given all that was seen, nats, up to a constant, (M,).
 
     Leaf sums and values of all trees first; of the tables that explain them those count from which
-    the same cut points and splits follow, unless none does.
+    the same cut points, bins and splits follow, unless none does.
     """
     log_p = tables.prior + _fit(training.evidence, basis, tables)
     if not training.exact:

@@ -1,6 +1,8 @@
 """Whether a view shows boosted trees whose leaves can be read."""
 
+from fedtrees.attacks.evidence.clients.released import released_trees
 from fedtrees.attacks.evidence.grid import MOST_CODES
+from fedtrees.attacks.evidence.replay import grown_alone
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Reason
@@ -38,7 +40,7 @@ def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
     """
     if not shows(view, *TREES):
         return Reason("no-trees")
-    if "intercept" in view.parameters and not shows(view, SharedTrees):
+    if grown_alone(view) and not (shows(view, SharedTrees) or released_trees(view)):
         return Reason("trees-of-several")
     if classes_of_leaves(view) is None and not (numbers and squared_error(view)):
         return Reason("other-leaves")

@@ -44,6 +44,11 @@ def cuts_are_of_rows(view: View) -> bool:
     return method == "sketch" and not altered
 
 
+def grown_alone(view: View) -> bool:
+    """Tell whether clients grow trees on their own rows alone and share them."""
+    return "intercept" in view.parameters
+
+
 def params_of(view: View) -> TreeParams:
     """Return the public parameters of the trees."""
     names = TreeParams.__dataclass_fields__

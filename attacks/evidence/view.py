@@ -33,6 +33,7 @@ from fedtrees.attacks.evidence.replay import (
     clients_in,
     cuts_of,
     grow_again,
+    grown_alone,
     levels_of,
     params_of,
 )
@@ -56,8 +57,10 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     `most`: {"histograms", "statistics", "values"}. Use no more than this, for comparing what each
     level of detail is worth.
 
-    Returns: None where the view holds no trained tree.
+    Returns: None where the view holds no trained tree, or those of single clients.
     """
+    if grown_alone(view):
+        return None
     cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
     params = params_of(view)
     histograms: tuple[NodeHistograms, ...] | None = None

@@ -79,21 +79,22 @@ class Joint(Options, Attack):
     ) -> Guess:
         victims = victims_of(view, most=self.most)
         if victims:
+            few = self._enumerated(view, [v.evidence for v in victims])
+            if few is not None:
+                return few
             victims = with_likely(victims, view, rng, bins=False) if self.sketches else victims
             # the sums that travel with clients' own trees are float32
             alone = replace(self, exact=self.exact and not victims[0].blocks)
             return union_of(
                 victims,
                 self.most,
-                lambda each: (
-                    self._enumerated(view, each)
-                    or reconstruct(each, view.rows, view.schema, alone, rng)
-                ),
+                lambda each: reconstruct(each, view.rows, view.schema, alone, rng),
             )
         evidence = evidence_of(view, self.most)
         if evidence is None:
             return Guess()
-        few = self._enumerated(view, evidence)
+        bins = evidence if self.most == "values" else evidence_of(view)
+        few = self._enumerated(view, [bins or evidence])
         if few is not None:
             return few
         if self.sketches:
@@ -102,12 +103,11 @@ class Joint(Options, Attack):
         told = told_moments(view)
         return reconstruct(evidence, view.rows, view.schema, self, rng, certain, told)
 
-    def _enumerated(self, view: View, evidence: Evidence) -> Guess | None:
+    def _enumerated(self, view: View, evidence: Sequence[Evidence]) -> Guess | None:
         """Return the guess of the exact posterior, where few tables are possible."""
         if not self.exact or view.weighted:
             return None
         own = Table.empty(view.schema) if view.rows is None else view.rows
         made = cuts_are_of_rows(view)
-        return enumerated(
-            Training(evidence, params_of(view), view.schema, own, made), self.max_trees
-        )
+        public = params_of(view), view.schema, own, made
+        return enumerated([Training(one, *public) for one in evidence], self.max_trees)

@@ -19,7 +19,7 @@ from fedtrees.attacks.evidence.boxes import (
     stacked,
 )
 from fedtrees.attacks.evidence.counts import Counts, first_gradient
-from fedtrees.attacks.evidence.exhaustive import Tables, Training, posterior
+from fedtrees.attacks.evidence.exhaustive import Tables, Training, likeliest, posterior
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.submission import JUDGES, Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
@@ -217,19 +217,38 @@ def reconstruct(
     return narrowed(guess) if numbers else guess
 
 
-def enumerated(training: Training, max_trees: int | None) -> Guess | None:
-    """Return the rows of the exact posterior; None where there are too many tables to try."""
-    schema, own = training.schema, training.own
-    evidence = _first(training.evidence, max_trees)
-    inside = len(own) if evidence.own_inside else 0
-    tables = Tables.of(schema, (evidence.n_rows or 0) - inside, own)
-    if tables is None or evidence.targets is not None or not evidence.trees:
-        return None
-    training = replace(training, evidence=evidence)
-    log_p = posterior(tables, training, Basis.of(evidence, own, schema))
-    rows, expected = tables.best(log_p)
-    notes = {"tables_tried": float(len(log_p)), "expected_exact": expected}
-    return Guess((Records(rows),), notes | {"trees_read": float(len(evidence.trees))})
+def enumerated(trainings: Sequence[Training], max_trees: int | None) -> Guess | None:
+    """Return the rows of the exact posterior, of several clients each grown alone together.
+
+    None where there are too many tables to try.
+    """
+    tried, shares, read = 0, [], 0
+    for training in trainings:
+        schema, own = training.schema, training.own
+        evidence = _first(training.evidence, max_trees)
+        if evidence.targets is not None or not evidence.trees:
+            return None
+        basis = Basis.of(evidence, own, schema)
+        tables = Tables.of(schema, _victims(evidence, basis, len(own)), own)
+        if tables is None:
+            return None
+        told = replace(evidence, histograms=training.evidence.histograms)
+        log_p = posterior(tables, replace(training, evidence=told), basis)
+        tried, read = tried + len(log_p), read + len(evidence.trees)
+        shares.append(tables.shares(log_p))
+    rows, expected = likeliest(tables.types, shares)
+    notes = {"tables_tried": float(tried), "expected_exact": expected, "trees_read": float(read)}
+    return Guess((Records(rows),), notes)
+
+
+def _victims(evidence: Evidence, basis: Basis, own: int) -> int:
+    """Return how many rows are sought: declared, or what the first tree's hessians add up to."""
+    if evidence.n_rows is not None:
+        return evidence.n_rows - own * evidence.own_inside
+    h = basis.sums[0].h
+    if h is None or evidence.is_foreign(0):
+        return 0
+    return round(float(h.sum()) / first_gradient(evidence)[1])
 
 
 def _known(

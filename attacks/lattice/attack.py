@@ -10,6 +10,7 @@ from fedtrees.attacks.evidence.clients.victims import added_up, victims_of
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
 from fedtrees.attacks.evidence.readback.claims import first_round
+from fedtrees.attacks.evidence.replay import grown_alone
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.lattice.decode import Decoded, counted, decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
@@ -21,7 +22,6 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
-from fedtrees.messages.shared_trees import SharedTrees
 
 
 @register.attack("lattice")
@@ -68,7 +68,7 @@ class Lattice(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees of everybody's rows, None if they do."""
-        if shows(view, SharedTrees):
+        if grown_alone(view):
             return Reason("trees-of-one", use="timberstrike")
         if (classes_of_leaves(view) or 2) > 2 and not shows(view, Histogram, GlobalHistogram):
             return Reason("several-gradients")

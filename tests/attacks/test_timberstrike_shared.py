@@ -72,13 +72,45 @@ def counts_exact(fed, done, view, spec=ONE):
 @pytest.mark.long
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("who", ["client-2", "server"])
+@pytest.mark.parametrize("who", ["client-2", "server", "public"])
 def test_first_counts_are_exact_wherever_hessians_are_shared(protocol, classes, who):
     fed = federation(classes)
     turns = 1 if protocol == "flower-cyclic" else 6  # later in the cycle: see test_late_counts
     for depth in (3, 6):
         done, view = run(fed, f"{protocol}[trees={turns},max_depth={depth}]", who)
         assert counts_exact(fed, done, view) == 1.0
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("defense", ["none", "split-only", "mask-sum-hessian"])
+def test_a_released_model_is_read_as_the_trees_of_each_client(protocol, defense):
+    """Whoever has the model alone learns of a client's trees what another client does."""
+    spec = f"{protocol}[trees=4,max_depth=2]"
+    done, seen = run(federation(), spec, defense=defense)
+    released = blocks_of(view_of(done, ("public",), {}))
+    shared = blocks_of(seen)
+    assert released.per_round == shared.per_round
+    for mine, told in zip(released.blocks, shared.blocks, strict=True):
+        assert (mine.first, mine.round) == (told.first, told.round)
+        assert told.sender in (None, mine.sender)
+        for a, b in zip(mine.trees, told.trees, strict=True):
+            np.testing.assert_array_equal(a.threshold, b.threshold)
+            np.testing.assert_allclose(a.value, b.value, rtol=3e-7)
+            if b.h is not None:
+                np.testing.assert_allclose(a.h, b.h, rtol=1e-5)
+                np.testing.assert_allclose(a.g, b.g, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_lacks_some_answers_is_not_cut_into_rounds():
+    done, _ = run(federation(), "flower-bagging[trees=4,max_depth=2]")
+    view = view_of(done, ("public",), {})
+    ((seen, model),) = [(item, item.message) for item in view.seen]
+    nodes = int(model.sizes[:-1].sum())
+    parts = {
+        k: v[:nodes] for k, v in vars(model).items() if v is not None and len(v) > len(model.sizes)
+    }
+    few = replace(model, sizes=model.sizes[:-1], **parts)
+    assert blocks_of(replace(view, seen=(replace(seen, message=few),))) is None
 
 
 @pytest.mark.parametrize("protocol", ["fedtree-hist", "nvflare-hist"])

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.clients.hessians import hessians_from_gains, is_masked, leaves_below
+from fedtrees.attacks.evidence.clients.released import released_trees
 from fedtrees.attacks.evidence.clients.turns import turns_of
 from fedtrees.attacks.evidence.laws import law_of_shared
 from fedtrees.core.view import View
@@ -54,26 +55,33 @@ class Blocks:
     `kind`: The messages that they came in.
     `per_round`: True in bagging, where all clients of a round grow on the same model; False in
     cyclic boosting, where each grows on the trees of the one before.
+    `usual`: float32 array, shape (K,), or None. What base scores are about where none is told.
     """
 
     blocks: tuple[Block, ...]
     score: Scores | None
     per_round: bool
     kind: type[SharedTrees] = GlobalTrees
+    usual: Scores | None = None
 
 
 def blocks_of(view: View) -> Blocks | None:
     """Return the shared trees of a view, None if there are none."""
-    models = [m for _, m in view.messages(ClientModels)]
-    if models:
-        return Blocks(tuple(_models(view, models[0])), None, False, ClientModels)
+    told = [m for kind in (ClientModels, GlobalTrees) for _, m in view.messages(kind)]
+    shared = told or released_trees(view)
+    if shared and isinstance(shared[0], ClientModels):
+        blocks, usual = tuple(_models(view, shared[0])), None
+        if not told:
+            usual = shared[0].base_score[0]
+            blocks = tuple(replace(b, score=None) for b in blocks)
+        return Blocks(blocks, None, False, ClientModels, usual)
     sent: dict[int, Block] = {}
-    for _, message in view.messages(GlobalTrees):
+    for message in shared:
         for block in _parts(view, message):
             sent.setdefault(block.first, block)
     if not sent:
         return None
-    score = next(m.base_score for _, m in view.messages(GlobalTrees))
+    score = shared[0].base_score
     per_round = "arrival" in view.parameters
     ordered = [sent[first] for first in sorted(sent)]
     return Blocks(tuple(_named(view, ordered, per_round)), score, per_round)

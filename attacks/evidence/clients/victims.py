@@ -199,9 +199,10 @@ def _own_score(
         return first.score, True
     if shared.score is not None and first.first == 0:
         return shared.score, True  # of the client whose trees arrived first
+    usual = shared.usual if shared.score is None else shared.score
+    assert usual is not None
     if objective is SQUARED_ERROR:
-        assert shared.score is not None
-        return _mean_target(shared, chain, shared.score), False
+        return _mean_target(shared, chain, usual), False
     if objective.n_outputs > 1 and intercept == "newton":
         everyones = np.array([2.0, *np.ones(objective.n_outputs)])
         return estimated_score(objective, everyones, intercept), True
@@ -211,12 +212,11 @@ def _own_score(
     )  # fmt: skip
     if found is not None:
         return found.score, True
-    assert shared.score is not None
     if objective.n_outputs == 1:
-        shares = _shares(view, shared, first.trees[0], float(shared.score[0]), most_rows)
+        shares = _shares(view, shared, first.trees[0], float(usual[0]), most_rows)
         if shares is not None:
             return shares.scores[:1], len(shares.rows) == 1
-    return shared.score, False
+    return usual, False
 
 
 def _mean_target(
