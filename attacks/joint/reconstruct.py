@@ -242,11 +242,13 @@ def enumerated(trainings: Sequence[Training], max_trees: int | None) -> Guess | 
 
 
 def _victims(evidence: Evidence, basis: Basis, own: int) -> int:
-    """Return how many rows are sought: declared, or what the first tree's hessians add up to."""
+    """Return how many rows are sought: told, or what the first tree's hessians add up to."""
     if evidence.n_rows is not None:
         return evidence.n_rows - own * evidence.own_inside
+    if evidence.sizes is not None:
+        return sum(evidence.sizes)
     h = basis.sums[0].h
-    if h is None or evidence.is_foreign(0):
+    if h is None:
         return 0
     return round(float(h.sum()) / first_gradient(evidence)[1])
 

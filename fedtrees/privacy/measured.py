@@ -12,6 +12,9 @@ from fedtrees.core.errors import check_share
 
 #: Shares of the rows that are guessed, the surest first; the confidence is split over them.
 _GUESSED = (1.0, 0.4, 0.15, 0.05)
+#: With a delta one share alone is, or so many rows if these are more: delta is a part of the risk
+#: that grows with the rows, and would leave little of one that is split.
+_ALONE, _LEAST = 0.05, 32
 
 
 def bound_of_guesses(
@@ -25,8 +28,8 @@ def bound_of_guesses(
 
     Steinke, Nasr and Jagielski (2023), theorem 5.2: of r guesses, more are right than of a
     binomial of r and ``e^epsilon / (1 + e^epsilon)`` only by chance, and delta. Runs that share no
-    coin are together as private of a row as its own, so that their guesses add up. Several r are
-    tried, each at its share of the risk.
+    coin are together as private of a row as its own, so that their guesses add up. Without delta
+    several r are tried, each at its share of the risk.
 
     `scores`: float array, shape (m,). Above 0 where a row seems present, below where absent; the
     farther, the surer.
@@ -38,12 +41,13 @@ def bound_of_guesses(
     order = np.argsort(-np.abs(scores), kind="stable")
     order = order[scores[order] != 0]
     right = ((scores > 0) == present)[order]
-    risk, m = (1 - confidence) / len(_GUESSED), len(scores)
-    found = [0.0]
-    for share in _GUESSED:
-        guesses = math.ceil(share * len(right))
-        if guesses:
-            found.append(_largest(guesses, int(right[:guesses].sum()), m, risk, delta))
+    n, m = len(right), len(scores)
+    asked = {math.ceil(share * n) for share in _GUESSED}
+    if delta:
+        asked = {min(max(math.ceil(_ALONE * n), _LEAST), n)}
+    risk, found = (1 - confidence) / len(asked), [0.0]
+    for guesses in asked - {0}:
+        found.append(_largest(guesses, int(right[:guesses].sum()), m, risk, delta))
     return max(found)
 
 

@@ -37,3 +37,13 @@ def test_bounds_hold_as_often_as_they_say():
 def test_a_confidence_that_is_none_is_refused():
     with pytest.raises(UsageError, match="confidence must be a number between 0 and 1; got 1"):
         bound_of_guesses(np.ones(3), np.ones(3, bool), confidence=1)
+
+
+def test_normal_noise_is_bounded_from_below_and_by_one_share_of_the_guesses():
+    """Noise 1/.536 of a row's sum: an epsilon of 2.15 at delta 1e-5 (Dong, Roth and Su 2022)."""
+    rng, mu, found = np.random.default_rng(2), 0.536, []
+    for _ in range(5):
+        there = rng.random(40_000) < 0.5
+        scores = rng.normal(mu * (there - 0.5))
+        found.append(bound_of_guesses(scores, there, delta=1e-5))
+    assert 1.12 < np.mean(found) < max(found) < 2.15
