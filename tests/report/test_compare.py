@@ -142,3 +142,22 @@ def test_the_command_fills_at_most_a_screen(run, tmp_path, capsys, monkeypatch):
     assert len(told["table"].splitlines()) <= 24
     assert "18 compared, 18 clearly worse" in told["table"]
     assert len(json.loads(told["json"])["leaks"]) == 18
+
+
+@pytest.mark.long
+def test_of_several_runs_each_is_compared_with_the_one_before(run, tmp_path, capsys, monkeypatch):
+    """The history of a run: worse in the second, and back in the third."""
+    monkeypatch.setenv("COLUMNS", "200")
+    worse = write_run(tmp_path / "worse", table(leaks_more))
+    back = write_run(tmp_path / "back", table())
+    asked = ["compare", *map(str, (run, worse, back))]
+    with pytest.raises(SystemExit, match="0"):
+        main([*asked, "--format", "json"])
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["runs"][1], second["runs"][0]) == (str(worse), str(worse))
+    with pytest.raises(SystemExit, match="0"):
+        main(asked)
+    told = capsys.readouterr().out
+    assert "1 clearly worse" in told
+    assert "1 clearly better" in told
+    assert "Got worse most" in told
