@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.marginals import columns_of
 from fedtrees.attacks.evidence.readable import no_trees
-from fedtrees.attacks.evidence.replay import cuts_of, params_of
+from fedtrees.attacks.evidence.replay import cuts_of, grown_alone, params_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.ratios import lira, rmia, weight_of
 from fedtrees.attacks.membership.references import (
@@ -23,6 +23,7 @@ from fedtrees.attacks.membership.references import (
     references,
     said_by,
 )
+from fedtrees.attacks.membership.shared import shared_model, shares
 from fedtrees.attacks.membership.structure import held_thresholds, in_columns, on_path
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
@@ -124,6 +125,8 @@ def _trainer(view: View, model: Model) -> Trainer:
     if isinstance(model, RandomForest):
         known = {k: v for k, v in view.parameters.items() if k in ForestParams.__dataclass_fields__}
         return grows(ForestParams(**known), model.n_classes, cuts)
+    if grown_alone(view):
+        return shares(view, model.objective)
     return boosts(params_of(view), model.objective, cuts)
 
 
@@ -144,6 +147,8 @@ def model_in(view: View) -> Trees | None:
             found = seen.message.model()
             if isinstance(found, Trees):
                 return found
+    if grown_alone(view):
+        return shared_model(view)
     evidence = _seen(view)
     if evidence is None:
         return None

@@ -18,7 +18,7 @@ from fedtrees.protocols.views import view_of
 
 SEEDS = (0, 1, 2)
 CLIENTS = 3
-THREATS = {"client": ("client-2",), "server": ("server",)}
+THREATS = {"client": ("client-2",), "server": ("server",), "public": ("public",)}
 TREES = {"flower-bagging": 1, "flower-cyclic": CLIENTS, "local-ensembles": 1}  # a first tree each
 DEFENSES = ("none", "mask-sum-hessian", "split-only")
 
