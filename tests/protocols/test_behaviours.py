@@ -97,6 +97,22 @@ def test_splits_told_to_one_client_open_its_bins_and_nothing_under_any_sum():
             assert run.model.trees[-1].feature[0] < 0  # and there is nothing to grow from
 
 
+@pytest.mark.parametrize(("epsilon", "least"), [(64.0, 0.6), (10.0, 0.3), (0.5, 0.0)])
+def test_bins_are_read_through_noise_as_far_as_it_lets(epsilon, least):
+    found = []
+    for columns in (0, 5):  # of none, sums are all clients'
+        view, _, case = cheated("isolating", LaplaceHistogram(epsilon=epsilon))
+        if not columns:
+            kept = [s for s in view.seen if getattr(s.message, "tree", 0) == 0]
+            view = replace(view, seen=tuple(kept))
+        score, opened = scored(view, case)
+        assert opened >= columns or not columns
+        found.append(score.value)
+    assert found[1] >= max(found[0] - 0.05, least)
+    if epsilon > 1:
+        assert found[1] > score.blind
+
+
 def test_attacks_read_only_who_did_what_they_read():
     view, _, _ = cheated("isolating")
 
