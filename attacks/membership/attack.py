@@ -34,7 +34,10 @@ from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.core.view import View
 from fedtrees.messages.additive import AdditiveModel, ShapeFunctions
+from fedtrees.messages.packing import unpack
+from fedtrees.messages.shared_trees import GlobalTrees
 from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.intercept import start_margin
 from fedtrees.trees.boosted.losses import SquaredError, objective_of
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_decision import RandomDecisionForest
@@ -146,9 +149,13 @@ def model_in(view: View) -> Trees | None:
             if isinstance(found, Trees):
                 return found
     evidence = _seen(view)
-    if evidence is None:
+    shared = [m for _, m in view.messages(GlobalTrees) if len(m.sizes)]
+    if evidence is None and not shared:
         return told_forest(view)
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
+    if evidence is None:  # of clients that boost on their own rows
+        start = start_margin(objective, shared[0].base_score)
+        return Forest(tuple(t for m in shared for t in unpack(m)), start, objective)
     return Forest(evidence.trees, np.atleast_1d(evidence.base_margin), objective)
 
 

@@ -99,16 +99,19 @@ def test_public_cut_points_are_nobodys_values():
     assert (scored(view)["thresholds"] < -np.log(0.2)).all()  # codes, which many rows have
 
 
-@pytest.mark.parametrize("protocol", here("protocol", [*FORESTS[:2]]))
-def test_clients_ask_the_forest_that_they_are_told(protocol):
+@pytest.mark.parametrize(
+    "protocol",
+    here("protocol", [*FORESTS[:2], "flower-bagging[trees=4]", "flower-cyclic[trees=6]"]),
+)
+def test_clients_ask_the_model_that_they_are_told(protocol):
     """The same as is released, which they need not get."""
     table, schema = sample_table()
     held = over_clients([table.take(np.arange(k, 90, 3)) for k in range(3)])
     run = train(register.make("protocol", parse_grid(protocol)[0]), held, schema, seed=1)
     attack, view = MembershipInference(), view_of(run, ("client-0",), held)
     assert attack.inapplicable(view) is None
-    found = attack.model(view).probabilities(table.X)
-    assert found == pytest.approx(run.model.probabilities(table.X))
+    found = attack.model(view).predict(table.X)
+    assert found == pytest.approx(run.model.predict(table.X))
     assert attack.inapplicable(view.blinded()).code == "no-trees"
 
 
