@@ -16,17 +16,16 @@ NONE = np.zeros(0)
 
 
 def test_values_next_to_a_cut_are_there():
-    own = np.repeat(np.arange(0.0, 100, 10), 2)
-    known = Known(
-        np.array([3.0, 97.0]), np.array([43.5, 44.5, 45.5]), 3.0, 97.0, 1, np.ones(3, bool)
-    )
-    values, counts = likely_column(own, 20, known, False)
-    assert {3, 44, 45, 97} <= set(values)
-    assert values.min() == 3
-    assert values.max() == 97
-    assert counts.sum() <= 20
-    without, _ = likely_column(own, 20, Known(NONE, NONE), False)
-    assert not {44, 45} & set(without)
+    own, ends = np.repeat(np.arange(0.0, 100, 10), 2), np.array([3.0, 97.0])
+    found = []
+    for midway in (True, False):
+        known = Known(ends, np.array([44.5]), 3.0, 97.0, 1, np.array([midway]))
+        values, counts = likely_column(own, 20, known, False)
+        assert (values.min(), values.max()) == (3, 97)
+        assert counts.sum() <= 20
+        found.append(set(values))
+    assert {40, 49} <= found[0]  # as far from the cut as one another, and 40 is an own value
+    assert 49 not in found[1]
 
 
 def test_neighbours_of_a_cut_are_in_its_two_bins():
