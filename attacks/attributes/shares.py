@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from fedtrees.attacks.evidence.clients.victims import Victim, victims_of
+from fedtrees.attacks.evidence.counts import NOISE_FLOOR
+from fedtrees.attacks.evidence.laws import cell_variance, law_of_sums
+from fedtrees.attacks.evidence.replay import cuts_of, hides
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ClassShares, Guess
 from fedtrees.core.reasons import Reason
@@ -29,7 +32,8 @@ class ClassShareInference(Attack):
     2015).
 
     Rows of a class all bring the same to the first tree of each output: numbers of rows are fitted
-    to a client's own sums (Di Gennaro et al. 2025, Eqs. 4-9, of all its rows). Forests count them.
+    to a client's own sums (Di Gennaro et al. 2025, Eqs. 4-9, of all its rows), under noise to the
+    mean of those of all columns. Forests count them.
     """
 
     def inapplicable(self, view: View) -> Reason | None:
@@ -68,7 +72,7 @@ def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
     roots: dict[str, dict[int, Floats]] = {}
     for item, m in view.messages(Histogram):
         if item.sender not in view.principals and not item.opened and len(m.totals):
-            roots.setdefault(item.sender, {})[m.tree] = from_fixed(m.totals[0], m.bits)
+            roots.setdefault(item.sender, {})[m.tree] = _total(view, m)
     for name, sums in roots.items() if start is not None else ():
         if {*range(len(start))} <= sums.keys():
             yield name, start, np.array([sums[t] for t in range(len(start))])
@@ -78,6 +82,24 @@ def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
         told = all(t.g is not None and t.h is not None for t in first)
         if victim.owner is not None and told and not seen.is_foreign(0):
             yield victim.owner, start, np.array([_whole(t) for t in first])
+
+
+def _total(view: View, m: Histogram) -> Floats:
+    """Return the sums of all rows of a client, (2,): with noise, averaged with those of columns."""
+    cuts, whole = cuts_of(view), from_fixed(m.totals[0], m.bits)
+    noise = cell_variance(view.channel(Histogram, "totals", "client"))
+    if (
+        cuts is None
+        or min(noise) <= NOISE_FLOOR
+        or hides(view.changes(Histogram, "sums", "client"))
+    ):
+        return whole
+    of_bin = cell_variance(law_of_sums(view))
+    columns = np.flatnonzero(view.schema.complete)
+    sums = from_fixed(np.add.reduceat(m.sums[0], cuts.offsets[:-1])[columns], m.bits)
+    told = np.concatenate([whole[None], sums])
+    off = np.concatenate([[noise], cuts.n_bins[columns, None] * np.array(of_bin)])
+    return np.asarray(np.average(told, axis=0, weights=1 / np.maximum(off, NOISE_FLOOR)))
 
 
 def _whole(tree: Tree) -> list[float]:

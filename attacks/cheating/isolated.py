@@ -1,5 +1,6 @@
 """`isolated-histogram`: the server reads a client's bins off sums over its rows alone."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,12 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.cheating.counts import class_counts, sums_by_node, unreadable
+from fedtrees.attacks.cheating.noisy import denoised, likely_class_counts
+from fedtrees.attacks.evidence.counts import NOISE_FLOOR
+from fedtrees.attacks.evidence.laws import cell_variance, law_of_sums
+from fedtrees.attacks.evidence.replay import hides
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import BinClassCounts, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, NodeSplits
+from fedtrees.messages.boosting import BaseScore, Histogram, NodeSplits
 from fedtrees.messages.cuts import CutPoints
 
 Counts = NDArray[np.int64]
@@ -23,9 +28,9 @@ Counts = NDArray[np.int64]
 class IsolatedHistogram(Attack):
     """Read one client's class counts of every bin off the sums that a cheating server opened.
 
-    A column's bins between the two cuts that were told are the client's; of its other bins, what
-    most of the other columns' sums say. Where nothing opened, its even share of the first sum over
-    all is claimed.
+    Where a sum over its rows alone opens, its own sums over all of them are seen, too, and say
+    more: these are read, through noise as the likeliest counts, and rows in bins that are hidden
+    are dealt out. Else its even share of the first sum over all is claimed.
     """
 
     behaviours: ClassVar[tuple[str, ...]] = ("isolating",)
@@ -46,23 +51,49 @@ class IsolatedHistogram(Attack):
         if not told:  # no column has a bin between two others
             return Guess()
         victim = max(told, key=lambda item: int(item[1].bin[0]))[0]
-        found, isolated = [], []
-        for m in (m for name, m in told if name == victim and (m.tree, 1) in asked):
-            counts = class_counts(asked[m.tree, 1], start)
-            if ((counts >= 0) & (counts <= view.n_rows)).all():
-                first = int(cuts.offsets[m.feature[0]])
-                isolated.append(slice(first + 1, first + int(m.bin[0]) + 1))
-                found.append(counts)
         clients = sum(role == "client" for role in view.roles.values())
-        counts = _most_frequent(found) if found else class_counts(asked[0, 0], start, clients)
-        for own, between in zip(found, isolated, strict=True):
-            counts[between] = own[between]
-        return Guess((BinClassCounts(victim, counts),), {"opened": len(found)})
+        opened = [m for name, m in told if name == victim and (m.tree, 1) in asked]
+        own = list(_own(view, victim, len(cuts.offsets) - 1))
+        if not own:
+            counts = class_counts(asked[0, 0], start, clients)
+        elif hides(view.changes(Histogram, "sums", "client")):
+            counts = class_counts(own[0].sums[0], start)
+            _fill(counts, class_counts(own[0].totals, start)[0], cuts.offsets)
+        else:
+            whole = np.mean([asked[m.tree, 0] for m in own], axis=0)
+            counts = _likely(view, own, start, whole / clients)
+        return Guess((BinClassCounts(victim, counts),), {"opened": len(opened)})
 
 
-def _most_frequent(found: list[Counts]) -> Counts:
-    """Return the counts that most say, bin by bin and class by class."""
-    every = np.stack(found)
-    votes = (every[:, None] == every[None]).sum(axis=1)
-    best = votes.argmax(axis=0)[None]
-    return np.take_along_axis(every, best, axis=0)[0]
+def _own(view: View, client: str, trees: int) -> Iterator[Histogram]:
+    """Yield the sums of a client alone over all its rows, before anybody's predictions moved."""
+    for item, m in view.messages(Histogram):
+        if item.sender == client and m.tree < trees and m.nodes.tolist() == [0]:
+            yield m
+
+
+def _likely(
+    view: View, own: Sequence[Histogram], start: BaseScore, everybody: NDArray[np.float64]
+) -> Counts:
+    """Return the likeliest counts of a client whose same sums crossed several times.
+
+    `everybody`: float64 array, shape (bins, 2). The mean of all clients' sums, in fixed point.
+    """
+    noise = np.array(cell_variance(law_of_sums(view))) / len(own)
+    if max(noise) <= NOISE_FLOOR:
+        return class_counts(own[0].sums[0], start)
+    units, p = np.ldexp(1.0, (start.g_bits, start.h_bits)), 1 / (1 + np.exp(-start.margin[0]))
+    g, h = (everybody / units).T
+    rows = h / (p * (1 - p))
+    off = noise[1] / (1 - p, p) ** np.array(2) + noise[0]  # of n (1 - p) + g and n p - g
+    expected = denoised(np.stack([rows * (1 - p) + g, rows * p - g], axis=1), off)
+    sums = np.mean([m.sums[0] for m in own], axis=0) / units
+    return likely_class_counts(sums, start, (noise[0], noise[1]), expected)
+
+
+def _fill(counts: Counts, whole: Counts, offsets: NDArray[np.int32]) -> None:
+    """Deal the rows that a column's bins lack evenly to those that look empty."""
+    for column in np.split(counts, offsets[1:-1]):
+        empty = ~column.any(axis=1)
+        left = np.maximum(whole - column.sum(axis=0), 0)
+        column[empty] = np.rint(left / max(int(empty.sum()), 1))

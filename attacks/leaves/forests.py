@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.readable import shows
+from fedtrees.attacks.evidence.told_forests import grown_trees
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import NodeSplits
 from fedtrees.messages.forests import ForestModel, LeafClasses, LocalForest, PooledForest
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
@@ -42,7 +40,7 @@ def sources_of(view: View) -> list[Source]:
             view, [(o, RandomForest.from_arrays(vars(m)).trees) for o, m in local if len(m.sizes)]
         )
     if not shows(view, PooledForest, ForestModel):
-        return [_source(view, trees, view.n_rows, None)] if (trees := _grown(view)) else []
+        return [_source(view, trees, view.n_rows, None)] if (trees := grown_trees(view)) else []
     told = [m for _, m in view.messages(PooledForest)] or [m for _, m in view.messages(ForestModel)]
     trees = RandomForest.from_arrays(vars(told[-1])).trees
     if view.protocol != "local-forests":
@@ -87,28 +85,6 @@ def _step(view: View) -> float:
     laws = (view.channel(kind, "probability", role) for kind, role in sites)
     widths = (law.bounds(np.array([0.5])) for law in laws if law is not None)
     return max((float((high - low)[0]) for low, high in widths), default=0.0)
-
-
-def _grown(view: View) -> tuple[ClassTree, ...]:
-    """Return the trees that splits and leaves tell whoever helps to grow them."""
-    splits: dict[int, list[NodeSplits]] = defaultdict(list)
-    for _, m in view.messages(NodeSplits):
-        splits[m.tree].append(m)
-    leaves = {m.tree: m for _, m in view.messages(LeafClasses)}
-    return tuple(_tree(splits[t], leaves[t]) for t in sorted(leaves))
-
-
-def _tree(splits: Sequence[NodeSplits], told: LeafClasses) -> ClassTree:
-    n = 1 + 2 * sum(len(m.nodes) for m in splits)
-    feature, left, right = (np.full(n, -1, dtype=np.int32) for _ in range(3))
-    threshold, default = np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.bool_)
-    for m in splits:
-        feature[m.nodes], threshold[m.nodes] = m.feature, m.threshold
-        left[m.nodes], right[m.nodes], default[m.nodes] = m.left, m.left + 1, m.default_left
-    blank = np.full((n, told.probability.shape[1]), np.nan)
-    return ClassTree(feature, threshold, left, right, default, blank).released(
-        told.probability, told.counts
-    )
 
 
 @dataclass(frozen=True, eq=False)

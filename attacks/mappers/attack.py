@@ -1,6 +1,6 @@
 """Bins that one machine found, and the rows in them, as attacks on a view."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.machines import Told, bins_of, extremes, values_of, values_told
+from fedtrees.attacks.mappers.likely import Known, likely_column
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnValues, Guess
 from fedtrees.core.reasons import Reason
@@ -15,6 +16,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.lightgbm import BinMappers
+from fedtrees.trees.lightgbm.midpoints import ZERO
 
 
 def _told(view: View) -> Told:
@@ -30,6 +32,34 @@ def _claim(
     return ColumnValues(owner, column, told, held, exact)
 
 
+def _filled(
+    view: View, told: Told, read: Mapping[tuple[str, int], NDArray[np.float64]]
+) -> Iterator[ColumnValues]:
+    """Yield the likeliest columns of others, as many values as own rows have of as many rows."""
+    assert view.rows is not None
+    found, midway = told.columns, view.defense.cut_plan is None
+    least = int(view.parameters.get("min_data_in_bin", 1)) if midway else 0
+    for owner, root in told.roots.items():
+        if owner in view.principals:
+            continue
+        for column, own in enumerate(view.rows.X.T.astype(np.float64)):
+            present = own[~np.isnan(own)]
+            n = round(root.rows * len(present) / len(own))
+            if not n or not len(present):
+                continue
+            known = Known(read.get((owner, column), np.zeros(0)), np.zeros(0))
+            categorical = view.schema.categorical[column]
+            if not categorical and found.get(column, ("", 0))[0] == owner:
+                mappers, k = told.mappers[owner], found[column][1]
+                cuts = mappers.bins(k)
+                ends = float(mappers.low[k]), float(mappers.high[k])
+                cuts, single = cuts[np.isfinite(cuts)], values_of(mappers, k).bins
+                between = (np.abs(cuts) > 2 * ZERO) & midway
+                known = Known(known.values, cuts, *ends, least, between, single)
+            values, counts = likely_column(present, n, known, bool(categorical))
+            yield _claim(owner, column, values, counts, False)
+
+
 @register.attack("bin-mapper-reading")
 @dataclass(frozen=True, kw_only=True)
 class BinMapperReading(Attack):
@@ -38,7 +68,8 @@ class BinMapperReading(Attack):
     LightGBM's data-parallel machines each find the bins of some columns on their own rows and tell
     all. Cuts are midway between values: from the least or greatest one, which cross as they are,
     each follows from the one before, if every bin has one value
-    (`fedtrees.trees.lightgbm.midpoints`).
+    (`fedtrees.trees.lightgbm.midpoints`). What bins do not tell is filled in from own rows
+    (`fedtrees.attacks.mappers.likely`).
     """
 
     numbers: ClassVar[bool] = True
@@ -49,18 +80,21 @@ class BinMapperReading(Attack):
         return None if seen else Reason("no-bins-found")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return the values of others' columns that bins tell, or their ends."""
-        told, claims = _told(view), {}
+        """Return others' columns; notes count the values that bins tell, or that are ends."""
+        told, read = _told(view), dict[tuple[str, int], NDArray[np.float64]]()
         for owner, mappers in told.mappers.items():
             for column in {c for c, _ in extremes(mappers)}:
-                ends = np.array([v for c, v in extremes(mappers) if c == column])
-                claims[owner, column] = _claim(owner, column, ends, np.ones(len(ends), int), False)
+                read[owner, column] = np.array([v for c, v in extremes(mappers) if c == column])
         for owner, column, found in values_told(told.mappers):
-            ones = np.ones(len(found.values), np.int64)
-            claims[owner, column] = _claim(owner, column, found.values, ones, False)
-        others = [c for (owner, _), c in claims.items() if owner not in view.principals]
-        read = float(sum(len(c.values) for c in others))
-        return Guess(tuple(others), {"values": read})
+            read[owner, column] = found.values
+        read = {key: values for key, values in read.items() if key[0] not in view.principals}
+        claims = {
+            (owner, column): _claim(owner, column, values, np.ones(len(values), int), False)
+            for (owner, column), values in read.items()
+        }
+        if view.rows is not None and len(view.rows):
+            claims |= {(c.owner, c.feature): c for c in _filled(view, told, read)}
+        return Guess(tuple(claims.values()), {"values": float(sum(map(len, read.values())))})
 
 
 @register.attack("single-row-bins")

@@ -1,5 +1,7 @@
 """Property inference: the share of a class at one client, where its own sums cross."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from present import here
@@ -13,6 +15,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
+from fedtrees.messages.cuts import CutPoints
 from fedtrees.metrics.class_shares import ClassSharesMetric
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
@@ -29,15 +32,16 @@ def held(classes=2):
         y = np.repeat(np.arange(classes), np.rint(40 * np.array(chance)).astype(int))
         tables.append(Table((rng.normal(size=(40, 3)) + y[:, None]).astype(np.float32), y))
     names = tuple("abc"[:classes])
-    schema = Schema(tuple(Feature(n, low=-4, high=6) for n in "uvw"), "y", classes=names)
+    features = tuple(Feature(n, low=-4, high=6, complete=True) for n in "uvw")
+    schema = Schema(features, "y", classes=names)
     return over_clients(tables), schema
 
 
-def errors(protocol, who, defense="none", classes=2):
+def errors(protocol, who, defense="none", classes=2, seed=1, unseen=()):
     """Return the error of an attack and of a blind adversary; None, where it does not apply."""
     local_data, schema = held(classes)
     made = register.make("protocol", parse_grid(protocol)[0])
-    run = train(made, local_data, schema, defense=make_defense(parse_one(defense)), seed=1)
+    run = train(made, local_data, schema, defense=make_defense(parse_one(defense)), seed=seed)
     metric = ClassSharesMetric()
     case = Case(local_data, dict(run.transcript.roles), (who,), schema, Streams(0), who)
     truth, view = metric.truth(case), view_of(run, (who,), local_data)
@@ -45,6 +49,7 @@ def errors(protocol, who, defense="none", classes=2):
     reason = ClassShareInference().inapplicable(view)
     if reason is not None:
         return reason.code, blind
+    view = replace(view, seen=tuple(s for s in view.seen if not isinstance(s.message, unseen)))
     guess = ClassShareInference().run(view, np.random.default_rng(0))
     assert metric.refuses(guess.claims, case) is None
     return metric.score(guess.claims, truth)[0].value, blind
@@ -82,6 +87,15 @@ def test_drawn_rows_of_forests_tell_classes_nearly(protocol):
 def test_clipped_and_noisy_sums_are_read_as_such(protocol):
     noisy, _ = errors(protocol, "server", "laplace-hist[epsilon=8,clip=0.3]")
     assert noisy < 0.03  # read as if nothing were clipped: .16
+
+
+@pytest.mark.parametrize("protocol", here("protocol", ["fedtree-hist[trees=1,max_bin=4]"]))
+def test_columns_tell_the_same_sums_with_other_noise(protocol):
+    noise, every, one = "laplace-hist[epsilon=0.5]", [], []
+    for seed in range(12):
+        every.append(errors(protocol, "server", noise, seed=seed)[0])
+        one.append(errors(protocol, "server", noise, seed=seed, unseen=CutPoints)[0])
+    assert np.mean(every) < 0.9 * np.mean(one)
 
 
 def test_who_is_not_claimed_counts_as_blind_and_nobody_twice():

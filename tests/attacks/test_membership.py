@@ -99,6 +99,22 @@ def test_public_cut_points_are_nobodys_values():
     assert (scored(view)["thresholds"] < -np.log(0.2)).all()  # codes, which many rows have
 
 
+@pytest.mark.parametrize(
+    "protocol",
+    here("protocol", [*FORESTS[:2], "flower-bagging[trees=4]", "flower-cyclic[trees=6]"]),
+)
+def test_clients_ask_the_model_that_they_are_told(protocol):
+    """The same as is released, which they need not get."""
+    table, schema = sample_table()
+    held = over_clients([table.take(np.arange(k, 90, 3)) for k in range(3)])
+    run = train(register.make("protocol", parse_grid(protocol)[0]), held, schema, seed=1)
+    attack, view = MembershipInference(), view_of(run, ("client-0",), held)
+    assert attack.inapplicable(view) is None
+    found = attack.model(view).predict(table.X)
+    assert found == pytest.approx(run.model.predict(table.X))
+    assert attack.inapplicable(view.blinded()).code == "no-trees"
+
+
 def test_of_two_references_one_has_a_row_and_classes_are_even():
     y = np.arange(21) % 3
     found = [*halves(y, 2, np.random.default_rng(0))]

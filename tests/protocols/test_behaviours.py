@@ -81,7 +81,7 @@ def test_splits_told_to_one_client_open_its_bins_and_nothing_under_any_sum():
     view, run, case = cheated("isolating")
     score, opened = scored(view, case)
     assert (opened, run.refused) == (5, "")
-    assert score.value > 0.75
+    assert score.value == 1
     (counts,) = [BinCountsMetric().truth(case)[c] for c in ("client-2",)]
     assert score.blind >= np.unique(counts, axis=0, return_counts=True)[1].max() / len(counts)
     assert score.blind < 0.3
@@ -95,6 +95,21 @@ def test_splits_told_to_one_client_open_its_bins_and_nothing_under_any_sum():
             assert "not all were told the same" in run.refused
         else:
             assert run.model.trees[-1].feature[0] < 0  # and there is nothing to grow from
+
+
+@pytest.mark.parametrize(
+    ("defense", "least"),
+    [(LaplaceHistogram(epsilon=64.0), 0.99), (LaplaceHistogram(epsilon=10.0), 0.8),
+     (LaplaceHistogram(epsilon=1.0), 0.05), (MinBin(), 0.4)],
+)  # fmt: skip
+def test_a_clients_own_sums_are_read_through_what_a_defense_does_to_them(defense, least):
+    view, _, case = cheated("isolating", defense)
+    score, opened = scored(view, case)
+    assert opened == 5
+    assert score.value > least
+    first = tuple(s for s in view.seen if getattr(s.message, "tree", 0) == 0)
+    fewer, _ = scored(replace(view, seen=first), case)
+    assert score.value >= fewer.value - 0.05  # noise of one tree is not that of another
 
 
 def test_attacks_read_only_who_did_what_they_read():
