@@ -64,7 +64,7 @@ class LinearReconstruction(Attack):
             if changes:
                 allowed = column.allowed
                 found, told = Certain(np.full(len(allowed), -1), allowed), None
-                shares = shares_of_changed(column, changes, unit)
+                shares = shares_of_changed(column, changes, unit, sweeps=0)
                 shares *= np.where(allowed, likely_shares(known, shares, allowed, None), 0.0)
                 shares /= shares.sum(axis=1, keepdims=True)
             else:

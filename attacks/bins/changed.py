@@ -5,57 +5,66 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.subsets import Column, NodeSums
+from fedtrees.attacks.evidence.subsets import Column
 from fedtrees.core.channel import Change, chained
 
-SWEEPS = 30
-#: Of what a sweep finds anew: nodes of one row each would swing otherwise.
-STEP = 0.5
+SWEEPS = 12
+_STEP = 0.5  # of what a sweep finds anew: nodes of few rows would swing otherwise
+_LEAST = 1e-6  # of a variance, in units of gradients
 Floats = NDArray[np.float64]
 
 
-def shares_of_changed(column: Column, changes: Sequence[Change], unit: float) -> Floats:
+def shares_of_changed(
+    column: Column, changes: Sequence[Change], unit: float, sweeps: int = SWEEPS
+) -> Floats:
     """Return the shares of all rows in bins, float64, (N, B + 1), last: no value.
 
-    Expectation propagation in its simplest form: the sum of a cell, less what the other rows are
-    expected to bring, is normal about what a row brings if it is there, else about 0. The variance
-    is the channel's, and what is open of the others. Cells of zeros, where few rows are suppressed,
-    say nothing.
+    Least squares over all nodes of all trees, weighted by the variance that the channel states, and
+    from there, in sweeps, what is expected of a row that is in one bin alone (mean field). Cells of
+    zeros say nothing where few rows are suppressed.
 
     `unit`: Of sums.
     """
     law = chained(changes)
-    hides = law is None or law.hides or len(changes) > 1
-    shares = column.allowed / column.allowed.sum(axis=1, keepdims=True)
-    logs = np.log(np.maximum(shares, 1e-300))
-    told = []
-    for node in column.nodes:
-        sums, brings = node.sums[:-1] / unit, node.brings / unit
-        mean, variance = (sums, np.zeros(sums.shape)) if law is None else law.error(sums)
-        silent = (sums == 0).all(axis=1) if hides else np.zeros(len(sums), dtype=bool)
-        told.append((node, brings, mean, variance + 1e-9, silent))
-    for _ in range(SWEEPS):
-        found = logs.copy()
-        for node, brings, mean, variance, silent in told:
-            found[node.rows, :-1] += _odds(
-                shares[node.rows, :-1], brings, mean, variance, silent
-            )
-        found -= found.max(axis=1, keepdims=True)
-        now = np.exp(found)
-        now /= now.sum(axis=1, keepdims=True)
-        shares = shares + STEP * (now - shares)
-    return shares
+    n, bins = len(column.allowed), column.allowed.shape[1] - 1
+    A = np.zeros((len(column.nodes), n, column.nodes[0].brings.shape[1]))
+    for at, node in enumerate(column.nodes):
+        A[at, node.rows] = node.brings / unit
+    told = np.stack([node.sums[:-1] for node in column.nodes]) / unit  # (nodes, B, s)
+    mean, variance = (told, np.zeros(told.shape)) if law is None else law.error(told)
+    weight = 1 / np.maximum(variance, _LEAST)
+    if law is None or law.hides or len(changes) > 1:
+        weight = weight * (told != 0).any(axis=2, keepdims=True)
+    start = column.allowed[:, :-1] / column.allowed[:, :-1].sum(axis=1, keepdims=True)
+    shares = np.clip(_least_squares(A, mean, weight, start), 1e-4, None) * (start > 0)
+    shares /= shares.sum(axis=1, keepdims=True)
+    for _ in range(sweeps):
+        found = np.where(start > 0, _odds(A, mean, weight, shares), -np.inf)
+        now = np.exp(found - found.max(axis=1, keepdims=True))
+        shares += _STEP * (now / now.sum(axis=1, keepdims=True) - shares)
+    return np.column_stack([shares, np.zeros(n)])
 
 
-def _odds(p: Floats, brings: Floats, mean: Floats, variance: Floats, silent: Floats) -> Floats:
-    """Return log odds that rows of a node are in its bins, (m, B).
+def _least_squares(A: Floats, mean: Floats, weight: Floats, start: Floats) -> Floats:
+    """Return what is expected of shares that vary about `start` as one draw of a bin does."""
+    out, flat = start.copy(), A.transpose(0, 2, 1).reshape(-1, A.shape[1])  # (nodes s, n)
+    before: bytes | None = None
+    for b in range(start.shape[1]):
+        w = weight[:, b].reshape(-1)
+        free = np.maximum(start[:, b] * (1 - start[:, b]), 1e-9)
+        if (now := w.tobytes() + free.tobytes()) != before:
+            before, inverse = now, np.linalg.inv((flat * w[:, None]).T @ flat + np.diag(1 / free))
+        out[:, b] += inverse @ (flat.T @ (w * (mean[:, b].reshape(-1) - flat @ start[:, b])))
+    return out
 
-    `p`: What is thought so far, (m, B).
-    """
-    expected = np.einsum("mb,ms->bs", p, brings)
-    open_ = np.einsum("mb,ms->bs", p * (1 - p), brings**2)
-    x = brings[:, None, :]
-    rest = mean - expected + p[..., None] * x
-    spread = variance + np.maximum(open_ - (p * (1 - p))[..., None] * x**2, 0.0)
-    found = ((rest - x / 2) * x / spread).sum(axis=-1)
-    return np.where(silent, 0.0, found)
+
+def _odds(A: Floats, mean: Floats, weight: Floats, p: Floats) -> Floats:
+    """Return log odds that rows are in bins, (n, B), given what is thought of the others."""
+    found = np.zeros(p.shape)
+    for s in range(A.shape[2]):
+        a, open_ = A[:, :, s], p * (1 - p)
+        rest = mean[:, :, s] - a @ p  # (nodes, B)
+        with np.errstate(divide="ignore"):
+            w = 1 / (1 / weight[:, :, s] + a**2 @ open_)
+        found += a.T @ (w * rest) + (a**2).T @ w * (p - 0.5)
+    return found

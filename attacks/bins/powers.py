@@ -61,9 +61,10 @@ def _read(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the bin of every row, -1 for none, and whether sums name it, both of shape (n,).
 
-    Where few rows are `suppressed`, only a bit that is set says anything.
+    Where few rows are `suppressed`, rows without a bit are in bins of which nothing is shown.
     """
     bin, read = np.full(n, -1), np.zeros(n, dtype=bool)
+    left = column.allowed[:, :-1].copy()
     for node in column.nodes:
         which = node.brings.argmax(axis=1)
         power = node.brings[np.arange(len(which)), which]
@@ -75,7 +76,11 @@ def _read(
         named = inside.any(axis=0) if suppressed else np.ones(len(which), dtype=bool)
         bin[node.rows[named]] = inside.argmax(axis=0)[named]
         read[node.rows[named]] = True
+        if suppressed:
+            left[node.rows] &= (node.sums[:-1] == 0).all(axis=1)
     bin[bin == column.allowed.shape[1] - 1] = -1
     if read.any():
         bin[~read] = np.bincount(bin[read] + 1).argmax() - 1
+    hidden = ~read & (left.sum(axis=1) < left.shape[1]) & left.any(axis=1)
+    bin[hidden], read[hidden] = left[hidden].argmax(axis=1), left[hidden].sum(axis=1) == 1
     return bin, read

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from fedtrees.core.behaviour import Behaviour
+from fedtrees.core.channel import chained
 from fedtrees.core.coarsening import FewRows
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
@@ -26,7 +27,8 @@ class Cheating(Behaviour, BoostingActive):
     Nodes are the halves of halves of all rows, as deep as the parameters allow, of `ROWS` rows at
     last; each tree goes on where the one before ended, and is a leaf of value 0. Where bins of few
     rows are suppressed, nodes have more rows, drawn anew for every tree, most of which bring 0.
-    Where sums are noisy, all rows bring the most that is allowed, with signs drawn for every tree.
+    Where sums are noisy, all rows bring more than the noise, as far as that is allowed, with signs
+    drawn for every tree.
     """
 
     beyond = "seals powers of two in place of gradients, and makes up which rows are in a node"
@@ -70,8 +72,13 @@ class Cheating(Behaviour, BoostingActive):
         least = [change.least for change in self.sums_law if isinstance(change, FewRows)]
         if len(least) < len(self.sums_law):  # noise
             group, brings = rng.permutation(n) * most // n, np.zeros((n, 2), dtype=np.int64)
-            (low, high), (_, hessian) = self.params.ranges(self.objective, self.clip or 1.0)
-            brings[:, 0], brings[:, 1] = rng.choice([low, high], n), rng.choice([0, hessian], n)
+            (_, high), (_, hessian) = self.params.ranges(self.objective, self.clip or 1.0)
+            law = chained(self.sums_law)
+            assert law is not None
+            off = float(np.sqrt(np.ravel(law.error(np.zeros(1))[1])[0]))
+            size = rng.uniform(min(1.0, 3 * off), 1.0, n)  # sums of different sizes tell rows apart
+            brings[:, 0] = rng.choice([-1, 1], n) * size * high
+            brings[:, 1] = rng.choice([0, hessian], n)
             return group, brings
         place = (np.arange(n) - number * most * ROWS) % n
         group = np.minimum(place // ROWS, most - 1)
