@@ -48,7 +48,7 @@ _ROUTES = "exact, as splits are; `spent` counts routes as unprotected"
 @register.defense("laplace-hist")
 @dataclass(frozen=True)
 class LaplaceHistogram(Defense):
-    """Add discrete Laplace noise to every gradient and hessian sum, at each client or passive party.
+    """Add discrete Laplace noise to all gradient and hessian sums, at clients and passive parties.
 
     The published rule (Di Gennaro et al. 2025, Appendix B.1.1) clips g to `clip` and h to
     2 `clip` and adds Laplace(2 clip / epsilon) to each histogram element; epsilon then speaks

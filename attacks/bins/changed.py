@@ -26,7 +26,7 @@ def shares_of_changed(
     `unit`: Of sums.
     """
     law = chained(changes)
-    n, bins = len(column.allowed), column.allowed.shape[1] - 1
+    n = len(column.allowed)
     A = np.zeros((len(column.nodes), n, column.nodes[0].brings.shape[1]))
     for at, node in enumerate(column.nodes):
         A[at, node.rows] = node.brings / unit

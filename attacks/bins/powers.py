@@ -17,7 +17,6 @@ from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import OpenedBinSums
 
-
 #: Share of a bin from which on it counts as named.
 SURE = 0.95
 
@@ -56,9 +55,7 @@ class PowersOfTwo(Attack):
         return Guess(tuple(claims), {"bins_named": known})
 
 
-def _read(
-    column: Column, n: int, suppressed: bool
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _read(column: Column, n: int, suppressed: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the bin of every row, -1 for none, and whether sums name it, both of shape (n,).
 
     Where few rows are `suppressed`, rows without a bit are in bins of which nothing is shown.

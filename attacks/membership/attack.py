@@ -103,7 +103,9 @@ class MembershipInference(Attack):
         seen, cuts = _seen(view), cuts_of(view)
         if seen is not None and cuts is not None and _followed(seen):
             found["path"] = on_path(rows, seen, cuts)
-        if isinstance(model, Forest | RandomForest | TreeNetwork):  # others' tests are no values of rows
+        if isinstance(
+            model, Forest | RandomForest | TreeNetwork
+        ):  # others' tests are no values of rows
             found["thresholds"] = held_thresholds(rows.X, model.trees, view.rows)
         if sketches:  # others' values tell more than what a model makes of them
             return found, 0.0

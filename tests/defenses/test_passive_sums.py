@@ -93,7 +93,8 @@ def test_what_cannot_be_clipped_does_not_fit():
 def test_a_cheating_active_party_reads_what_its_defense_leaves(defense, least, most):
     _, view, run = opened(defense, DEEP, behaviours={"active": "cheating"})
     asked = [m for _, m in view.messages(NodeRows)]
-    assert asked and not run.refused
+    assert asked
+    assert not run.refused
     guess = register.make("attack", Spec("powers-of-two")).run(view, np.random.default_rng(0))
     right = [(c.bin == run.bins_of_rows[c.owner, c.feature]).mean() for c in guess.claims]
     assert least <= np.mean(right) <= most
@@ -109,7 +110,9 @@ def test_noisy_sums_name_bins_once_there_are_enough_of_them():
         for t in range(nodes):
             rows = np.sort(rng.permutation(40)[:10]).astype(np.int32)
             brings = rng.choice([-1, 1], (10, 1)) << 30
-            sums = inside[:, rows] @ brings + law.within(2.0**30, True).send(np.zeros((4, 1), dtype=np.int64), rng)
+            sums = inside[:, rows] @ brings + law.within(2.0**30, True).send(
+                np.zeros((4, 1), dtype=np.int64), rng
+            )
             seen.append(NodeSums(t, rows, brings, np.vstack([sums, [[0]]]).astype(np.int64)))
         column = Column("passive", 0, tuple(seen), np.ones((40, 5), dtype=bool))
         return (shares_of_changed(column, [law], 2.0**30).argmax(axis=1) == bin).mean()

@@ -97,13 +97,14 @@ class Cheating(Behaviour, BoostingActive):
 
     def _leaves_shown(self, n: int, most: int, least: int) -> int:
         """Return of how many leaves, a power of two, most rows are seen in bins of that many."""
-        rare = 1 / max(self.cuts.n_bins.max(), 2)
+        rare = 1 / max(int(self.cuts.n_bins.max()), 2)
 
         def seen(leaves: int) -> float:
             rows = n // leaves
             return float(leaves * min(rows, ROWS) * binom.sf(least - 2, rows - 1, rare))
 
-        return max((2**k for k in range(most.bit_length())), key=seen)
+        found: int = max((2**k for k in range(most.bit_length())), key=seen)
+        return found
 
 
 def _powers(turn: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -130,7 +130,9 @@ class BoostingActive(Active):
                 hist = hist.reshape(*hist.shape[:2], -1, 2)
             self.split(net, tree, grower.decide(hist, allowed))
         grown = grower.finish()
-        if self.sums_differ and not self.together:  # its leaves' own sums it knows exactly
+        if self.sums_differ and isinstance(
+            grower, TreeGrower
+        ):  # its leaves' own sums it knows exactly
             leaves = grower.leaves()[0]
             exact = node_sums(gh, tree.rows.rows, tree.rows.ranges(leaves))
             grown = grower.finish(leaf_values(exact, self.params, self.bits))
@@ -258,9 +260,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         bins, share = kind(held, self.max_bin), self.colsample_bytree
         share_or_all = None if share == 1 else float(share)
         if role == ACTIVE:
-            return BoostingActive(
-                name, held, bins, share_or_all, self, schema, defense=defense
-            )
+            return BoostingActive(name, held, bins, share_or_all, self, schema, defense=defense)
         outputs = self.objective_for(schema).n_outputs
         together = self.multi_output and outputs > 1
         limits = Limits(
