@@ -1,4 +1,4 @@
-"""Laplace noise on the histograms that clients send."""
+"""Laplace noise on the sums per bin that clients and passive parties send."""
 
 import math
 from collections.abc import Mapping
@@ -24,6 +24,13 @@ from fedtrees.messages.cuts import (
     GridCounts,
     exact_summaries,
 )
+from fedtrees.messages.vertical import (
+    BinCounts,
+    BinSums,
+    OpenedBinSums,
+    RoutedRows,
+    RoutesOfRows,
+)
 from fedtrees.privacy.accounting import composed, histogram_sensitivity, trusted_with
 from fedtrees.privacy.noise import Laplace
 from fedtrees.trees.boosted.fixed_point import LOSS_BITS
@@ -35,16 +42,23 @@ _EXEMPT = (
 )
 
 
+_ROUTES = "exact, as splits are; `spent` counts routes as unprotected"
+
+
 @register.defense("laplace-hist")
 @dataclass(frozen=True)
 class LaplaceHistogram(Defense):
-    """Add discrete Laplace noise to every gradient and hessian sum, at each client.
+    """Add discrete Laplace noise to all gradient and hessian sums, at clients and passive parties.
 
     The published rule (Di Gennaro et al. 2025, Appendix B.1.1) clips g to `clip` and h to
     2 `clip` and adds Laplace(2 clip / epsilon) to each histogram element; epsilon then speaks
     of *one element of one histogram*. What the whole run costs one row is composed from the
     ledger: every tree, level and feature adds up. With ``calibrated=true`` the noise is scaled
     so that this sum is `epsilon` instead.
+
+    A passive party clips what the active party's rows bring, which takes a proof of their range:
+    there is the ideal functionality for it. A row that changes a bin changes two cells. Where rows
+    go at splits crosses exactly, so that the run as a whole has no epsilon.
 
     Parameters
     ----------
@@ -62,11 +76,14 @@ class LaplaceHistogram(Defense):
     calibrated: bool = False
 
     acts_through = frozenset({"outgoing"})
-    at = frozenset({"client"})
+    at = frozenset({"client", "passive"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
-    guards = (Histogram, ValidationLoss)
-    exempts = dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT)
-    requires = (Histogram,)
+    guards = (Histogram, ValidationLoss, OpenedBinSums)
+    exempts = {
+        **dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT),
+        **dict.fromkeys((BinCounts, RoutedRows, RoutesOfRows), _ROUTES),
+        BinSums: "sealed; what is in it passed as `OpenedBinSums`",
+    }
     bounds_hessian = True
     tries = {"epsilon": (1.0, 8.0, 64.0)}
 
@@ -79,6 +96,11 @@ class LaplaceHistogram(Defense):
     def gradient_clip(self) -> float:  # type: ignore[override]
         """The clip each client applies row by row."""
         return float(self.clip)
+
+    @property
+    def requires(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """Sums per bin; vertically nothing is calibrated to a run that tells exact routes."""
+        return (Histogram,) if self.calibrated else (Histogram, OpenedBinSums)
 
     def claim(self) -> Guarantee:
         """Return pure DP, per histogram element as published or per record if calibrated."""
@@ -112,6 +134,7 @@ class LaplaceHistogram(Defense):
         return {
             (Histogram, "sums"): law,
             (Histogram, "totals"): law,
+            (OpenedBinSums, "sums"): law,
             (ValidationLoss, "sums"): held_out,
         }
 
@@ -119,6 +142,8 @@ class LaplaceHistogram(Defense):
         """Add noise to sums and enter the cost."""
         if isinstance(message, ValidationLoss):
             return self._noisy_loss(message, ctx)
+        if isinstance(message, OpenedBinSums):
+            return self._noisy_bins(message, ctx)
         assert isinstance(message, Histogram)
         scale = self.scale(ctx.schema, ctx.parameters)
         rng = ctx.rng("histogram-noise")
@@ -132,6 +157,16 @@ class LaplaceHistogram(Defense):
                 ctx.spend("laplace", l1=bound, scale=scale, count=count, what="Histogram")
         return replace(message, sums=sums, totals=totals)
 
+    def _noisy_bins(self, message: OpenedBinSums, ctx: Context) -> OpenedBinSums:
+        """Add noise to a passive party's sums; a tree is paid for in full at its root."""
+        scale = self.scale(ctx.schema, ctx.parameters)
+        law = Laplace(scale).within(*message.unit_of("sums"))
+        if 0 in message.nodes:
+            count = int(ctx.parameters["max_depth"]) * len(message.columns)
+            for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
+                ctx.spend("laplace", l1=2 * bound, scale=scale, count=count, what="OpenedBinSums")
+        return replace(message, sums=law.send(message.sums, ctx.rng("histogram-noise")))
+
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
         """Add noise to the loss of held-out rows and to their number."""
         scale = self.loss_scale(ctx.parameters)
@@ -144,8 +179,11 @@ class LaplaceHistogram(Defense):
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger, noisy summaries for cut points included.
 
-        Infinite where such summaries or the base score crossed exactly.
+        Infinite where such summaries, the base score or routes of rows crossed exactly.
         """
+        bins = [e for e in transcript.events if e.what == "OpenedBinSums"]
+        if bins:
+            return PureDP(math.inf, histograms=composed(bins), unprotected="routes")
         own = [e for e in transcript.events if e.what == "Histogram"]
         held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is trained on or held out, by a draw that ignores its values: it pays one of them.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedtrees.core.channel import Change
-from fedtrees.core.coarsening import Suppression
+from fedtrees.core.coarsening import FewRows, Suppression
 from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import check_known, check_whole
 from fedtrees.core.guarantee import Structural
@@ -13,6 +13,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
+from fedtrees.messages.vertical import OpenedBinSums
 from fedtrees.trees.boosted.losses import objective_of
 
 PLACES = ("client", "server")
@@ -30,9 +31,12 @@ class MinBin(Defense):
     they are can still be bounded from the node's total; if a feature has one such bin in a node,
     the total gives it away.
 
+    Vertically, passive parties count the rows themselves. Rows that bring nothing count, too, and
+    whoever made up what they bring knows.
+
     `k`: Rows, at least 2.
-    `by`: {"client", "server"}. Clients suppress in what they send; the server in the sum it sends
-    back.
+    `by`: {"client", "server"}. Clients, and passive parties, suppress in what they send; the server
+    in the sum it sends back.
     """
 
     k: int = 5
@@ -49,16 +53,17 @@ class MinBin(Defense):
     @property
     def at(self) -> frozenset[str]:  # type: ignore[override]
         """The role that suppresses."""
-        return frozenset({self.by})
+        return frozenset({"client", "passive"} if self.by == "client" else {"server"})
 
     @property
     def guards(self) -> tuple[type[Message], ...]:  # type: ignore[override]
-        """Histograms that clients send; for the server, their sum that it sends back."""
-        return (Histogram,) if self.by == "client" else (GlobalHistogram,)
+        """Sums that clients and passive parties send; of the server, the sum that it sends back."""
+        return (Histogram, OpenedBinSums) if self.by == "client" else (GlobalHistogram,)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State which sums of hessians are too small for a bin to be sent; totals are."""
-        return {(self.guards[0], "sums"): self.law(schema, parameters)}
+        found: dict[Place, Change] = {(self.guards[0], "sums"): self.law(schema, parameters)}
+        return found | {(kind, "sums"): FewRows(self.k) for kind in self.guards[1:]}
 
     def law(self, schema: Schema, parameters: Mapping[str, Any]) -> Suppression:
         """Return the limit on sums of hessians."""
@@ -67,6 +72,9 @@ class MinBin(Defense):
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Send small bins as 0."""
+        if isinstance(message, OpenedBinSums):
+            assert message.rows is not None
+            return replace(message, sums=message.sums * (message.rows >= self.k)[..., None])
         assert isinstance(message, Histogram | GlobalHistogram)
         law = self.law(ctx.schema, ctx.parameters).within(*message.unit_of("sums"))
         return replace(message, sums=law.send(message.sums))

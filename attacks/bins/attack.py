@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.bins.changed import shares_of_changed
 from fedtrees.attacks.bins.feasible import MOST_ROWS, Told, told_of_open
 from fedtrees.attacks.bins.likely import likely_shares, middles, rank_interval, ranks_of
 from fedtrees.attacks.bins.sums import columns_of
@@ -57,9 +58,18 @@ class LinearReconstruction(Attack):
             return Guess()
         ids, known, claims = view.own[0].ids, what_is_known(view), list[Claim]()
         sure = cells = 0
+        changes = view.changes(OpenedBinSums, "sums")
+        unit = next(m.unit_of("sums")[0] for _, m in view.messages(OpenedBinSums))
         for column in columns_of(view):
-            found = certain_bins(column)
-            shares, told = _read(column, found, known)
+            if changes:
+                allowed = column.allowed
+                found, told = Certain(np.full(len(allowed), -1), allowed), None
+                shares = shares_of_changed(column, changes, unit, sweeps=0)
+                shares *= np.where(allowed, likely_shares(known, shares, allowed, None), 0.0)
+                shares /= shares.sum(axis=1, keepdims=True)
+            else:
+                found = certain_bins(column)
+                shares, told = _read(column, found, known)
             sure, cells = sure + int((found.bin >= 0).sum()), cells + len(found.bin)
             bin = shares.argmax(axis=1)
             bin[bin == shares.shape[1] - 1] = -1

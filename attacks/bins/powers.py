@@ -6,14 +6,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.bins.changed import shares_of_changed
 from fedtrees.attacks.bins.sums import columns_of
 from fedtrees.attacks.evidence.subsets import Column
 from fedtrees.core.attack import Attack
+from fedtrees.core.channel import chained
 from fedtrees.core.guess import ColumnBins, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import OpenedBinSums
+
+#: Share of a bin from which on it counts as named.
+SURE = 0.95
 
 
 @register.attack("powers-of-two")
@@ -22,7 +27,7 @@ class PowersOfTwo(Attack):
     """Name the bin of every row of a node whose rows bring different powers of two.
 
     A bit of a bin's sum is set iff the row that brings it is in the bin. Rows that no such node had
-    are put into the fullest bin of those that one had.
+    are put into the fullest bin of those that one had. Of noisy sums all are weighed together.
     """
 
     behaviours: ClassVar[tuple[str, ...]] = ("cheating",)
@@ -37,16 +42,26 @@ class PowersOfTwo(Attack):
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the bins of all rows in every column that sums were opened of."""
         claims, known = list[ColumnBins](), 0
+        changes = view.changes(OpenedBinSums, "sums")
+        unit = next((m.unit_of("sums")[0] for _, m in view.messages(OpenedBinSums)), 1.0)
         for column in columns_of(view):
-            bin, read = _read(column, view.n_rows)
+            if chained(changes) is None:
+                bin, read = _read(column, view.n_rows, suppressed=bool(changes))
+            else:
+                shares = shares_of_changed(column, changes, unit)
+                bin, read = shares[:, :-1].argmax(axis=1), shares.max(axis=1) > SURE
             claims.append(ColumnBins(column.owner, column.position, view.own[0].ids, bin))
             known += int(read.sum())
         return Guess(tuple(claims), {"bins_named": known})
 
 
-def _read(column: Column, n: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the bin of every row, -1 for none, and whether sums name it, both of shape (n,)."""
+def _read(column: Column, n: int, suppressed: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the bin of every row, -1 for none, and whether sums name it, both of shape (n,).
+
+    Where few rows are `suppressed`, rows without a bit are in bins of which nothing is shown.
+    """
     bin, read = np.full(n, -1), np.zeros(n, dtype=bool)
+    left = column.allowed[:, :-1].copy()
     for node in column.nodes:
         which = node.brings.argmax(axis=1)
         power = node.brings[np.arange(len(which)), which]
@@ -54,9 +69,15 @@ def _read(column: Column, n: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]
         different = len({*zip(which.tolist(), power.tolist(), strict=True)}) == len(power)
         if not (different and (alone & (power > 0) & (power & (power - 1) == 0)).all()):
             continue
-        inside = (node.sums[:, which] & power) > 0
-        bin[node.rows], read[node.rows] = inside.argmax(axis=0), True
+        inside = ((node.sums[:-1] if suppressed else node.sums)[:, which] & power) > 0
+        named = inside.any(axis=0) if suppressed else np.ones(len(which), dtype=bool)
+        bin[node.rows[named]] = inside.argmax(axis=0)[named]
+        read[node.rows[named]] = True
+        if suppressed:
+            left[node.rows] &= (node.sums[:-1] == 0).all(axis=1)
     bin[bin == column.allowed.shape[1] - 1] = -1
     if read.any():
         bin[~read] = np.bincount(bin[read] + 1).argmax() - 1
+    hidden = ~read & (left.sum(axis=1) < left.shape[1]) & left.any(axis=1)
+    bin[hidden], read[hidden] = left[hidden].argmax(axis=1), left[hidden].sum(axis=1) == 1
     return bin, read

@@ -33,8 +33,10 @@ def brought(view: View) -> dict[int, NDArray[np.int64]]:
 def columns_of(view: View) -> list[Column]:
     """Return what is seen of others' columns whose sums the principals opened, by position.
 
-    The sums of a node's other child are what is left of the node's: bins are those of all rows.
+    The sums of a node's other child are what is left of the node's: bins are those of all rows. It
+    is not added where defenses changed sums; then rows without a value have none either.
     """
+    exact = not view.changes(OpenedBinSums, "sums")
     own = {int(c) for held in view.own for c in held.columns}
     widths, owners = {}, {}
     for _, told in view.messages(BinCounts):
@@ -42,7 +44,7 @@ def columns_of(view: View) -> list[Column]:
             widths[column], owners[column] = count, told.party
     trees, brings = replayed(view), brought(view)
     nodes: dict[int, list[NodeSums]] = {c: [] for c in widths if c not in own}
-    for (tree, node), sums in _every_node(view, trees, widths).items():
+    for (tree, node), sums in _every_node(view, trees if exact else {}, widths).items():
         rows = trees[tree].rows_of(node)
         mine = brings[tree][rows]
         some = mine.any(axis=1)

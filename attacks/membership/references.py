@@ -143,15 +143,21 @@ def counts(model: RandomDecisionForest) -> Trainer:
 
 
 def said_by(forest: Forest, rows: Table) -> NDArray[np.float64]:
-    """Return the logit that a boosted forest gives each row's own class, float64, shape (n,).
+    """Return the logit that a boosted forest gives each row's own class, float64, shape (n,)."""
+    numbers = isinstance(forest.objective, SquaredError)
+    return own_logit(forest.predict(rows.X), rows, numbers)
+
+
+def own_logit(said: NDArray[np.float64], rows: Table, numbers: bool) -> NDArray[np.float64]:
+    """Return the logit of each row's own class, given a model's answers, float64, shape (n,).
 
     Of a numeric target minus the log of how far it is off the prediction: that is nearly normal,
     as `lira` takes it, and the error itself is not.
     """
-    if isinstance(forest.objective, SquaredError):
-        off = np.abs(rows.y - forest.predict(rows.X)) + LEAST_OFF * rows.y.std() + 1e-30
+    if numbers:
+        off = np.abs(rows.y - said) + LEAST_OFF * rows.y.std() + 1e-30
         return np.asarray(-np.log(off), dtype=np.float64)
-    return logit_of_own(forest.predict(rows.X), rows.y)
+    return logit_of_own(said, rows.y)
 
 
 def logit_of_own(scores: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:

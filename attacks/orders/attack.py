@@ -136,10 +136,11 @@ def cumulative(view: View) -> dict[int, NDArray[np.float64]]:
     """Return the share of rows up to each bin of a column, float64, (bins + 1,), first 0.
 
     From the first sums that were opened at a root: of hessians, which are equal before the first
-    tree, or of class counts. Empty where bins are each node's own.
+    tree, or of class counts. Empty where bins are each node's own, or sums are changed.
     """
     found: dict[int, NDArray[np.float64]] = {}
-    if view.parameters.get("candidates", "global") != "global":
+    global_bins = view.parameters.get("candidates", "global") == "global"
+    if not global_bins or view.changes(OpenedBinSums, "sums"):
         return found
     forest = "reg_lambda" not in view.parameters
     widths: dict[int, int] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.channel import Box, Channel, Floats
+from fedtrees.core.channel import Box, Change, Channel, Floats
 from fedtrees.core.errors import UsageError
 
 # Where numbers are floats: what a step may be off by that rounds to the same multiple, and in units
@@ -195,6 +195,16 @@ class Suppression(Channel):
         least[-1] = 0.0
         most[-1] = np.ceil(self.least) - 1 if self.whole else self.least
         return least, most
+
+
+@dataclass(frozen=True)
+class FewRows(Change):
+    """A cell of fewer rows is sent as zeros, whatever these bring.
+
+    `least`: Rows.
+    """
+
+    least: int
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ class Party(metaclass=_Walled):
     row_hook : callable
         What the defenses do to its rows' labels and gradients (`Defense.rows`, less its context),
         handed out likewise.
+    before_sealing : callable
+        Passes a message through the defenses, for a party that seals what it sends by itself.
     queries : LocalData
         Its columns of the rows to predict, where a model that nobody holds whole predicts.
     sealing : object
@@ -83,6 +85,7 @@ class Party(metaclass=_Walled):
     name: str
     streams: Streams
     row_hook: Callable[..., NDArray[Any]]
+    before_sealing: Callable[[Any], Any]
     queries: Any
     sealing: Any
     net: Any

@@ -162,7 +162,20 @@ class BinSums(Message):
 
 @dataclass(frozen=True, eq=False)
 class OpenedBinSums(Message):
-    """What the holder of the key found in a `BinSums`; ``sums`` is an int64 array."""
+    """What is in a `BinSums`: the holder of the key notes it, and nothing crosses in the open.
+
+    A party that adds passes it through its defenses before it is sealed.
+
+    Attributes
+    ----------
+    party, tree, nodes, columns
+        As in the `BinSums`.
+    sums : int64 array, shape (a, bins of these columns, s)
+    bits : int
+        Binary places of the sums.
+    rows : int64 array, shape (a, bins of these columns), or None
+        How many rows are in every bin, as the party that adds knows; None where it was opened.
+    """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
@@ -172,6 +185,12 @@ class OpenedBinSums(Message):
     nodes: NDArray[np.int32]
     columns: NDArray[np.int32]
     sums: NDArray[np.int64]
+    bits: int = 0
+    rows: NDArray[np.int64] | None = None
+
+    def unit_of(self, field: str) -> tuple[float, bool]:
+        """Return the units of sums."""
+        return (2.0**self.bits if field == "sums" else 1.0), True
 
 
 @dataclass(frozen=True, eq=False)

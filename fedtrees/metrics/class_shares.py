@@ -19,8 +19,9 @@ Counts = Mapping[str, NDArray[np.int64]]
 class ClassSharesMetric(Metric[Counts]):
     """How far the share of a class at one client is off (property inference; Ateniese et al. 2015).
 
-    ``class_error``: averaged over victims with whole rows, and classes. The blind baseline is told
-    the share among all victims' rows, and claims it of each; so is who is not claimed.
+    ``class_error``: averaged over victims with whole rows, and classes. Who sees nothing claims the
+    same of each: the blind baseline is told the shares of which that is least wrong, their medians
+    of two classes. The share among all rows is claimed of who is left out.
     """
 
     of: ClassVar[type[Claim]] = ClassShares
@@ -50,14 +51,36 @@ class ClassSharesMetric(Metric[Counts]):
         return None
 
     def blind(self, case: Case, truth: Counts) -> dict[str, Sequence[Claim]]:
-        """Return the same share for every victim: that of all their rows."""
-        return {"pooled": [ClassShares(name, _pooled(truth)) for name in truth]}
+        """Return the same shares for every victim: of all their rows, or the least wrong ones."""
+        told = {"pooled": _pooled(truth), "median": _least_wrong(truth)}
+        return {how: [ClassShares(n, share) for n in truth] for how, share in told.items()}
 
     def score(self, claims: Sequence[ClassShares], truth: Counts) -> list[Score]:
         """Score all victims together."""
         claimed, pooled = {c.owner: c.share for c in claims}, _pooled(truth)
         off = [np.abs(claimed.get(n, pooled) - c / c.sum()).mean() for n, c in truth.items()]
         return [Score("class_error", float(np.mean(off)))]
+
+
+def _least_wrong(truth: Counts) -> NDArray[np.float64]:
+    """Return the shares of least absolute error: of every class the same quantile, adding up to 1.
+
+    At the least, as many victims more are above as below in every class (the multiplier of their
+    sum).
+    """
+    shares, low, high = np.array([c / c.sum() for c in truth.values()]), 0.0, 1.0
+
+    def at(level: float) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = np.quantile(shares, level, axis=0, method="inverted_cdf")
+        return found
+
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if at(middle).sum() < 1 else (low, middle)
+    below, above = at(low), at(high)
+    gap = above.sum() - below.sum()
+    found = below + (above - below) * ((1 - below.sum()) / gap if gap > 0 else 0.0)
+    return np.asarray(found / found.sum())
 
 
 def _pooled(truth: Counts) -> NDArray[np.float64]:

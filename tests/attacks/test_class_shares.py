@@ -55,6 +55,21 @@ def errors(protocol, who, defense="none", classes=2, seed=1, unseen=()):
     return metric.score(guess.claims, truth)[0].value, blind
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_no_share_that_is_claimed_of_all_clients_is_less_wrong_than_the_blind_one(classes):
+    local_data, schema = held(classes)
+    metric, roles = ClassSharesMetric(), dict.fromkeys(local_data, "client")
+    case = Case(local_data, {**roles, "server": "server"}, ("server",), schema, Streams(0))
+    truth = metric.truth(case)
+    blind = metric.blind(case, truth)
+    least = metric.score(blind["median"], truth)[0].value
+    drawn = np.random.default_rng(0).dirichlet(np.ones(classes), 200)
+    others = ([ClassShares(name, share) for name in truth] for share in drawn)
+    assert least <= min(metric.score(c, truth)[0].value for c in others) + 1e-9
+    if classes == 2:
+        assert least < 0.9 * metric.score(blind["pooled"], truth)[0].value
+
+
 HISTOGRAMS = ("fedtree-hist[trees=1]", "nvflare-hist[trees=1]")
 BAGGED = ("flower-bagging[trees=3]", "local-ensembles[trees=3]")
 

@@ -73,6 +73,7 @@ class Active(Coordinator):
     role = ACTIVE
     sealing: RowSums
     pure_leaves = False
+    bits: tuple[int, int] = (0, 0)  # binary places of statistics
 
     def __init__(
         self,
@@ -266,7 +267,9 @@ class Active(Coordinator):
             shape = Sums(counts, bins, tree.statistics.shape[1], tree.slots)
             opened = self.sealing.opened(reply.party, reply.sums.payload, shape)
             found[reply.party] = opened
-            note = OpenedBinSums(reply.party, tree.number, reply.nodes, reply.columns, opened)
+            note = OpenedBinSums(
+                reply.party, tree.number, reply.nodes, reply.columns, opened, self.bits[0]
+            )
             net.note(note, why="sums per candidate, opened with the key, to find splits")
         return found
 

@@ -18,6 +18,8 @@ class Limits:
     `leaves`: At most; 0: no limit.
     `statistics`: What each row brings.
     `classes`: One-hot labels that may come beside them, where a defense counts classes.
+    `bits`: Binary places of statistics.
+    `ranges`: Least and greatest value of each statistic, in units; none: nobody holds rows to any.
     """
 
     trees: int
@@ -25,6 +27,14 @@ class Limits:
     leaves: int
     statistics: int
     classes: int = 0
+    bits: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def clipped(self, statistics: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Hold what rows bring to its ranges, as a proof would that each ciphertext is in them."""
+        if not self.ranges:
+            return statistics
+        return np.clip(statistics, *np.array(self.ranges, dtype=np.int64).T)
 
 
 @dataclass(eq=False)

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.party import Party, handles
 from fedtrees.core.sealed import Sealed
@@ -13,6 +14,7 @@ from fedtrees.messages.vertical import (
     ChosenSplits,
     KnownNodes,
     NodeRows,
+    OpenedBinSums,
     RootRows,
     RoutedRows,
     RoutesOfRows,
@@ -75,7 +77,8 @@ class Passive(SplitHolder):
     `bins`: Its columns, in bins.
     `share`: Of its columns, that each tree may use.
 
-    What `limits` rule out it refuses with `BeyondParametersError`.
+    What `limits` rule out it refuses with `BeyondParametersError`. Where a `defense` changes sums,
+    the ideal functionality shows them to it before it seals them.
     """
 
     sealing: BlindSums
@@ -87,9 +90,11 @@ class Passive(SplitHolder):
         bins: GlobalBins,
         share: str | int | float | None,
         limits: Limits,
+        defense: Composition,
     ) -> None:
         super().__init__(name, held, bins)
-        self.share, self.limited = share, LimitedTree(limits)
+        self.share, self.limited, self.limits = share, LimitedTree(limits), limits
+        self.defended = any(PASSIVE in part.at for part in defense.parts)
 
     @handles(BinCountsRequest)
     def describe(self, message: BinCountsRequest) -> BinCounts:
@@ -137,12 +142,14 @@ class Passive(SplitHolder):
             return self.bins.codes(self.root), place
 
         def adding(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
+            statistics = self.limits.clipped(statistics)
             if len(statistics) == len(self.held):
                 self.every = statistics
             elif self.every is None:
                 self.every = np.zeros((len(self.held), width), dtype=np.int64)
                 self.every[self.root] = statistics
-            return self.bins.sums(self.every, rows, message.asked)
+            found = self.bins.sums(self.every, rows, message.asked)
+            return self._changed(message, found) if self.defended else found
 
         payload = self.sealing.summed(self.name, told.statistics.payload, sums, binned, adding)
         traffic = sums.traffic(self.key)
@@ -152,6 +159,15 @@ class Passive(SplitHolder):
         return BinSums(
             self.name, message.tree, message.asked, self.bins.columns[self.bins.chosen], sealed
         )
+
+    def _changed(self, asked: NodeRows, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sums as its defenses leave them."""
+        one = np.ones((len(self.held), 1), dtype=np.int64)
+        counts = self.bins.sums(one, self.known.partition, asked.asked)[..., 0]
+        columns, bits = self.bins.columns[self.bins.chosen], self.limits.bits
+        told = OpenedBinSums(self.name, asked.tree, asked.asked, columns, sums, bits, counts)
+        left: OpenedBinSums = self.before_sealing(told)
+        return left.sums
 
     @handles(ChosenSplits)
     def split(self, message: ChosenSplits) -> RoutedRows:

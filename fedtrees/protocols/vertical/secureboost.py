@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.deployment import Deployed
-from fedtrees.core.errors import UsageError, check_flag, check_known
+from fedtrees.core.errors import DataError, UsageError, check_flag, check_known
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.messages.vertical import OpenedBinSums
 from fedtrees.protocols.boosting_protocol import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.columns import GlobalBins
@@ -28,12 +30,14 @@ from fedtrees.protocols.vertical.settings import VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
 from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.boosting import checked_weights
-from fedtrees.trees.boosted.fixed_point import to_fixed, weighted
+from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, to_fixed, weighted
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
-from fedtrees.trees.boosted.losses import SquaredError
+from fedtrees.trees.boosted.histogram import node_sums
+from fedtrees.trees.boosted.losses import Objective, SquaredError, clipped_bounds
 from fedtrees.trees.boosted.multi_output import MultiOutputForest, MultiOutputGrower, add_to_margins
 from fedtrees.trees.boosted.sampling import drop_rows
+from fedtrees.trees.boosted.splitting import leaf_values
 from fedtrees.trees.partition import RowPartition
 
 CANDIDATES = ("global", "node-quantiles")
@@ -44,6 +48,16 @@ class BoostingActive(Active):
 
     params: SecureBoost
 
+    def __init__(self, *known: Any, defense: Composition) -> None:
+        super().__init__(*known)
+        self.clip, site = defense.gradient_clip, (OpenedBinSums, "sums")
+        self.sums_law = tuple(defense.changes(site, self.schema, self.params.parameters))
+
+    @property
+    def sums_differ(self) -> bool:
+        """Whether passive parties change sums before they are sealed."""
+        return bool(self.sums_law)
+
     def train(self, net: Network) -> VerticalModel:
         """Boost tree by tree, level by level."""
         y, weight = self.held.y, self.held.weight
@@ -52,6 +66,8 @@ class BoostingActive(Active):
         self.objective.check(y)
         if weight is not None:
             checked_weights(weight, len(y))
+            if self.clip is not None:
+                raise DataError("a weight lifts rows over their bounds; drop weights or the noise")
         self.settle(net)
         self.pure_leaves = self.params.pure_leaves and bool(self.schema.classes)
         totals, score = self.objective.target_sums(y, weight), self.params.base_score
@@ -61,9 +77,10 @@ class BoostingActive(Active):
         trees: list[Any] = []
         rows: list[RowPartition] = []
         for round in range(self.params.trees):
-            units = to_fixed(
-                weighted(self.objective.gradients(margin, y), weight, self.bits), self.bits
-            )
+            gradients = weighted(self.objective.gradients(margin, y), weight, self.bits)
+            units = to_fixed(gradients, self.bits)
+            if self.clip is not None:
+                units = np.clip(units, *np.array(self.params.ranges(self.objective, self.clip)).T)
             drop_rows(units, self.params.subsample, self.streams, round)
             for tree, partition in self.boost(net, round, len(trees), units, margin):
                 trees.append(tree)
@@ -113,6 +130,12 @@ class BoostingActive(Active):
                 hist = hist.reshape(*hist.shape[:2], -1, 2)
             self.split(net, tree, grower.decide(hist, allowed))
         grown = grower.finish()
+        if self.sums_differ and isinstance(
+            grower, TreeGrower
+        ):  # its leaves' own sums it knows exactly
+            leaves = grower.leaves()[0]
+            exact = node_sums(gh, tree.rows.rows, tree.rows.ranges(leaves))
+            grown = grower.finish(leaf_values(exact, self.params, self.bits))
         for node, threshold in tree.thresholds.items():
             grown.threshold[node] = threshold
         return grown, tree.rows
@@ -123,7 +146,8 @@ class BoostingActive(Active):
         settings: Any = {"bits": self.bits, "subtract": alike}
         if self.together:
             return MultiOutputGrower(self.cuts, self.params, root.reshape(-1, 2), **settings)
-        return TreeGrower(self.cuts, self.params, root, **settings)
+        complete = self.schema.complete if self.sums_differ else None
+        return TreeGrower(self.cuts, self.params, root, complete=complete, **settings)
 
     def one_hot(self, net: Network) -> NDArray[np.int64]:
         """Return the labels beside the gradients, where a defense counts classes; else nothing."""
@@ -173,6 +197,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     min_child_weight: float = 0.0
     colsample_bytree: float = 0.8
 
+    serves: ClassVar[frozenset[str]] = VerticalProtocol.serves | {"gradient_clip"}
     deployed: ClassVar[Mapping[str, Deployed]] = {
         "secretflow": Deployed(
             "Sgb(heu).train(params, dataset, label), with a Paillier HEU",
@@ -205,6 +230,17 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
                     "tree; use colsample_bytree"
                 )
 
+    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+        """Return why rows cannot be clipped, where a defense clips them; None if they can."""
+        found = super().lacks(schema, defense)
+        if found is not None or defense.gradient_clip is None:
+            return found
+        clips = next(p for p in defense.parts if p.gradient_clip is not None)
+        unbounded = [] if schema.classes else ["a numeric target"]
+        unbounded += ["class counts beside gradients"] if defense.counts_classes else []
+        named = {"subject": clips.name, "protocol": self.name}
+        return Reason("unbounded-rows", what=unbounded[0], **named) if unbounded else None
+
     def worst_case(self, defense: Composition) -> tuple[SecureBoost, LabelCanaries]:
         """Grow one tree until its leaves are of one class."""
         grown = replace(
@@ -224,7 +260,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         bins, share = kind(held, self.max_bin), self.colsample_bytree
         share_or_all = None if share == 1 else float(share)
         if role == ACTIVE:
-            return BoostingActive(name, held, bins, share_or_all, self, schema)
+            return BoostingActive(name, held, bins, share_or_all, self, schema, defense=defense)
         outputs = self.objective_for(schema).n_outputs
         together = self.multi_output and outputs > 1
         limits = Limits(
@@ -234,4 +270,13 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
             2 * outputs if together else 2,
             len(schema.classes),
         )
-        return Passive(name, held, bins, share_or_all, limits)
+        if defense.gradient_clip is not None:
+            objective = self.objective_for(schema)
+            ranges = self.ranges(objective, defense.gradient_clip) * (limits.statistics // 2)
+            limits = replace(limits, bits=FIXED_POINT_BITS, ranges=ranges)
+        return Passive(name, held, bins, share_or_all, limits, defense)
+
+    def ranges(self, objective: Objective, clip: float) -> tuple[tuple[int, int], ...]:
+        """Return the ends of a row's gradient and hessian, clipped, in units."""
+        g, h = (int(np.ldexp(end, FIXED_POINT_BITS)) for end in clipped_bounds(objective, clip))
+        return (-g, g), (0, h)

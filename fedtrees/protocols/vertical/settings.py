@@ -7,8 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import check_known
 from fedtrees.core.messages import Message
+from fedtrees.core.reasons import Reason
+from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealing
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import (
@@ -58,6 +61,13 @@ class VerticalProtocol(VerticallyHeld):
             parent.__post_init__()
         check_known("crypto", self.crypto, MODES)
         check_key_bits("key_bits", self.key_bits)
+
+    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+        """Return why sums cannot be changed before they are sealed, None if they can."""
+        for part in defense.parts:
+            if OpenedBinSums in part.guards and self.crypto != "ideal":
+                return Reason("sums-encrypted", subject=part.name, crypto=self.crypto)
+        return super().lacks(schema, defense)
 
     def sealing(self) -> Sealing:
         """Say what encrypts, adds and opens in one run."""

@@ -159,4 +159,4 @@ class VerticalForest(VerticalProtocol, ForestParams):
         if role == ACTIVE:
             return ForestActive(name, held, bins, self.tree_features, self, schema)
         limits = Limits(self.trees, self.depth, 0, class_count(schema))
-        return Passive(name, held, bins, self.tree_features, limits)
+        return Passive(name, held, bins, self.tree_features, limits, defense)
