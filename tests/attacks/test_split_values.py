@@ -25,7 +25,8 @@ def test_rows_go_between_the_values_read_on_their_grid():
     low, high = np.full(8, 2, np.float32), np.full(8, 6, np.float32)
     values, counts = spread(read, low, high, (0.0, 8.0))
     assert counts[values == 6].sum() == 1
-    assert (values[:-1] >= 2).all() and values.max() == 6
+    assert values.min() >= 2
+    assert values.max() == 6
     third = np.array([1 / 3, 2 / 3], np.float32)
     assert spread(third, *ANYWHERE, (0.0, 1.0))[1].tolist() == [1, 1]
 
