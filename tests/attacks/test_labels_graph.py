@@ -122,7 +122,7 @@ def test_parts_are_those_of_the_dense_graph_at_the_least_weight_that_leaves_two(
     twins, A = contract(leaves), dense(leaves, np.ones(6))
     assert len(np.unique(components(twins))) == 1
     for least in range(1, 7):
-        part = connected_components(A >= least)[1]
+        part = connected_components(least <= A)[1]
         rows = np.bincount(part)
         if (rows >= 4).sum() >= 2:
             break
