@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedtrees.attacks.clear.spread import spread
-from fedtrees.attacks.orders.clear import value_ends
+from fedtrees.attacks.evidence.told_sides import value_ends
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnValues, Guess, Labels
 from fedtrees.core.reasons import Reason

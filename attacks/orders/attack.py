@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.orders.clear import column_owners, rank_ends, value_ends
+from fedtrees.attacks.evidence.told_sides import column_owners, rank_ends, value_ends
 from fedtrees.attacks.orders.expected import better_ranks, common_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnRanks, Guess

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from columns import run, seen_by
 
+from fedtrees.attacks.evidence.told_sides import value_ends
 from fedtrees.attacks.orders.attack import SplitOrdering
-from fedtrees.attacks.orders.clear import value_ends
 from fedtrees.attacks.orders.expected import better_ranks, expected_ranks
 from fedtrees.core.guess import ColumnRanks
 from fedtrees.metrics.column_ranks import ColumnRanksMetric
