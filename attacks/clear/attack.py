@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedtrees.attacks.clear.spread import spread
+from fedtrees.attacks.evidence.told_sides import value_ends
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnValues, Guess, Labels
 from fedtrees.core.reasons import Reason
@@ -69,9 +71,12 @@ class SplitValues(Attack):
                 found[m.owner, column].add(float(m.threshold[k]))
                 rivals, total = best[m.round, int(m.node[k])], total + 1
                 lost += max(rivals, key=lambda f: (rivals[f], -f)) != m.first
-        claims = []
+        claims, ends, ranges = [], value_ends(view), view.schema.ranges
+        anywhere = tuple(np.full(view.n_rows, end, np.float32) for end in (-np.inf, np.inf))
         for (owner, column), values in sorted(found.items()):
-            told = np.unique(np.array(sorted(values), np.float32))
-            ones = np.ones(len(told), np.int64)
-            claims.append(ColumnValues(owner, column, told, ones, False))
+            read = np.unique(np.array(sorted(values), np.float32))
+            low, high = ends.get(column, anywhere)
+            there = ~np.isnan(low)
+            told = spread(read, low[there], high[there], (ranges[0][column], ranges[1][column]))
+            claims.append(ColumnValues(owner, column, *told, False))
         return Guess(tuple(claims), {"splits": float(total), "splits_that_lost": float(lost)})

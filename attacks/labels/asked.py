@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.labels.attack import leaf_view
+from fedtrees.attacks.labels.attack import LabelMixture, leaf_view
 from fedtrees.attacks.labels.evidence import Columns, own_columns
 from fedtrees.attacks.labels.spreading import spread
 from fedtrees.core.attack import Attack
@@ -26,7 +26,7 @@ class AskedLabels(Attack):
 
     Whoever holds columns of the training rows names them by id and gives its own values; the others
     look up theirs, ``passive[queries=1000,records=held]``. A model has fitted these very labels;
-    rows beyond the budget follow from the record-id graph as in `few-shot`.
+    rows beyond the budget follow from the record-id graph and the splits as in `few-shot`.
     """
 
     threats: ClassVar[tuple[str, ...]] = ("passive[queries=1000,records=held]",)
@@ -53,6 +53,11 @@ class AskedLabels(Attack):
         known = np.zeros((len(seen.twins.weight), seen.classes))
         np.add.at(known, seen.twins.of_row[drawn], told)
         shares = spread(seen.twins, known)[seen.twins.of_row]
+        if 0 < len(drawn) < len(shares) and seen.leaves.shape[1]:
+            sure = np.full(len(shares), -1)
+            sure[drawn] = told.argmax(axis=1)
+            found = LabelMixture().climbed(seen, [shares.argmax(axis=1)], sure, rng)
+            shares = (shares + np.eye(seen.classes)[found]) / 2
         shares[drawn] = told
         return Guess((Labels(seen.columns.ids, shares.argmax(axis=1), shares),))
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.told_sides import column_owners, rank_ends, value_ends
 from fedtrees.attacks.orders.expected import better_ranks, common_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnRanks, Guess
@@ -48,7 +49,7 @@ class SplitOrdering(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why no split of others was made for the principals, None if one was."""
-        if not _bounds(view):
+        if not view.own or not _bounds(view):
             return Reason("no-splits")
         return None
 
@@ -99,16 +100,18 @@ def _bounds(view: View) -> dict[int, Told]:
             below = above = float(shares[split.column][max(split.bin, -1) + 1])
         told.high[split.left] = np.minimum(told.high[split.left], above)
         told.low[split.right] = np.maximum(told.low[split.right], below)
+    for column, ends in value_ends(view).items():
+        found[column] = Told(owners[column], *rank_ends(*ends))
     for told in found.values():  # a missing value went where it was sent, and has no rank
         np.minimum(told.low, told.high, out=told.low)
     return found
 
 
 def owners_of_others(view: View) -> dict[int, str]:
-    """Return who told of the bins of a column that no principal has, by column."""
+    """Return who told of the bins or splits of a column that no principal has, by column."""
     own = {int(c) for held in view.own for c in held.columns}
     told = ((int(c), m.party) for _, m in view.messages(BinCounts) for c in m.columns)
-    return {column: party for column, party in told if column not in own}
+    return {c: party for c, party in told if c not in own} | column_owners(view)
 
 
 @dataclass(frozen=True, eq=False)

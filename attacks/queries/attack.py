@@ -26,7 +26,7 @@ class ThresholdQueries(Attack):
     published attack asks m records over the interval, each time. Here ends are not asked again;
     where records are scarce, one asks the middles of several columns at once; base records are
     changed until the answer tells the sides apart, so that scores, rounded scores and labels serve
-    like leaf ids; and under noise a record is asked again until the odds are e^10.
+    like leaf ids; and under noise a record is asked again until the odds are e^7.
 
     Parameters
     ----------

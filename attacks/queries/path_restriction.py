@@ -18,7 +18,8 @@ from fedtrees.messages.vertical import RoutesOfRows, RowBuckets, replayed, route
 from fedtrees.messages.vertical_model import HeldModel
 from fedtrees.trees.boosted.losses import named_objective
 
-#: Of the answer beside own columns, of which each weighs 1.
+#: Of an exact answer beside own columns, of which each weighs 1; a noisy one weighs as much less
+#: as the squared share of its variance that is no noise.
 _WEIGHT = 1.0
 
 
@@ -175,7 +176,8 @@ def _before(
             for X, t in zip((held, asked[: len(answers)]), told, strict=True)
         )
         weight = np.ones(train.shape[1])
-        weight[held.shape[1] :] = _WEIGHT * held.shape[1]
+        kept = told[0].var() / max(told[0].var() + 2 * endpoint.scale**2, 1e-12)
+        weight[held.shape[1] :] = _WEIGHT * held.shape[1] * kept**2
         near.append((slice(0, len(answers)), NearRows(train, new, weight)))
     for at in np.flatnonzero(theirs).tolist():
         for rows, like in near:

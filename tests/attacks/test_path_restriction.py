@@ -77,6 +77,11 @@ def test_less_is_told_by_less_and_never_less_than_blind():
     assert scores[2] > scores[3] > blind(exact)["likeliest-by-cover"]
 
 
+def test_answers_that_are_mostly_noise_do_no_harm():
+    made = run(defense="hide-leaf-ids+answer-noise[scale=0.3]")
+    assert told(made)[0] > max(blind(made).values())
+
+
 def test_a_budget_is_kept_and_the_rest_is_claimed_blindly():
     made = run()
     some, notes, view = told(made, queries=25)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from columns import run, seen_by
 
+from fedtrees.attacks.evidence.told_sides import value_ends
 from fedtrees.attacks.orders.attack import SplitOrdering
 from fedtrees.attacks.orders.expected import better_ranks, expected_ranks
 from fedtrees.core.guess import ColumnRanks
@@ -19,6 +20,7 @@ FOREST = "vertical-forest" + ONE.format("tree_features=none,max_samples=none")
 NAMES = ["worst radius", "worst smoothness", "mean radius", "worst texture", "mean texture",
          "mean smoothness"]  # fmt: skip
 NODES = BOOST[:-1] + ",candidates=node-quantiles]"
+CLEAR = "xgboost-vertical[trees=2,max_depth=3,max_bin=16]"
 
 
 def claims_of(text, parties=2, who=("active",), **options):
@@ -42,6 +44,29 @@ def test_intervals_hold_every_row_and_narrow_some(text, parties):
         assert ((claim.low <= rank) & (rank <= claim.high)).all()
         assert (claim.high - claim.low).min() < 1
         assert ((claim.low <= claim.rank) & (claim.rank <= claim.high)).all()
+
+
+@pytest.mark.parametrize("who", ["active", "passive-1"])
+def test_sides_told_in_clear_bound_ranks_and_values(who):
+    training, held = run(CLEAR, 3, missing=0.2)
+    view = seen_by(training, held, who)
+    assert SplitOrdering().inapplicable(view) is None
+    case = Case(held, training.transcript.roles, (who,), training.schema, None)
+    truth, found = ColumnRanksMetric().truth(case), value_ends(view)
+    claims = SplitOrdering().run(view, np.random.default_rng(0)).claims
+    narrow = [c for c in claims if c.feature in found]
+    assert len(narrow) == len(found) > 1
+    for claim in narrow:
+        ids, rank = truth.columns[claim.owner, claim.feature]
+        at = np.searchsorted(claim.ids, ids)
+        assert ((claim.low[at] <= rank) & (rank <= claim.high[at])).all()
+        assert (claim.high - claim.low).min() < 1
+        low, high = found[claim.feature]
+        h = held[claim.owner]
+        x = h.X[:, h.columns.tolist().index(claim.feature)]
+        there = ~np.isnan(x)
+        assert not np.isnan(low[there]).any()
+        assert ((low[there] <= x[there]) & (x[there] < high[there])).all()
 
 
 def test_own_columns_order_rows_within_an_interval():

@@ -115,7 +115,7 @@ def test_rounded_and_noisy_scores_are_read_all_the_same(defense, records):
     check_all(training, claimed)
     if "noise" in defense:
         plain = asked(*trained(), "score", m=3)[1]
-        assert notes["records"] > 1.5 * plain["records"]
+        assert 1.5 * plain["records"] < notes["records"] < 1000
 
 
 @pytest.mark.parametrize("candidates", ["global", "node-quantiles"])
