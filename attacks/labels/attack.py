@@ -23,7 +23,7 @@ from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
 from fedtrees.attacks.labels.spectral import spectral
 from fedtrees.attacks.labels.spreading import spread
 from fedtrees.attacks.labels.twins import Twins, contract
-from fedtrees.attacks.labels.union import joined
+from fedtrees.attacks.labels.union import components
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guess import Guess, Labels
@@ -119,25 +119,22 @@ def _with_columns(
 @register.attack("union")
 @dataclass(frozen=True, kw_only=True)
 class Union(LeafAttack):
-    """Rows that share visible leaves have one label, and so on from row to row.
-
-    UNI of Takahashi et al. (2023) joins rows that share any leaf, which joins nearly all; here they
-    must share as many as leaves a part for every class.
-    """
+    """Rows that share a visible leaf have one label, and so on from leaf to leaf (UNI of Takahashi
+    et al. 2023)."""
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
-        """Return the parts that strong edges of the record-id graph join."""
-        return joined(seen.twins, seen.classes)[seen.twins.of_row]
+        """Return the components of the record-id graph."""
+        return components(seen.twins)[seen.twins.of_row]
 
 
 @register.attack("union-cl")
 @dataclass(frozen=True, kw_only=True)
 class UnionColumns(LeafAttack):
-    """K-means on own columns and the parts of `union` (UNI+CL of Takahashi et al. 2023)."""
+    """K-means on own columns and the components of `union` (UNI+CL of Takahashi et al. 2023)."""
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
-        """Cluster columns and parts; a part weighs 1, as in the authors' code."""
-        return _with_columns(seen, joined(seen.twins, seen.classes)[seen.twins.of_row], 1.0, rng)
+        """Cluster columns and components; a component weighs 1, as in the authors' code."""
+        return _with_columns(seen, components(seen.twins)[seen.twins.of_row], 1.0, rng)
 
 
 @register.attack("id2graph")

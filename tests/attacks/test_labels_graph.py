@@ -9,7 +9,7 @@ from fedtrees.attacks.labels.published import _first_level, _members, published_
 from fedtrees.attacks.labels.spectral import REGULARISATION, embedding
 from fedtrees.attacks.labels.spreading import ALPHA, STEPS, spread
 from fedtrees.attacks.labels.twins import contract
-from fedtrees.attacks.labels.union import components, joined
+from fedtrees.attacks.labels.union import components
 
 
 def small_view(seed, n=7, trees=3, leaves=3, absent=0.15):
@@ -111,32 +111,6 @@ def test_components_are_those_of_the_dense_graph():
         true = connected_components(dense(leaves, eta) > 0)[1]
         same = found[told][:, None] == found[told][None]
         np.testing.assert_array_equal(same, true[told][:, None] == true[told][None])
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_parts_are_those_of_the_dense_graph_at_the_least_weight_that_leaves_two(seed):
-    rng = np.random.default_rng(seed)
-    y = np.arange(40) % 2
-    leaves = (y[:, None] * 3 + rng.integers(0, 3, (40, 6))).astype(np.int32)
-    leaves[rng.random(leaves.shape) < 0.1] = 9  # leaves of both: any of these joins all
-    twins, A = contract(leaves), dense(leaves, np.ones(6))
-    assert len(np.unique(components(twins))) == 1
-    for least in range(1, 7):
-        part = connected_components(least <= A)[1]
-        rows = np.bincount(part)
-        if (rows >= 4).sum() >= 2:
-            break
-    large = np.argsort(-rows)[:2]
-    found, inside = joined(twins, 2)[twins.of_row], np.isin(part, large)
-    same = found[inside][:, None] == found[inside][None]
-    np.testing.assert_array_equal(same, part[inside][:, None] == part[inside][None])
-    assert (found == y).mean() in (0, 1)
-
-
-def test_parts_are_components_where_no_weight_leaves_as_many():
-    twins = contract(np.zeros((5, 2), np.int32))
-    assert joined(twins, 2).tolist() == components(twins).tolist() == [0]
-    assert len(joined(contract(np.zeros((0, 2), np.int32)), 2)) == 0
 
 
 def test_the_embedding_is_that_of_the_dense_matrix():
