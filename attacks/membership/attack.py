@@ -12,7 +12,6 @@ from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.replay import cuts_of, grown_alone, params_of
 from fedtrees.attacks.evidence.told_forests import told_forest
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.membership.others import Other, other_model, trains_other
 from fedtrees.attacks.membership.ratios import lira, rmia, weight_of
 from fedtrees.attacks.membership.references import (
     REFERENCES,
@@ -22,8 +21,8 @@ from fedtrees.attacks.membership.references import (
     counts,
     grows,
     logit_of_own,
-    own_logit,
     references,
+    said_by,
 )
 from fedtrees.attacks.membership.shared import shared_model, shares
 from fedtrees.attacks.membership.structure import held_thresholds, in_columns, on_path
@@ -36,7 +35,6 @@ from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.core.view import View
 from fedtrees.messages.additive import AdditiveModel, ShapeFunctions
-from fedtrees.messages.tree_networks import TreeNetwork
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.forest.params import ForestParams
@@ -44,7 +42,7 @@ from fedtrees.trees.forest.random_decision import RandomDecisionForest
 from fedtrees.trees.forest.random_forest import RandomForest
 
 Trees = Forest | RandomForest | RandomDecisionForest
-Model = Trees | AdditiveModel | Other
+Model = Trees | AdditiveModel
 Floats = NDArray[np.float64]
 
 
@@ -72,7 +70,7 @@ class MembershipInference(Attack):
             raise UsageError(f"models={self.models!r}: give an even number of 2 or more")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there is no model of trees or regression in a view, or nothing to ask."""
+        """Return why there is no model of trees in a view, or nothing to ask."""
         if view.own and view.rows is None:
             return Reason("rows-known-by-id")
         return Reason("no-trees") if self.model(view) is None else None
@@ -80,10 +78,19 @@ class MembershipInference(Attack):
     def model(self, view: View) -> Any:
         """Return the model that candidates are asked about, None if there is none."""
         shapes = [m for _, m in view.messages(ShapeFunctions)]
-        if shapes:
-            return shapes[-1].model()
-        other = other_model(view)
-        return model_in(view) if other is None else other
+        return shapes[-1].model() if shapes else model_in(view)
+
+    def trainer(self, view: View, model: Any) -> Trainer:
+        """Return what trains as the model was."""
+        return _trainer(view, model)
+
+    def said(self, view: View, model: Any, rows: Table) -> Floats:
+        """Return the logit that the model gives each row's own class, float64, shape (n,)."""
+        if isinstance(model, Forest):
+            return said_by(model, rows)
+        adds_up = isinstance(model, AdditiveModel)
+        scores = model.predict(rows.X) if adds_up else model.probabilities(rows.X)
+        return logit_of_own(scores, rows.y)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Score the candidates by every test that there is, and by all together."""
@@ -105,28 +112,20 @@ class MembershipInference(Attack):
         seen, cuts = _seen(view), cuts_of(view)
         if seen is not None and cuts is not None and _followed(seen):
             found["path"] = on_path(rows, seen, cuts)
-        if isinstance(
-            model, Forest | RandomForest | TreeNetwork
-        ):  # others' tests are no values of rows
-            found["thresholds"] = held_thresholds(rows.X, model.trees, view.rows)
+        trees = getattr(model, "trees", ())
+        if trees and not isinstance(model, RandomDecisionForest):  # its tests are no values of rows
+            found["thresholds"] = held_thresholds(rows.X, trees, view.rows)
         if sketches:  # others' values tell more than what a model makes of them
             return found, 0.0
-        numbers = not view.schema.classes and isinstance(model, Forest | Other)
-        refs = references(rows, view.rows, _trainer(view, model), self.models, rng, numbers)
-        if isinstance(model, Forest | Other):
-            logit = own_logit(model.predict(rows.X), rows, numbers)
-        else:
-            adds_up = isinstance(model, AdditiveModel)
-            said = model.predict(rows.X) if adds_up else model.probabilities(rows.X)
-            logit = logit_of_own(said, rows.y)
+        numbers, trainer = not view.schema.classes, self.trainer(view, model)
+        refs = references(rows, view.rows, trainer, self.models, rng, numbers)
+        logit = self.said(view, model, rows)
         found |= {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}
         return found, weight_of(refs)
 
 
 def _trainer(view: View, model: Model) -> Trainer:
     """Return what trains as the model was."""
-    if isinstance(model, Other):
-        return trains_other(view, model)
     if isinstance(model, AdditiveModel):
         return adds()
     cuts = cuts_of(view)

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.membership.attack import MembershipInference
-from fedtrees.attacks.membership.others import other_model
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import parse_grid
+from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.metrics.membership import auc
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
 
+ATTACKS = {"horizontal-regression": "regression-membership", "fedxgbllr": "tree-network-membership"}
 REGRESSION = "horizontal-regression[rounds=60,lr=0.3]"
 TREES = "fedxgbllr[trees=8,rounds=2,iterations=8,max_depth=6]"
 
@@ -35,6 +34,10 @@ def run_of(protocol, seed, target="y"):
     return train(made, held, schema, seed=seed), held, rows, member
 
 
+def attack_on(protocol, **options):
+    return register.make("attack", Spec(ATTACKS[protocol.partition("[")[0]], options))
+
+
 @pytest.mark.parametrize(
     ("protocol", "target", "least"),
     [(p, t, least) for p, t, least in ((REGRESSION, "y", 0.7), (REGRESSION, "number", 0.7),
@@ -45,7 +48,7 @@ def test_memorised_rows_are_found(protocol, target, least):
     for seed in range(2):
         run, held, rows, member = run_of(protocol, seed, target)
         view = replace(view_of(run, ("server",), held), candidates=rows)
-        attack = MembershipInference(models=8)
+        attack = attack_on(protocol, models=8)
         assert attack.inapplicable(view) is None
         guess = attack.run(view, np.random.default_rng(0))
         found.append(auc(guess.claims[0].score, member))
@@ -56,6 +59,6 @@ def test_memorised_rows_are_found(protocol, target, least):
 def test_the_server_and_clients_have_the_model_that_was_trained(protocol):
     run, held, rows, _ = run_of(protocol, 0)
     for who in ("server", "client-0"):
-        found = other_model(view_of(run, (who,), held))
+        found = attack_on(protocol).model(view_of(run, (who,), held))
         close = np.abs(found.predict(rows.X) - run.model.predict(rows.X)).max()
         assert close < (0.2 if who == "client-0" else 1e-9)  # it lacks what the last round moved
