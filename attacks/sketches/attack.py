@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.marginals import (
@@ -74,7 +75,7 @@ class SketchReading(Attack):
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return every victim's columns, and rows that have them, with their owner."""
         columns = columns_of(view)
-        claims = [*_told(columns), *_extremes(view)]
+        claims = [*_told(view, columns), *_extremes(view)]
         seen = [c for parts in columns.values() for c in parts]
         cells = max(sum(c.present for c in seen), 1)
         notes = {
@@ -130,11 +131,34 @@ class SketchReading(Attack):
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
 
-def _told(columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
-    """Yield what is known of every column of every owner."""
+def _told(view: View, columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
+    """Yield what is known of every column of every owner.
+
+    What a mechanism drew lies anywhere between two values: it says how many own ones are there, as
+    far as it is reliable.
+    """
+    own = None if view.rows is None or not are_drawn(view) else view.rows.X
+    sizes = owners_rows(columns, 0 if own is None else victims_rows(view))
     for owner, parts in columns.items():
+        share = sizes[owner] / max(fullest(parts), 1)
         for f, c in enumerate(parts):
-            yield ColumnValues(owner, f, c.values, c.counts, c.exact)
+            mine = np.zeros(0) if own is None else own[:, f][~np.isnan(own[:, f])]
+            told = _as_own(c, mine, round(share * c.present)) if len(mine) else (c.values, c.counts)
+            yield ColumnValues(owner, f, *told, c.exact)
+
+
+def _as_own(
+    drawn: Column, own: NDArray[np.float32], n: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return n values that are as own ones, between drawn ones as many as these say."""
+    values, times = np.unique(own, return_counts=True)
+    at, k = np.searchsorted(drawn.values, values), len(drawn.values)
+    mine = np.bincount(at, times, k + 1) / len(own)
+    halves = drawn.counts / (2 * max(drawn.present, 1))
+    said = np.append(halves, 0.0) + np.append(0.0, halves)
+    odds = 1 - drawn.reliability + drawn.reliability * said / np.maximum(mine, 1e-300)
+    counts = share_out(times * odds[at], n)
+    return values[counts > 0], counts[counts > 0]
 
 
 def _extremes(view: View) -> Iterator[Claim]:

@@ -21,7 +21,7 @@ from fedtrees.attacks.evidence.marginals import (
     shortest,
 )
 from fedtrees.attacks.evidence.noisy_counts import likely_counts
-from fedtrees.attacks.sketches.attack import SketchReading
+from fedtrees.attacks.sketches.attack import SketchReading, _as_own
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import ColumnValues, Records
@@ -193,6 +193,17 @@ def test_quantiles_that_are_noise_do_not_stand_for_own_rows(epsilon, own_rows_sa
     told = [c.reliability for parts in columns_of(run.view).values() for c in parts]
     assert (max(told) < 0.1) == own_rows_say_more
     assert (likely_rows(run.view, np.random.default_rng(0)) is None) == own_rows_say_more
+
+
+def test_values_that_were_drawn_are_claimed_as_own_ones_between_them():
+    """Drawn ones lie anywhere; of the four parts that they make, one has no own value."""
+    own = np.repeat(np.arange(10, dtype=np.float32), 10)
+    drawn = np.array([0.5, 0.7, 8.2], np.float32), np.array([200, 0, 200])
+    for trusted, first in ((0.0, 20), (1.0, 67)):
+        values, counts = _as_own(Column(*drawn, False, reliability=trusted), own, 200)
+        assert np.array_equal(values, np.arange(10))
+        assert counts.sum() == 200
+        assert counts[0] == first
 
 
 def test_own_values_fill_what_stands_for_values_next_to_it():
