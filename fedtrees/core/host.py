@@ -129,7 +129,7 @@ class Host:
         with acting(party):
             party.streams = self._streams
             party.row_hook = partial(self.agreement.defense.rows, ctx=self.context)
-            party.before_sealing = self.leaving
+            party.before_sealing = partial(self.agreement.defense.outgoing, ctx=self.context)
             party.sealing = None if self._sealing is None else self._sealing.part(self.role)
 
     @property

@@ -238,7 +238,7 @@ def test_their_claims_are_structural(name):
         ("mask-sum-hessian", "fedtree-hist", "ClientTrees"),
         ("min-leaf", "nvflare-hist", "least_leaf_rows"),
         ("min-leaf", "forest-hist", "least_leaf_rows"),
-        ("min-bin", "flower-cyclic", "Histogram"),
+        ("min-bin", "flower-cyclic", "Histogram, OpenedBinSums"),
         (
             "secure-sum",
             "local-ensembles",
