@@ -9,6 +9,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Feature
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafSums, LeafValues
+from fedtrees.messages.lightgbm import FoundSplits
 from fedtrees.messages.models import BoostedModel
 from fedtrees.messages.shared_trees import SharedTrees
 from fedtrees.trees.boosted.losses import Logistic, Softmax, SquaredError, objective_of
@@ -19,6 +20,7 @@ TREES: tuple[type[Message], ...] = (
     Histogram,
     GlobalHistogram,
     SharedTrees,
+    FoundSplits,
     BoostedModel,
 )
 

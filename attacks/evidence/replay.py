@@ -15,11 +15,11 @@ from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafValues
 from fedtrees.messages.captured import RoundedHistogram
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
-from fedtrees.trees.binning import Cuts
+from fedtrees.trees.binning import MOST_BINS, Cuts
 from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeGrower, with_siblings
-from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.params import DEEPEST, TreeParams
 from fedtrees.trees.partition import Decisions
 
 Sums = NDArray[np.int64]
@@ -50,9 +50,17 @@ def grown_alone(view: View) -> bool:
 
 
 def params_of(view: View) -> TreeParams:
-    """Return the public parameters of the trees."""
-    names = TreeParams.__dataclass_fields__
-    return TreeParams(**{k: v for k, v in view.parameters.items() if k in names})
+    """Return the public parameters of the trees; LightGBM's as XGBoost's, as far as it has them."""
+    names, p = TreeParams.__dataclass_fields__, view.parameters
+    known = {k: v for k, v in p.items() if k in names}
+    if "num_leaves" in p:
+        known |= {
+            "max_depth": p["max_depth"] if p["max_depth"] > 0 else DEEPEST,
+            "max_leaves": p["num_leaves"], "grow_policy": "lossguide",
+            "max_bin": min(p["max_bin"], MOST_BINS),
+            "min_child_weight": p["min_sum_hessian_in_leaf"],
+        }  # fmt: skip
+    return TreeParams(**known)
 
 
 def serves(view: View) -> bool:

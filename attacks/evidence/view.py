@@ -17,6 +17,7 @@ from fedtrees.attacks.evidence.laws import (
     row_variance,
     told_variance,
 )
+from fedtrees.attacks.evidence.lightgbm_trees import machines_model
 from fedtrees.attacks.evidence.marginals import are_drawn
 from fedtrees.attacks.evidence.opened_leaves import (
     Opened,
@@ -174,19 +175,20 @@ def _assemble(view: View) -> tuple[Tree, ...]:
 
 
 def _released(view: View) -> tuple[tuple[Tree, ...], NDArray[np.float32], Level]:
-    """Return trees and start of the released model, and how much it tells; without it no tree."""
-    for _, message in view.messages(BoostedModel):
-        forest = message.model()
-        told = all(t.h is not None for t in forest.trees)
-        return forest.trees, forest.base_margin, "statistics" if told else "values"
-    return (), np.zeros(0, dtype=np.float32), "values"
+    """Return trees and start of the model that everybody has, and how much it tells, or no tree."""
+    models = (message.model() for _, message in view.messages(BoostedModel))
+    forest = next(models, None) or machines_model(view)
+    if forest is None:
+        return (), np.zeros(0, dtype=np.float32), "values"
+    told = all(t.h is not None for t in forest.trees)
+    return forest.trees, forest.base_margin, "statistics" if told else "values"
 
 
 def _cuts_used(trees: Sequence[Tree], features: int) -> Cuts:
     """Return the thresholds of a model as cut points: there are at least these."""
     feature = np.concatenate([t.feature for t in trees] or [np.zeros(0, dtype=np.int32)])
     threshold = np.concatenate([t.threshold for t in trees] or [np.zeros(0, dtype=np.float32)])
-    known = ~np.isnan(threshold)  # a split by categories has none
+    known = np.isfinite(threshold)  # a split by categories, or of missing values, has none
     used = [np.unique(threshold[(feature == k) & known]) for k in range(features)]
     used = [values if len(values) else np.zeros(1, dtype=np.float32) for values in used]
     return Cuts.join(used, [np.nextafter(values[0], np.float32(-np.inf)) for values in used])

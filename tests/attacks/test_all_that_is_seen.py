@@ -58,22 +58,15 @@ UNREAD = {
 FEW_ROWS = "`regression-inversion` reads it where one other client has few rows"
 SUMS = "sums over all clients, whose rows no attack tells apart; clients are told the averages"
 STEPS = "no attack takes others' local steps apart from the weights alone"
-AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
     "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
     "fedxgbllr": {"NetworkWeights": "no attack takes steps of Adam apart from the weights alone"},
     "forest-hist": {"CutPoints": FORESTS},
-    "lightgbm-data": {
-        **dict.fromkeys(("WeightedLabels", "OwnStart"), "the classes' rows tell it"),
-        "FoundSplits": "`histogram-peeling` reads it as an odd machine's leader",
-    },
+    "lightgbm-data": dict.fromkeys(("WeightedLabels", "OwnStart"), "the classes' rows tell it"),
     "xgboost-ring": {
         "RowCount": "sketches, which are read, tell it",
         **dict.fromkeys(("LabelShare", "GradientTotals"), "`ring-segments` notes positives of it"),
     },
-    "flower-bagging": AUDIT,
-    "flower-cyclic": AUDIT,
-    "local-ensembles": AUDIT,
     "horizontal-regression": {
         **dict.fromkeys(("CommonScales", "AverageWeights"), FEW_ROWS),
         **dict.fromkeys(("Moments", "LocalWeights"), SUMS),

@@ -8,6 +8,8 @@ from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.trees.binning import MOST_BINS
 
 GROW_POLICIES = ("depthwise", "lossguide")
+#: Nodes are numbered in 32 bits.
+DEEPEST = 30
 _COLUMN_SHARES = ("colsample_bytree", "colsample_bylevel", "colsample_bynode")
 
 
@@ -84,7 +86,7 @@ class TreeParams:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("trees", 1, 2**31 - 1),
-            ("max_depth", 1, 30),
+            ("max_depth", 1, DEEPEST),
             ("max_leaves", 0, 2**31 - 1),
             ("max_bin", 2, MOST_BINS),
             ("max_cat_to_onehot", 2, 2**31 - 1),

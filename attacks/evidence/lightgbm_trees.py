@@ -1,0 +1,73 @@
+"""The model that LightGBM's machines grow together, as each of them has it."""
+
+from collections import defaultdict
+
+import numpy as np
+
+from fedtrees.core.view import View
+from fedtrees.messages.lightgbm import BinMappers, FoundSplits, OwnStart, RootSums
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.losses import objective_of
+from fedtrees.trees.lightgbm.bins import Mapper
+from fedtrees.trees.lightgbm.growing import Growing
+from fedtrees.trees.lightgbm.splits import LeafTotals
+
+
+class _Column:
+    """A column's bins; rows are not needed."""
+
+    def __init__(self, mapper: Mapper) -> None:
+        self.mapper = mapper
+
+
+def machines_model(view: View) -> Forest | None:
+    """Return the model of the splits that all machines found, None if they are not seen."""
+    roots, found = defaultdict(list), defaultdict(list)
+    for _, m in view.messages(RootSums):
+        roots[m.tree].append(m)
+    for _, m in view.messages(FoundSplits):
+        found[m.tree, m.step].append(m)
+    starts = [m.score for _, m in view.messages(OwnStart)]
+    machines = [*view.roles.values()].count("client")
+    if not starts or not all(len(told) == machines for told in (*roots.values(), *found.values())):
+        return None
+    columns = _columns(view)
+    grown = (_tree(view, roots[t], found, columns) for t in sorted(roots))
+    trees = tuple(tree for tree in grown if len(tree) > 1)
+    objective = objective_of(view.parameters.get("objective"), view.schema.classes)
+    return Forest(trees, np.array([np.mean(starts)], np.float32), objective)
+
+
+def _columns(view: View) -> dict[int, _Column]:
+    told = [m for _, m in view.messages(BinMappers)]
+    return {
+        m.first + k: _Column(
+            Mapper(m.bins(k), m.low[k], m.high[k], True, int(m.frequent[k]), m.sparse[k])
+        )
+        for m in told for k in np.flatnonzero(m.used).tolist()
+    }  # fmt: skip
+
+
+def _tree(
+    view: View,
+    roots: list[RootSums],
+    found: dict[tuple[int, int], list[FoundSplits]],
+    columns: dict[int, _Column],
+) -> Tree:
+    """Grow a tree as `fedtrees.protocols.horizontal.lightgbm_machine.Machine.grown` does."""
+    p, none, tree = view.parameters, np.zeros(0, dtype=np.intp), roots[0].tree
+    gradient, hessian = sum(r.gradient for r in roots), sum(r.hessian for r in roots)
+    growing = Growing(none, LeafTotals(gradient, hessian, sum(r.rows for r in roots)))
+    step, pair = 0, (0, -1)
+    for _ in range(p["num_leaves"] - 1):
+        if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
+            told = sorted(found.get((tree, step), []), key=lambda m: m.rank)
+            growing.settle(growing.ordered(pair), [m.splits for m in told])
+            step += 1
+        chosen = growing.best()
+        if chosen is None:
+            break
+        split = growing.leaves[chosen].best
+        assert split is not None
+        pair = growing.split(chosen, none, columns[split.feature].mapper)
+    return growing.tree(columns, growing.values(p["reg_lambda"], p["learning_rate"]))
