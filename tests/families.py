@@ -33,12 +33,12 @@ FAMILIES = {
     ),
     "vertical": (
         "protocols.vertical", "protocols.behaviours.cheating",
-        "messages.vertical", "messages.vertical_model", "attacks.labels",
+        "messages.vertical_model", "attacks.labels",
         "attacks.orders", "attacks.bins", "attacks.queries", "attacks.clear", "defenses.id_lmid",
         "defenses.grafting", "defenses.label_noise", "defenses.reduced_leakage",
     ),
     "forests": (
-        "protocols.forests", "messages.forests", "messages.private_forests", "attacks.forests",
+        "protocols.forests", "messages.private_forests", "attacks.forests",
         "attacks.leaves", "defenses.min_leaf",
     ),
     "networks": (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedtrees.attacks.clear.spread import spread
-from fedtrees.attacks.evidence.told_sides import value_ends
+from fedtrees.attacks.evidence.told_sides import rows_told, value_ends
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnValues, Guess, Labels
 from fedtrees.core.reasons import Reason
@@ -72,7 +72,7 @@ class SplitValues(Attack):
                 rivals, total = best[m.round, int(m.node[k])], total + 1
                 lost += max(rivals, key=lambda f: (rivals[f], -f)) != m.first
         claims, ends, ranges = [], value_ends(view), view.schema.ranges
-        anywhere = tuple(np.full(view.n_rows, end, np.float32) for end in (-np.inf, np.inf))
+        anywhere = tuple(np.full(rows_told(view), end, np.float32) for end in (-np.inf, np.inf))
         for (owner, column), values in sorted(found.items()):
             read = np.unique(np.array(sorted(values), np.float32))
             low, high = ends.get(column, anywhere)

@@ -19,6 +19,11 @@ def column_owners(view: View) -> dict[int, str]:
     return {c: m.party for m in told for c in m.columns.tolist()}
 
 
+def rows_told(view: View) -> int:
+    """Return how many rows there are; off a capture, as many as sides are told of."""
+    return next((len(m.left) for _, m in view.messages(PartitionBits)), view.n_rows)
+
+
 def value_ends(view: View) -> dict[int, tuple[Values, Values]]:
     """Return the ends that splits leave the values of others' columns, by column.
 
@@ -29,14 +34,13 @@ def value_ends(view: View) -> dict[int, tuple[Values, Values]]:
     Returns: float32 arrays, shape (N,): least value, infinite where none is known, and the one that
     the value is below; NaN of rows that have none.
     """
-    owners = column_owners(view)
+    owners, n = column_owners(view), rows_told(view)
     found: dict[int, tuple[Values, Values]] = {}
     for column, threshold, left, right, without in _splits(view):
         if column not in owners:
             continue
         if column not in found:
-            ends = np.full(view.n_rows, -np.inf, np.float32), np.full(view.n_rows, np.inf)
-            found[column] = ends[0], ends[1].astype(np.float32)
+            found[column] = np.full(n, -np.inf, np.float32), np.full(n, np.inf, np.float32)
         low, high = found[column]
         high[left] = np.minimum(high[left], threshold)
         low[right] = np.maximum(low[right], threshold)
@@ -67,7 +71,7 @@ def _splits(
     nodes: dict[int, NDArray[np.intp]] = {}
     for (round, level), parts in sorted(best.items()):
         if level == 0:
-            nodes, count = {0: np.arange(view.n_rows)}, 1
+            nodes, count = {0: np.arange(rows_told(view))}, 1
         told = [parts[first] for first in sorted(parts)]
         said = sides.get((round, level), {})
         if not said or not set(told[0].node.tolist()) <= set(nodes):
