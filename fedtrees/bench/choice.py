@@ -203,7 +203,7 @@ class _Choice:
         return [*own, *sorted(size, key=lambda p: (size[p], p.name))]
 
     def _check(self, protocols: Sequence[Spec]) -> None:
-        """Refuse what is named of a kind of which nothing is tried in any of these protocols."""
+        """Refuse a defense that is tried in none of these protocols, and attacks if none is."""
         for protocol in protocols:
             if lacking := _missing(protocol, Composed()):
                 _refuse(protocol.name, {protocol.name: lacking})
@@ -213,6 +213,11 @@ class _Choice:
                 item = next(i for a, i in self._named() if a == axis)
                 said = why[0] if axis == "defenses" else f"{item} does not apply: {why[0]}"
                 raise Unfit(Reason("other", text=str(said)))
+        for axis, item in self._named():
+            if axis == "defenses":
+                reasons = [self._why(p, axis, item) for p in protocols]
+                if reasons and not any(reason.ok for reason in reasons):
+                    raise Unfit(Reason("other", text=str(reasons[0])))
 
     def _base(self, protocol: Spec) -> Grid:
         """Return what the suite has for a protocol that none of its grids is of."""

@@ -123,12 +123,13 @@ def _audited(
     claims = _epsilons(protocol, defense)
     delta = sum(float(getattr(claim, "delta", 0.0)) for claim in claims)
     units = [u for c in claims if (u := getattr(c, "unit", "record")) != "cuts"]
+    known = {"delta": delta, "claimed": max((float(c.epsilon) for c in claims), default=1.0)}  # type: ignore[attr-defined]
     found = AtLeast(
-        bound_of_guesses(np.concatenate(scores), np.concatenate(there), delta=delta),
+        bound_of_guesses(np.concatenate(scores), np.concatenate(there), **known),
         unit="record" if units else "cuts",
         runs=runs,
         delta=delta,
-        most=round(most_of_guesses(sum(map(len, scores)), delta=delta), 3),
+        most=round(most_of_guesses(sum(map(len, scores)), **known), 3),
     )
     return Audited(protocol, tuple(training.claims), tuple(training.spent), found,
                    noise_found(np.concatenate(off)))  # fmt: skip

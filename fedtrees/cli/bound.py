@@ -28,7 +28,7 @@ def bound(
     attack: Annotated[
         list[str] | None, typer.Option("-a", "--attack", help="Attacks to set beneath the ceiling.")
     ] = None,
-    draws: Annotated[int, typer.Option(help="Tables that each attack is run on.")] = 100,
+    draws: Annotated[int, typer.Option(min=2, help="Tables that each attack is run on.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of protocols and draws.")] = 0,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")
@@ -73,6 +73,8 @@ def bound(
         if not line.get("pure", True):
             said = f"{line['attack']}: it knows more than its view says"
             console().print(said, markup=False)
+    if all("why" in line for line in found):
+        raise typer.Exit(2)
 
 
 def _rows(text: str) -> tuple[int, ...]:

@@ -12,9 +12,9 @@ from fedtrees.core.errors import check_share
 
 #: Shares of the rows that are guessed, the surest first; the confidence is split over them.
 _GUESSED = (1.0, 0.4, 0.15, 0.05)
-#: With a delta one share alone is, or so many rows if these are more: delta is a part of the risk
-#: that grows with the rows, and would leave little of one that is split.
-_ALONE, _LEAST = 0.05, 32
+#: With a delta one share alone is, or as many rows as could show so much more than is claimed:
+#: delta is a part of the risk that grows with rows, and would leave little of one that is split.
+_ALONE, _BEYOND = 0.05, 1.5
 
 
 def bound_of_guesses(
@@ -23,6 +23,7 @@ def bound_of_guesses(
     *,
     confidence: float = 0.95,
     delta: float = 0.0,
+    claimed: float = 1.0,
 ) -> float:
     """Return a lower bound on epsilon from rows of one run or several, there by a coin flip each.
 
@@ -34,6 +35,7 @@ def bound_of_guesses(
     `scores`: float array, shape (m,). Above 0 where a row seems present, below where absent; the
     farther, the surer.
     `present`: bool array, shape (m,)
+    `claimed`: Epsilon, known before: with a delta more rows are guessed where it is large.
 
     Returns: In nats, 0 or more.
     """
@@ -44,16 +46,18 @@ def bound_of_guesses(
     n, m = len(right), len(scores)
     asked = {math.ceil(share * n) for share in _GUESSED}
     if delta:
-        asked = {min(max(math.ceil(_ALONE * n), _LEAST), n)}
+        least = math.ceil(-math.log(1 - confidence) * math.exp(min(claimed, 30) + _BEYOND))
+        asked = {min(max(math.ceil(_ALONE * n), least), n)}
     risk, found = (1 - confidence) / len(asked), [0.0]
     for guesses in asked - {0}:
         found.append(_largest(guesses, int(right[:guesses].sum()), m, risk, delta))
     return max(found)
 
 
-def most_of_guesses(m: int, *, delta: float = 0.0) -> float:
+def most_of_guesses(m: int, *, delta: float = 0.0, claimed: float = 1.0) -> float:
     """Return the largest bound that so many rows can show: that of right guesses throughout."""
-    return bound_of_guesses(np.ones(m), np.ones(m, dtype=bool), delta=delta)
+    there = np.ones(m, dtype=bool)
+    return bound_of_guesses(np.ones(m), there, delta=delta, claimed=claimed)
 
 
 def _largest(guesses: int, right: int, m: int, risk: float, delta: float) -> float:
