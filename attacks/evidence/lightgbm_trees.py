@@ -21,7 +21,12 @@ class _Column:
 
 
 def machines_model(view: View) -> Forest | None:
-    """Return the model of the splits that all machines found, None if they are not seen."""
+    """Return the model of the splits that all machines found, None if they are not seen.
+
+    Off a capture, where nobody says how many leaves trees may have, None as well.
+    """
+    if "num_leaves" not in view.parameters:
+        return None
     roots, found = defaultdict(list), defaultdict(list)
     for _, m in view.messages(RootSums):
         roots[m.tree].append(m)

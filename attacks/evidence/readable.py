@@ -20,7 +20,6 @@ TREES: tuple[type[Message], ...] = (
     Histogram,
     GlobalHistogram,
     SharedTrees,
-    FoundSplits,
     BoostedModel,
 )
 
@@ -40,7 +39,8 @@ def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
 
     ``numbers``: trees of squared error will do, too.
     """
-    if not shows(view, *TREES):
+    splits = "num_leaves" in view.parameters and shows(view, FoundSplits)
+    if not (splits or shows(view, *TREES)):
         return Reason("no-trees")
     if grown_alone(view) and not (shows(view, SharedTrees) or released_trees(view)):
         return Reason("trees-of-several")
