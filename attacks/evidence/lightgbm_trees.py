@@ -16,6 +16,8 @@ from fedtrees.trees.lightgbm.splits import LeafTotals
 class _Column:
     """A column's bins; rows are not needed."""
 
+    bins = np.zeros(0, dtype=np.int64)
+
     def __init__(self, mapper: Mapper) -> None:
         self.mapper = mapper
 
@@ -60,19 +62,17 @@ def _tree(
     columns: dict[int, _Column],
 ) -> Tree:
     """Grow a tree as `fedtrees.protocols.horizontal.lightgbm_machine.Machine.grown` does."""
-    p, none, tree = view.parameters, np.zeros(0, dtype=np.intp), roots[0].tree
+    p, tree = view.parameters, roots[0].tree
     gradient, hessian = sum(r.gradient for r in roots), sum(r.hessian for r in roots)
-    growing = Growing(none, LeafTotals(gradient, hessian, sum(r.rows for r in roots)))
-    step, pair = 0, (0, -1)
+    whole = LeafTotals(gradient, hessian, sum(r.rows for r in roots))
+    growing, step, pair = Growing(np.zeros(0, dtype=np.intp), whole), 0, (0, -1)
     for _ in range(p["num_leaves"] - 1):
         if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
             told = sorted(found.get((tree, step), []), key=lambda m: m.rank)
             growing.settle(growing.ordered(pair), [m.splits for m in told])
             step += 1
-        chosen = growing.best()
-        if chosen is None:
+        made = growing.advance(columns)
+        if made is None:
             break
-        split = growing.leaves[chosen].best
-        assert split is not None
-        pair = growing.split(chosen, none, columns[split.feature].mapper)
+        pair = made
     return growing.tree(columns, growing.values(p["reg_lambda"], p["learning_rate"]))

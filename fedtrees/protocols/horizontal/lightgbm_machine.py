@@ -138,13 +138,10 @@ class Machine(RowHolder):
             if growing.worth(pair, p.min_data_in_leaf, p.max_depth):
                 yield from self.searched(growing, tree, step, growing.ordered(pair))
                 step += 1
-            chosen = growing.best()
-            if chosen is None:
+            made = growing.advance(self.columns)
+            if made is None:
                 break
-            split = growing.leaves[chosen].best
-            assert split is not None
-            column = self.columns[split.feature]
-            pair = growing.split(chosen, column.bins, column.mapper)
+            pair = made
         return growing
 
     def gradients(self, margin: NDArray[np.float64]) -> NDArray[np.float32]:

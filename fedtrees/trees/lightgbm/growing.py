@@ -17,6 +17,10 @@ class HasMapper(Protocol):
     """A column."""
 
     @property
+    def bins(self) -> NDArray[np.int64]:
+        """Bins of one's own rows."""
+
+    @property
     def mapper(self) -> Mapper:
         """Its bins."""
 
@@ -83,6 +87,16 @@ class Growing:
             if leaf.best is not None and leaf.best.gain > 0 and leaf.best.beats(taken):
                 found, taken = k, leaf.best
         return found
+
+    def advance(self, columns: Mapping[int, HasMapper]) -> tuple[int, int] | None:
+        """Split the best leaf; return both new ones, None if no split gains anything."""
+        chosen = self.best()
+        if chosen is None:
+            return None
+        split = self.leaves[chosen].best
+        assert split is not None
+        column = columns[split.feature]
+        return self.split(chosen, column.bins, column.mapper)
 
     def split(self, index: int, bins: NDArray[np.int64], mapper: Mapper) -> tuple[int, int]:
         """Split a leaf; return both new ones."""
