@@ -16,7 +16,7 @@ import numpy as np
 from federations import sample_federation
 from present import here
 
-from fedtrees.bench.conformance import sample_local_data
+from fedtrees.bench.conformance.samples import sample_local_data
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import encode
 from fedtrees.core.local_data import over_clients

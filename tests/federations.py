@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.evaluate import make_defense, score_guess
 from fedtrees.capture.records import Capture
 from fedtrees.core.codec import encode

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 from report.synthetic_run import Table
 
-from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.suite import Suite
 from fedtrees.core.errors import GlassWallError, LocalDataError
 from fedtrees.core.holding import Holding

@@ -363,7 +363,7 @@ def _print_exposed(facts: list[dict[str, Any]]) -> None:
 
 def exposed() -> list[dict[str, Any]]:
     """Return, for every protocol and threat, the attacks that apply to a target of two classes."""
-    from fedtrees.bench.conformance import sample_training
+    from fedtrees.bench.conformance.samples import sample_training
     from fedtrees.bench.disclosure import briefly
     from fedtrees.core.registry import register
 

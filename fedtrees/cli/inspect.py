@@ -168,7 +168,7 @@ def check(
     format: Output = Format.TABLE,
 ) -> None:
     """Check that protocols, defenses, attacks and behaviours keep the rules (conformance)."""
-    from fedtrees.bench.conformance import check as run_checks
+    from fedtrees.bench.conformance.checks import check as run_checks
 
     targets = [target for file in files for target in _targets(file)]
     results = [

@@ -16,7 +16,8 @@ from fedtrees.isolation.watch import leaving
 
 #: What a bench has loaded beside truth: changed at import, it would work for whoever changed it.
 BAIT = (
-    "fedtrees.bench.conformance", "fedtrees.bench.evaluate", "fedtrees.bench.federation",
+    "fedtrees.bench.conformance.checks", "fedtrees.bench.evaluate",
+    "fedtrees.bench.federation",
     "fedtrees.bench.runner", "fedtrees.isolation.plugins", "fedtrees.metrics.records",
     "fedtrees.metrics.victims_rows", "fedtrees.protocols.views",
 )  # fmt: skip

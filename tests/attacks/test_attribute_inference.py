@@ -8,7 +8,7 @@ import pytest
 
 from fedtrees.attacks.attributes.attack import AttributeInference
 from fedtrees.attacks.attributes.sums import Sum, Sums, fitted
-from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Entries

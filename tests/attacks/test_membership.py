@@ -12,7 +12,7 @@ from fedtrees.attacks.membership.margins import is_plain, margins
 from fedtrees.attacks.membership.ratios import lira, rmia
 from fedtrees.attacks.membership.references import boosts, halves, references, said_by
 from fedtrees.attacks.membership.structure import held_thresholds
-from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.evaluate import make_defense, score_guess, told_candidates
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess, Membership, Records

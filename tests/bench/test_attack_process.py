@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fedtrees.isolation.process as process
-from fedtrees.bench.conformance import sample_training
+from fedtrees.bench.conformance.samples import sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.runner import TimeLimit, _limited
 from fedtrees.bench.session import Bench

@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 
 import fedtrees.bench.federation  # loaded, as it is during a bench
-from fedtrees.bench.conformance import (
-    _views_that_tell,
-    _views_without_truth,
-    cheated_runs,
-    check,
-    sample_training,
-    trainable,
-)
+from fedtrees.bench.conformance.behaviours import cheated_runs
+from fedtrees.bench.conformance.checks import check
+from fedtrees.bench.conformance.samples import sample_training, trainable
+from fedtrees.bench.conformance.views import views_that_tell, views_without_truth
 from fedtrees.bench.disclosure import briefly
 from fedtrees.core.attack import contenders
 from fedtrees.core.registry import load_plugin, register
@@ -245,12 +241,12 @@ def asked(name):
 def read_beside(protocol):
     """Return the attacks that read a view of a protocol: all are asked at once."""
     found = set()
-    for _, view in _views_without_truth([protocol]):
+    for _, view in views_without_truth([protocol]):
         reasons = fits([asked(name) for name in contenders()], Data(view=view))
         found |= {name for name, reason in zip(contenders(), reasons, strict=True) if reason.ok}
     for name in contenders():  # whoever is told all attributes but one
         asker = register.make("attack", asked(name))
-        for _, view in _views_that_tell(asker, [protocol]):
+        for _, view in views_that_tell(asker, [protocol]):
             if fits([asked(name)], Data(view=view))[0].ok:
                 found.add(name)
     for name in contenders():  # whoever reads a party that cheats

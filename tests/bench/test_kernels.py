@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedtrees.bench.conformance import sample_training
+from fedtrees.bench.conformance.samples import sample_training
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from isolation import registry_as_it_was
 
-from fedtrees.bench.conformance import check, sample_training
+from fedtrees.bench.conformance.checks import check
+from fedtrees.bench.conformance.samples import sample_training
 from fedtrees.bench.held_values import held_values
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError

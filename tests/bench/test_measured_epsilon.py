@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.bench.conformance import sample_training
+from fedtrees.bench.conformance.samples import sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.measured import measure
 from fedtrees.benchmarks.papers.power import audited

@@ -136,7 +136,7 @@ def test_such_files_conform(name, capsys, monkeypatch):
     real = register.names
     monkeypatch.setattr(register, "names", lambda kind: known.get(kind) or real(kind))
     mine = ["two-sides", "read-residuals"] if "two" in name else ["own-share", "read-share"]
-    from fedtrees.bench.conformance import check
+    from fedtrees.bench.conformance.checks import check
 
     for part in mine:
         kind = "protocol" if part == "two-sides" else "attack"

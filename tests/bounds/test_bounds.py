@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.bench.conformance import _sums_alone
+from fedtrees.bench.conformance.defenses import _sums_alone
 from fedtrees.bounds.aligned import AlignedTables
 from fedtrees.bounds.attacked import attacked, recognised, submitted
 from fedtrees.bounds.ceiling import (

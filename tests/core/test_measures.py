@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedtrees.bench.cells import AdversaryCell, Setting, TrainCell
-from fedtrees.bench.conformance import trainable
+from fedtrees.bench.conformance.samples import trainable
 from fedtrees.bench.disclosure import briefly
 from fedtrees.bench.evaluate import (
     evaluate_adversary,

@@ -6,7 +6,7 @@ from gmpy2 import mpz
 from present import here
 from seeded_keys import seeded
 
-from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.reach import reachable
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition

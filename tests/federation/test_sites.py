@@ -11,7 +11,7 @@ from federations import crossings, sample_federation
 from present import CRYPTO, here
 
 from fedtrees.bench.cells import code_digest
-from fedtrees.bench.conformance import sample_local_data
+from fedtrees.bench.conformance.samples import sample_local_data
 from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.cli.main import main
 from fedtrees.core.codec import encode, encoded_size

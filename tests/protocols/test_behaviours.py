@@ -8,7 +8,8 @@ import pytest
 from present import here
 
 from fedtrees.bench.cells import Setting, TrainCell
-from fedtrees.bench.conformance import check, sample_local_data, sample_table
+from fedtrees.bench.conformance.checks import check
+from fedtrees.bench.conformance.samples import sample_local_data, sample_table
 from fedtrees.bench.evaluate import evaluate_training, make_defense, run_training
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef

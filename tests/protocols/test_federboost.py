@@ -7,7 +7,7 @@ import pytest
 from digests import content, digest
 
 from fedtrees.attacks.bins.beside import likeliest
-from fedtrees.bench.conformance import sample_table, sample_training
+from fedtrees.bench.conformance.samples import sample_table, sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.guess import ColumnBins

@@ -9,7 +9,7 @@ from digests import DEFENSES
 from federations import crossings, network_of, sample_federation
 from present import here
 
-from fedtrees.bench.conformance import sample_local_data
+from fedtrees.bench.conformance.samples import sample_local_data
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition

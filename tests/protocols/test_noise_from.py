@@ -10,7 +10,7 @@ from fedtrees import FederatedGBDTClassifier
 from fedtrees.audit.audit import audit
 from fedtrees.audit.read import read_model
 from fedtrees.audit.verdict import verdict
-from fedtrees.bench.conformance import sample_local_data, sample_table
+from fedtrees.bench.conformance.samples import sample_local_data, sample_table
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.cli.main import app
 from fedtrees.core.codec import encode

@@ -1,0 +1,1 @@
+"""The rules that protocols, defenses, attacks and behaviours keep: `fedtrees check`."""

@@ -1,0 +1,106 @@
+"""Does an attack keep the rules?"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedtrees.bench.conformance.alike import same
+from fedtrees.bench.conformance.behaviours import cheated_runs
+from fedtrees.bench.conformance.findings import Finding
+from fedtrees.bench.conformance.imports import imports_of
+from fedtrees.bench.conformance.samples import sample_table
+from fedtrees.bench.conformance.views import blind_views, views_that_tell, views_without_truth
+from fedtrees.bench.federation import Federation
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import FedtreesError
+from fedtrees.core.guess import Guess, Records
+from fedtrees.core.local_data import over_clients, stacked
+from fedtrees.core.schema import Schema
+from fedtrees.core.specs import Spec
+from fedtrees.core.view import View
+from fedtrees.data.dataset import prepare
+from fedtrees.isolation.process import Answer, attacks
+from fedtrees.isolation.watch import HOLD_TRUTH
+from fedtrees.metrics.records import score_records
+from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.views import view_of
+
+# What a file needs that brings its own claim: the bases of metrics hold no truth.
+_BASES = "fedtrees.metrics.metric"
+
+
+def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterator[Finding]:
+    """Check imports, determinism, that truth does not matter, and the empty transcript.
+
+    It runs where a bench runs it, in a process of its own, while other rows lie in this one.
+    """
+    reached = sorted(imports_of(attack))
+    bad = [n for n in reached if n.startswith(HOLD_TRUTH) and not f"{n}.".startswith(f"{_BASES}.")]
+    yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
+    ran = False
+    views = (*views_without_truth(protocols), *(blind_views() if attack.blind else ()))
+    views += tuple(views_that_tell(attack, protocols))
+    for behaviour in attack.behaviours:
+        views += tuple(
+            (f"{run.protocol.name}, {who}:{behaviour}", view_of(run, (who,), held))
+            for run, held, who in cheated_runs(behaviour, protocols)
+        )
+    for name, view in views:
+        if not fit(attack=spec, data=Data(view=view)).ok:
+            continue
+        ran = True
+        if attack.candidates:
+            view = replace(view, candidates=sample_table()[0])
+        try:
+            attacks().run(spec, view.blinded(), anyway=True)
+            ok, detail = True, ""
+        except FedtreesError as err:
+            ok, detail = False, str(err)
+        yield Finding(f"{name}: it survives an empty transcript", ok, detail)
+        answers = [_run_beside_bait(spec, view, seed) for seed in (1, 2, 1)]
+        guesses = [answer.guess for answer in answers if answer.guess is not None]
+        fits = all(_fits(g, view.schema) for g in guesses)
+        yield Finding(f"{name}: guessed rows have the columns of the schema", fits)
+        yield Finding(f"{name}: the same view gives the same guess", same(guesses[0], guesses[2]))
+        copied = max(_copied(g, s, view.schema) for g, s in zip(guesses[:2], (1, 2), strict=True))
+        yield Finding(
+            f"{name}: it returns no rows from outside its view",
+            copied < 0.5,
+            f"{copied:.0%} of unseen rows returned exactly",
+        )
+        touched = dict.fromkeys(what for answer in answers for what in answer.touched)
+        rule = f"{name}: it opens no file, no socket and no module with truth"
+        yield Finding(rule, not touched, ", ".join(touched))
+    yield Finding("it runs with at least one protocol", ran)
+
+
+def _run_beside_bait(attack: Spec, view: View, seed: int) -> Answer:
+    """Run an attack while rows that have nothing to do with its view lie in this process."""
+    federation = _bait(seed)
+    if view.oracle is not None:
+        view.oracle.log.clear()
+    answer = attacks().run(attack, view, watch=True)
+    del federation
+    return answer
+
+
+def _bait(seed: int) -> Federation:
+    """Make rows of the same shape that no view has seen, held as a bench holds the truth."""
+    table, schema = sample_table(100 + seed)
+    parts = [table.take(rows) for rows in np.array_split(np.arange(len(table)), 3)]
+    return Federation(prepare("bait", schema, table.X, table.y), over_clients(parts), table, None)
+
+
+def _fits(guess: Guess, schema: Schema) -> bool:
+    return all(r.table.X.shape[1] == len(schema.features) for r in guess.all(Records))
+
+
+def _copied(guess: Guess, seed: int, schema: Schema) -> float:
+    """Return the share of bait rows that the guess reproduces exactly."""
+    found = [r.table for r in guess.all(Records) if len(r.table)]
+    if not found or not _fits(guess, schema):
+        return 0.0
+    truth = stacked(list(_bait(seed).local_data.values())[:-1], schema)
+    assert truth is not None
+    return score_records(found[0], truth, schema).exact_rows

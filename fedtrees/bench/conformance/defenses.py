@@ -1,0 +1,166 @@
+"""Does a defense keep the rules?"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any
+
+from fedtrees.bench.conformance.alike import same_run
+from fedtrees.bench.conformance.findings import Finding
+from fedtrees.bench.conformance.samples import made, sample_table, sample_training
+from fedtrees.bench.conformance.training import carries_nothing, leaves_nothing
+from fedtrees.bench.stated import Seen, departures, farther_apart, watched
+from fedtrees.bounds.ceiling import pooled, splits
+from fedtrees.bounds.tables import TinyTables
+from fedtrees.bounds.views import Tiny, views
+from fedtrees.core.codec import encode
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
+from fedtrees.core.errors import UnguardedMessageError, UsageError
+from fedtrees.core.guarantee import Guarantee
+from fedtrees.core.messages import Message
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.isolation.watch import leaving
+from fedtrees.protocols.base import Protocol, Training
+from fedtrees.protocols.fit import Data, fit
+
+#: One row a client: whatever there is of leaves has room for it.
+_ON_FEW: dict[str, Any] = {"base_score": 0.5, "min_child_weight": 0.0}
+
+
+def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Finding]:
+    """Check the claim, determinism, message types, that it acts, and that it fails closed."""
+    claim = defense.claim()
+    yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
+    acts = not defense.protects or bool(defense.at)
+    open_ = (
+        "" if defense.protects else "`protects` is empty: a message that it forgets crosses bare"
+    )
+    yield Finding("what it protects, it protects somewhere (`at`)", acts, open_)
+    ran, composed, summed = False, Composition((defense,)), list[Finding]()
+    for name in protocols:
+        protocol = made(name)
+        if protocol is None or not fit(protocol, composed).ok:
+            continue
+        ran = True
+        noted, seen = watched(defense)
+        noting = Composition((noted,))
+        left: list[str] = []
+        try:
+            with leaving(left):
+                first, held = sample_training(protocol, composed)
+                again, _ = sample_training(protocol, noting)
+        except UnguardedMessageError as err:
+            yield Finding(f"{name}: it handles every message it must", False, str(err))
+            continue
+        yield Finding(f"{name}: the same seed gives the same run", same_run(first, again))
+        first.predict(sample_table()[0].X)  # some act on answers alone
+        acts = bool(first.transcript.acted) or not _crosses(defense, first)
+        yield Finding(f"{name}: it acts on something", acts)
+        yield from _states(defense, again, seen, name)
+        if "summed" in defense.acts_through and not summed:
+            summed = [*_sums_alone(defense, protocol)]
+            yield from summed
+        if defense.guards:
+            yield carries_nothing(f"{name}: ", first, held, defense.guards)
+        yield leaves_nothing(f"{name}: ", left)
+        plain = _undefended(name, type(protocol))
+        revealing = {type(m) for m in plain if m.reveals & defense.protects}
+        yield from _fails_closed(defense, protocol, revealing)
+        yield from _guards_do_something(defense, protocol, first, plain)
+        spent = defense.spent(first.transcript)
+        yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
+    yield Finding("it runs with at least one protocol", ran)
+
+
+def _crosses(defense: Defense, run: Training) -> bool:
+    """Tell whether a run may tell any field that a defense says it changes."""
+    places = defense.channels(run.schema, run.protocol.parameters)
+    plain = _undefended(run.protocol.name, type(run.protocol))
+    return not places or any(
+        isinstance(site, str) or getattr(m, field) is not None
+        for site, field in places for m in plain
+        if isinstance(site, str) or isinstance(m, site)
+    )  # fmt: skip
+
+
+@lru_cache
+def _undefended(name: str, kind: type[Protocol]) -> tuple[Message, ...]:
+    """Return what a protocol, of this class now, sends on the small table; defenses share it."""
+    protocol = made(name)
+    assert type(protocol) is kind
+    return tuple(d.message for d in sample_training(protocol)[0].transcript)
+
+
+def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[Finding]:
+    """See that each field passes the channel that is stated of it."""
+    run.predict(sample_table()[0].X)
+    stated = dict(defense.channels(run.schema, run.protocol.parameters))
+    for place, wrong in departures(stated, seen, len(run.columns)):
+        rule = f"{name}: what it does to {place} is what it states (`channels`)"
+        yield Finding(rule, wrong is None, wrong or "")
+    for place, farther in farther_apart(defense.nonexpansive, stated, seen):
+        rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
+        yield Finding(rule, not farther, farther)
+    limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in stated
+    yield Finding(f"{name}: it states its limit on leaves (`channels`)", not limits)
+
+
+def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
+    """See that tables of the same rows, whoever holds which, look alike to who opens sums.
+
+    Cut points are public, where they can be: summaries of columns are no sums.
+    """
+    if "cuts" in defense.acts_through:  # it settles cut points by what it sums
+        return
+    composed = Composition((register.make("defense", Spec("public-cuts")), defense))
+    tables = TinyTables(columns=1, rows=(1, 1))
+    random = bool(protocol.laws(tables.schema))
+    if random or not fit(protocol, composed, data=Data(tables.schema)).ok:
+        return
+    few = {name: value for name, value in _ON_FEW.items() if hasattr(protocol, name)}
+    tiny = Tiny(tables, replace(protocol, **few), composed)  # type: ignore[type-var]
+    opens = next(role for role in tiny.roles.values() if role not in protocol.holders)
+    swapped = [1, 4]  # rows of types 0 and 1, either way round
+    (found,) = views(tiny, [opens], swapped)
+    apart = splits(found, pooled(tables)[swapped])[1]
+    rule = f"{protocol.name}: the sums that it opens tell rows, and not who holds them"
+    yield Finding(rule, not apart)
+
+
+def _fails_closed(
+    defense: Defense, protocol: Protocol, revealing: set[type[Message]]
+) -> Iterator[Finding]:
+    """Take each guard away that has something to hide here, and see the run stop."""
+    for kind in defense.guards:
+        if kind not in revealing:
+            continue
+        rest = tuple(g for g in defense.guards if g is not kind)
+        kept = {"guards": rest, "requires": defense.requires or defense.guards}
+        bare = type(f"Without{kind.__name__}", (type(defense),), kept)
+        broken = bare(**{f.name: getattr(defense, f.name) for f in fields(defense)})  # type: ignore[arg-type]
+        rule = f"{protocol.name}: without its guard on {kind.__name__} the run stops"
+        try:
+            sample_training(protocol, Composition((broken,)))
+            yield Finding(rule, False)
+        except (UnguardedMessageError, UsageError):  # or nothing is left that it acts on
+            yield Finding(rule, True)
+
+
+def _guards_do_something(
+    defense: Defense, protocol: Protocol, defended: Training, plain: Sequence[Message]
+) -> Iterator[Finding]:
+    """See that a guarded message that reveals what is protected is not sent as it was."""
+
+    def sent(messages: Sequence[Message], kind: type[Message]) -> list[bytes]:
+        return [encode(message) for message in messages if type(message) is kind]
+
+    crossed = [d.message for d in defended.transcript]
+    for kind in defense.guards:
+        if kind in protocol.summed:  # sums alone are opened in any case
+            continue
+        reveals = {r for message in plain if type(message) is kind for r in message.reveals}
+        if reveals & defense.protects:
+            changed = sent(crossed, kind) != sent(plain, kind)
+            yield Finding(f"{protocol.name}: its guard changes what {kind.__name__} says", changed)

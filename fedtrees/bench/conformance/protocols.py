@@ -1,0 +1,145 @@
+"""Does a protocol keep the rules?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from fedtrees.bench.conformance.alike import alike, same_run
+from fedtrees.bench.conformance.findings import Finding
+from fedtrees.bench.conformance.samples import sample_local_data, sample_table, sample_training
+from fedtrees.bench.conformance.training import carries_nothing, leaves_nothing
+from fedtrees.bench.reach import others_rows
+from fedtrees.bench.stated import Seen, beside_exact, departures
+from fedtrees.core.channel import Channel, Share
+from fedtrees.core.codec import decode, encode
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense, Stage
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import NoGuarantee
+from fedtrees.core.schema import Schema
+from fedtrees.core.transcript import PUBLIC
+from fedtrees.core.view import View
+from fedtrees.isolation.watch import leaving
+from fedtrees.protocols.base import Protocol, Training
+from fedtrees.protocols.views import view_of
+
+# Of `Protocol.serves`: what is called, and limits that change the small run.
+_HOOKS = ("rows", "candidates", "shown")
+_LIMITS = {
+    "gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True, "declared_rows": 99,
+    "row_bounds": (0.5, 0.1),
+}  # fmt: skip
+#: Of a protocol that states noise: much is released, and nothing that follows depends on it.
+_RELEASING: dict[str, Any] = {"trees": 40, "learning_rate": 1e-9}
+_RELEASES = 3
+
+
+def check_protocol(protocol: Protocol) -> Iterator[Finding]:
+    """Check determinism, encodable messages, reasons, read-only views, any number of parties."""
+    left: list[str] = []
+    with leaving(left):
+        (first, held), (again, _) = (sample_training(protocol) for _ in range(2))
+    yield Finding("the same seed gives the same run", same_run(first, again))
+    yield leaves_nothing("", left)
+    messages = [d.message for d in first.transcript]
+    yield Finding(
+        "every message survives the codec", all(alike(m, decode(encode(m))) for m in messages)
+    )
+    silent = [type(d.message).__name__ for d in first.transcript if not d.why]
+    yield Finding("every crossing has a reason", not silent, ", ".join(silent))
+    undeclared = {
+        type(d.message).__name__
+        for d in first.transcript
+        if d.receivers != (PUBLIC,) and type(d.message) not in protocol.says
+    }
+    yield Finding("what crosses is declared (`says`)", not undeclared, ", ".join(undeclared))
+    seen = {type(message) for message in messages}
+    silent = [m.__name__ for m in protocol.says if m not in seen and m not in protocol.sometimes]
+    rule = "what is declared crosses, or `sometimes` says when (`says`)"
+    yield Finding(rule, not silent, ", ".join(silent))
+    yield from _serves(protocol, first)
+    yield from _releases(protocol)
+    yield carries_nothing("", first, held)
+    if first.net is not None:
+        led = others_rows(first.net, held)
+        yield Finding("no party leads to another's rows", not led, "; ".join(led))
+    views = [view_of(first, (name,), held) for name in first.transcript.roles]
+    yield Finding("no array in a view is writeable", not any(map(_writeable, views)))
+    table, _ = sample_table()
+    hit = float(((first.predict(table.X) > 0.5) == table.y).mean())
+    yield Finding(
+        "the model learns (positive control)",
+        bool(hit > max(table.y.mean(), 1 - table.y.mean())),
+        f"training accuracy {hit:.3f}",
+    )
+    for count in (1, 5):
+        try:
+            ran, why = sample_training(protocol, parties=count)[0].n_rows == 240, ""
+        except UsageError as err:  # it says how many it needs
+            ran, why = True, str(err)
+        yield Finding(f"it runs with {count} parties, or says why not", ran, why)
+
+
+def _releases(protocol: Protocol) -> Iterator[Finding]:
+    """See that what it guarantees comes of noise that it states, and that this is what it adds."""
+    _, schema = sample_table()
+    stated, exact = protocol.laws(schema), protocol.exact()
+    if not stated:
+        rule = "what it claims comes of what it states (`laws`)"
+        yield Finding(rule, isinstance(protocol.claim(), NoGuarantee), str(protocol.claim()))
+        return
+    rule = "what it states can be held against itself without noise (`exact`)"
+    yield Finding(rule, exact is not None and not _noisy(exact, schema))
+    if exact is None:
+        return
+    many = {name: value for name, value in _RELEASING.items() if hasattr(protocol, name)}
+    noisy, exact = (replace(made, **many) for made in (protocol, exact))  # type: ignore[type-var]
+    stated, seen = noisy.laws(schema), Seen()
+    for seed in range(_RELEASES):
+        runs = [sample_training(made, seed=seed)[0] for made in (noisy, exact)]
+        for place, found in beside_exact(stated, *(run.transcript for run in runs)).items():
+            seen.setdefault(place, []).extend(found)
+    shares = 1 if noisy.summed else len(sample_local_data(noisy))  # of what is read
+    for place, wrong in departures(stated, seen, shares):
+        rule = f"what it does to {place} is what it states (`laws`)"
+        yield Finding(rule, wrong is None, wrong or "")
+
+
+def _noisy(protocol: Protocol, schema: Schema) -> bool:
+    """Tell whether a protocol states noise of a field."""
+    return any(isinstance(law, Channel | Share) for law in protocol.laws(schema).values())
+
+
+def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
+    """See that every hook is called and every limit kept that the protocol says it serves."""
+    for name in sorted(protocol.serves):
+        called: list[str] = []
+        probe = _probe(name, called)
+        try:
+            run, _ = sample_training(protocol, Composition((probe,)))
+            kept, why = bool(called) if name in _HOOKS else not same_run(run, plain), ""
+        except UsageError as err:  # not under these parameters, and it says so
+            kept, why = True, str(err)
+        yield Finding(f"its parties keep to {name} (`serves`), or say why not", kept, why)
+
+
+def _probe(name: str, called: list[str]) -> Defense:
+    """Make a defense that uses one hook, and notes that it was asked, or one limit."""
+
+    def hook(self: Defense, what: Any, *rest: Any) -> Any:
+        if not (isinstance(what, Stage) and what.kind == "labels"):  # which need no hook
+            called.append(name)
+        return rest[0] if isinstance(what, Stage) else what
+
+    use = {name: hook if name in _HOOKS else _LIMITS[name]}
+    use["acts_through"] = frozenset({name} & {*_HOOKS})
+    probe: Defense = dataclass(frozen=True)(type("Probe", (Defense,), use))()
+    return probe
+
+
+def _writeable(view: View) -> bool:
+    arrays = [getattr(s.message, f.name) for s in view.seen for f in fields(s.message)]
+    own = [getattr(held, f.name) for held in view.own for f in fields(held)]
+    return any(isinstance(a, np.ndarray) and a.flags.writeable for a in [*arrays, *own])
