@@ -12,9 +12,10 @@ from typing import Any
 import pandas as pd
 
 from fedtrees.bench.choice import chosen, small
+from fedtrees.bench.engine import Processes
 from fedtrees.bench.evaluate import parts_of
+from fedtrees.bench.limits import TimeLimit
 from fedtrees.bench.options import BenchOptions, load_plugins, tell
-from fedtrees.bench.runner import Processes, TimeLimit
 from fedtrees.bench.session import Bench, default_workers, fresh_folder, reopen
 from fedtrees.bench.suite import Grid, Suite, with_budgets
 from fedtrees.core.counts import listed, many

@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 
 from fedtrees.bench.cells import AdversaryCell, AttackCell, BlindCell, Cell, TrainCell
-from fedtrees.bench.runner import Job, run_jobs
+from fedtrees.bench.engine import run_jobs
+from fedtrees.bench.runner import Job
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.core import rows

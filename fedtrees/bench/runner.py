@@ -1,23 +1,15 @@
-"""Run the cells of a plan, in this process or several, never the same one twice."""
+"""The cells of a plan as jobs, and what a process does with one; never the same cell twice."""
 
 from __future__ import annotations
 
 import contextlib
-import math
-import os
-import resource
-import signal
-import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedtrees.bench import checkpoint, evaluate
 from fedtrees.bench.cells import (
@@ -33,27 +25,15 @@ from fedtrees.bench.cells import (
 )
 from fedtrees.bench.evaluate import Outcome, run_training
 from fedtrees.bench.federation import Federation, federation_of
+from fedtrees.bench.limits import TimeLimit, limited
 from fedtrees.bench.store import Store
-from fedtrees.core.errors import FedtreesError, StoreError, UsageError
+from fedtrees.core.errors import FedtreesError, StoreError
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.isolation.process import AttackError
-from fedtrees.isolation.shield import close_memory, closed_memory
 from fedtrees.protocols.base import Training
 
 AGAIN = ("failed", "timeout")
-# Workers share the cores: a second thread in one of them makes every one slower.
-_THREADS = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-)  # fmt: skip
-
-
-class TimeLimit(BaseException):
-    """A cell, or a run, took longer than it may.
-
-    No ordinary exception: an attack must not swallow it.
-    """
 
 
 @dataclass(frozen=True)
@@ -250,7 +230,7 @@ class Runner:
     ) -> tuple[str, str]:
         detail, reason, outcome = "", FITS, None
         try:
-            with _limited(self.time_limit):
+            with limited(self.time_limit):
                 federation = federation_of(cell.setting, self.data_dir)
                 outcome = compute(federation)
                 outcome.common["pair_id"] = federation.pair_id
@@ -310,205 +290,3 @@ def _bare(cell: Cell, reason: Reason) -> Outcome:
             name = register.make("protocol", cell.protocol).alone
             columns |= {"protocol": name, "protocol_params": str(cell.protocol)}
     return Outcome([{"status": reason.status, **reason.columns()}], columns)
-
-
-def _check_thread() -> None:
-    if threading.current_thread() is not threading.main_thread():
-        raise UsageError("a time limit holds on the main thread alone; run there, or without one")
-
-
-@contextlib.contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raise `TimeLimit` in the block after so many seconds.
-
-    Raises `UsageError` off the main thread, where no limit would hold.
-    """
-    if seconds <= 0:
-        yield
-        return
-    _check_thread()
-
-    def stop(*_: Any) -> None:
-        raise TimeLimit
-
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again, should it be swallowed
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
-def _work_beside(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]]:
-    """Do a job in a process of the pool, whose driver may be gone before it begins."""
-    close_memory()
-    _end_with(driver)
-    if runner.memory:
-        most = int(runner.memory * 2**30)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    return runner.work(job)
-
-
-@cache
-def _end_with(parent: int) -> None:
-    """End this process soon after its parent, which a kill gives no time to end its workers."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def run_jobs(
-    runner: Runner,
-    phases: Sequence[Sequence[Job]],
-    workers: int,
-    done: Callable[[str, str], None],
-    ended: Callable[[int], None] = lambda phase: None,
-    engine: Engine | None = None,
-) -> None:
-    """Run jobs in this process, or in several; `done(status, label)` follows each cell.
-
-    `ended(k)` follows the k-th phase. `engine`: where, if not in processes of this machine.
-
-    A worker process that is killed costs only the job that it was at: its cells are tried again
-    one by one, and the one that loses its process a second time is reported as failed. Meanwhile
-    no other process of this user can read the rows in these.
-    """
-    with closed_memory():
-        most = min(workers, max(map(len, phases), default=0))
-        if engine is None and (workers > 1 or runner.memory):
-            engine = Processes(runner)
-        if engine is None and runner.time_limit > 0:
-            _check_thread()
-        try:
-            for k, phase in enumerate(phases):
-                if engine is not None:
-                    _run_phase(runner, engine, most, deque(phase), done)
-                else:
-                    for status, label in chain.from_iterable(map(runner.work, phase)):
-                        done(status, label)
-                ended(k)
-        finally:
-            if engine is not None:
-                engine.close()
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A job whose process died; `code` tells how."""
-
-    code: str
-
-
-Results = list[tuple[str, str]]  # status and label of each cell
-
-
-class Engine(Protocol):
-    """Where jobs run."""
-
-    def submit(self, job: Job) -> Any:
-        """Start a job and return its handle."""
-
-    def next(self, busy: Sequence[Any]) -> tuple[Any, Results | Lost]:
-        """Wait until one of the handles is done, and return it with what came of it."""
-
-    def close(self) -> None:
-        """End what runs, and all that was begun for it."""
-
-
-def _run_phase(
-    runner: Runner,
-    engine: Engine,
-    most: int,
-    waiting: deque[Job],
-    done: Callable[[str, str], None],
-) -> None:
-    """Run jobs, so many at a time; what is left of a lost one is tried again in steps, in order."""
-    running: dict[Any, deque[Job]] = {}
-    while waiting or running:
-        while waiting and len(running) < most:
-            job = waiting.popleft()
-            running[engine.submit(job)] = deque([job])
-        handle, results = engine.next([*running])
-        left = running.pop(handle)
-        job = left.popleft()
-        if isinstance(results, Lost):
-            if job.tried:
-                results = [runner.give_up(job, Reason("killed", code=results.code))]
-            else:
-                left.extendleft(reversed(runner.again(job)))
-                results = []
-        for status, label in results:
-            done(status, label)
-        if left:
-            running[engine.submit(left[0])] = left
-
-
-class Processes:
-    """Processes of this machine, one executor for each, so that its death says which job it was.
-
-    `begin`: What a process does with a runner, a job and its parent's id. `until`: Time by
-    `time.monotonic`, in seconds, at which `next` raises `TimeLimit`.
-    """
-
-    def __init__(
-        self,
-        runner: Runner,
-        begin: Callable[[Runner, Job, int], Results] = _work_beside,
-        until: float = math.inf,
-    ) -> None:
-        self._runner, self._begin, self._until = runner, begin, until
-        self._idle: list[Any] = []
-        self._busy: dict[Future[Results], Any] = {}
-
-    def submit(self, job: Job) -> Future[Results]:
-        """Start a job."""
-        from joblib.externals.loky import ProcessPoolExecutor
-
-        executor = self._idle.pop() if self._idle else None
-        if executor is not None and executor._flags.broken:  # killed while idle
-            _end(executor)
-            executor = None
-        if executor is None:
-            executor = ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"))
-        future: Future[Results] = executor.submit(self._begin, self._runner, job, os.getpid())
-        self._busy[future] = executor
-        return future
-
-    def next(self, busy: Sequence[Future[Results]]) -> tuple[Future[Results], Results | Lost]:
-        """Wait until a job is done."""
-        left = None if math.isinf(self._until) else max(0.0, self._until - time.monotonic())
-        ended = wait(busy, left, FIRST_COMPLETED).done
-        if not ended:
-            raise TimeLimit
-        future = next(iter(ended))
-        executor = self._busy.pop(future)
-        try:
-            results: Results | Lost = future.result()
-            self._idle.append(executor)
-        except MemoryError:  # outside of any cell
-            _end(executor)
-            results = Lost("memory")
-        except BrokenExecutor as err:
-            _end(executor)
-            results = Lost(
-                str(err).rpartition("{")[2].partition("}")[0]
-            )  # loky tells it no other way
-        except BaseException:
-            _end(executor)
-            raise
-        return future, results
-
-    def close(self) -> None:
-        """End the processes, whatever they are at."""
-        for executor in (*self._idle, *self._busy.values()):
-            _end(executor)
-        self._idle, self._busy = [], {}
-
-
-def _end(executor: Any) -> None:
-    executor.shutdown(wait=True, kill_workers=True)

@@ -11,10 +11,11 @@ from typing import Any
 
 from fedtrees.bench.cells import AttackCell, Group, Plan, Provenance, TrainCell, plan
 from fedtrees.bench.disclosure import briefly, disclosures
+from fedtrees.bench.engine import Engine, run_jobs
 from fedtrees.bench.environment import environment
 from fedtrees.bench.evaluate import NOISE, parts_of, run_training
 from fedtrees.bench.federation import Federation, federation_of, load_dataset
-from fedtrees.bench.runner import Engine, Job, Runner, run_jobs
+from fedtrees.bench.runner import Job, Runner
 from fedtrees.bench.store import COPY, Store
 from fedtrees.bench.suite import Suite, fits
 from fedtrees.core.composition import Composition

@@ -18,7 +18,7 @@ from fedtrees.cli.options import Format, Output, takes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedtrees.bench.runner import Engine
+    from fedtrees.bench.engine import Engine
     from fedtrees.bench.session import Bench
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.bench.cells import AdversaryCell, AttackCell, BlindCell, Cell, Provenance, Setting
-from fedtrees.bench.runner import Job, Lost, Processes, Results, Runner
+from fedtrees.bench.engine import Lost, Processes, Results
+from fedtrees.bench.runner import Job, Runner
 from fedtrees.core.errors import StoreError
 from fedtrees.core.files import write_whole
 from fedtrees.data.sources import SOURCES, data_directory

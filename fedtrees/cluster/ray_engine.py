@@ -8,7 +8,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
-from fedtrees.bench.runner import Job, Lost, Results, Runner
+from fedtrees.bench.engine import Lost, Results
+from fedtrees.bench.runner import Job, Runner
 from fedtrees.cluster.bundle import Done, accept, bundle_of, tables_of, work
 from fedtrees.core.errors import StoreError, UsageError
 

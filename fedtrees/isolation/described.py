@@ -18,7 +18,7 @@ from fedtrees.isolation.watch import leaving
 BAIT = (
     "fedtrees.bench.conformance.checks", "fedtrees.bench.evaluate",
     "fedtrees.bench.federation",
-    "fedtrees.bench.runner", "fedtrees.isolation.plugins", "fedtrees.metrics.records",
+    "fedtrees.bench.engine", "fedtrees.isolation.plugins", "fedtrees.metrics.records",
     "fedtrees.metrics.victims_rows", "fedtrees.protocols.views",
 )  # fmt: skip
 #: Beside the package's own modules, what everything goes through.

@@ -16,7 +16,7 @@ import pytest
 import fedtrees.isolation.process as process
 from fedtrees.bench.conformance.samples import sample_training
 from fedtrees.bench.evaluate import make_defense
-from fedtrees.bench.runner import TimeLimit, _limited
+from fedtrees.bench.limits import TimeLimit, limited
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.core.errors import DataError, ProtocolError
@@ -232,7 +232,7 @@ def test_every_mishap_has_its_error_and_the_next_attack_runs(trained, monkeypatc
             run("huge", view)
     assert len(run("huge", view).guess.claims[0].ids) == 10**5
     begun = time.monotonic()
-    with pytest.raises(TimeLimit), _limited(1.0):
+    with pytest.raises(TimeLimit), limited(1.0):
         run("sleep", view)
     assert time.monotonic() - begun < 60
     assert attacks()._process is None  # it is gone, and its sleeping copy with it

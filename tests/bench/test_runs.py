@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.bench import runner
+from fedtrees.bench import engine, runner
 from fedtrees.bench.cells import Provenance, Setting, TrainCell, plan
 from fedtrees.bench.federation import load_dataset
 from fedtrees.bench.session import Bench, reopen
@@ -236,12 +236,12 @@ def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(
 
 def test_a_worker_whose_driver_is_gone_before_it_begins_ends_all_the_same(tmp_path, monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr(runner, "close_memory", lambda: None)
-    monkeypatch.setattr(runner, "_end_with", runner._end_with.__wrapped__)
-    monkeypatch.setattr(runner.os, "_exit", lambda status: over.set())
+    monkeypatch.setattr(engine, "close_memory", lambda: None)
+    monkeypatch.setattr(engine, "_end_with", engine._end_with.__wrapped__)
+    monkeypatch.setattr(engine.os, "_exit", lambda status: over.set())
     monkeypatch.setattr(runner.Runner, "work", lambda self, job: [])
     mine = runner.Runner(tmp_path, Provenance({}))
-    runner._work_beside(mine, runner.Job(()), driver=os.getpid())  # not this process's parent
+    engine._work_beside(mine, runner.Job(()), driver=os.getpid())  # not this process's parent
     assert over.wait(10)
 
 

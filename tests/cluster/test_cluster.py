@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from fedtrees.bench.runner import Lost, run_jobs
+from fedtrees.bench.engine import Lost, run_jobs
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.cluster.bundle import Done, accept, apart, bundle_of, tables_of, work
