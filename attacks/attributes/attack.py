@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.attributes.sums import Sums, fitted
-from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled
+from fedtrees.attacks.evidence.column import Column
+from fedtrees.attacks.evidence.marginals import pooled
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.replay import cuts_are_of_rows, cuts_of
+from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.attack import model_in
 from fedtrees.attacks.membership.references import logit_of_own, said_by

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.marginals import Column
+from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.membership.structure import passes
 from fedtrees.core.sensitive import Told
 from fedtrees.core.view import View

@@ -18,7 +18,6 @@ from fedtrees.attacks.evidence.laws import (
     told_variance,
 )
 from fedtrees.attacks.evidence.lightgbm_trees import machines_model
-from fedtrees.attacks.evidence.marginals import are_drawn
 from fedtrees.attacks.evidence.opened_leaves import (
     Opened,
     leaf_noise,
@@ -38,6 +37,7 @@ from fedtrees.attacks.evidence.replay import (
     levels_of,
     params_of,
 )
+from fedtrees.attacks.evidence.sketched import are_drawn
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits

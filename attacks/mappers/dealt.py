@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.counts import share_out
-from fedtrees.attacks.evidence.marginals import columns_of
 from fedtrees.attacks.evidence.replay import cuts_of
+from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.trees.binning import Cuts, bin_rows

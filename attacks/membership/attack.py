@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.marginals import columns_of
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.replay import cuts_of, grown_alone, params_of
+from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.told_forests import told_forest
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.ratios import lira, rmia, weight_of

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.counts import counts_bins
-from fedtrees.attacks.evidence.marginals import Column
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.forest import Tree

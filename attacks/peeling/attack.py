@@ -9,11 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.attacks.evidence.clients.histograms import told_apart
+from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.counts import counts_bins
 from fedtrees.attacks.evidence.laws import law_of_rows
-from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled, victims_rows
+from fedtrees.attacks.evidence.marginals import pooled
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows, squared_error
 from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
+from fedtrees.attacks.evidence.rows_held import victims_rows
+from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.annealing import CHAINS, LIKELY, Sought, likely_rows
 from fedtrees.attacks.peeling.counted import (

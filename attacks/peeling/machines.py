@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.machines import Told, values_of
-from fedtrees.attacks.evidence.marginals import Column
 from fedtrees.attacks.evidence.shares import shares
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual
 from fedtrees.attacks.peeling.sources import MOST_BINS, Sources

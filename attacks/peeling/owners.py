@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.marginals import Column, owners_rows
+from fedtrees.attacks.evidence.column import Column
+from fedtrees.attacks.evidence.rows_held import owners_rows
 from fedtrees.attacks.peeling.rows import Ints
 from fedtrees.attacks.peeling.values import bins_of
 from fedtrees.trees.binning import Cuts

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.marginals import Column
+from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.prior import pooled_range
 from fedtrees.attacks.peeling.rows import Ints
 from fedtrees.core.schema import Schema

@@ -7,26 +7,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.column import Column, filled, fullest, nearest
 from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.marginals import (
     LEAST_RELIABLE,
-    Column,
-    are_drawn,
-    columns_of,
-    filled,
-    fullest,
     label_shares,
     labels_of,
-    nearest,
-    owners_rows,
     pooled,
-    ranges_of_owners,
-    ranks_told,
     redraws_of,
     rows_with,
-    victims_rows,
 )
 from fedtrees.attacks.evidence.readable import shows
+from fedtrees.attacks.evidence.rows_held import owners_rows, victims_rows
+from fedtrees.attacks.evidence.sketched import are_drawn, columns_of, ranges_of_owners, ranks_told
 from fedtrees.attacks.evidence.submission import Blind, Weight, submitted
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_whole

@@ -14,10 +14,11 @@ from fedtrees.attacks.evidence.clients.victims import (
     victims_of,
     with_likely,
 )
-from fedtrees.attacks.evidence.marginals import all_sketched, likely_rows
+from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.prior import Ranges
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.readback.claims import with_counts_read_back
+from fedtrees.attacks.evidence.sketched import all_sketched
 from fedtrees.attacks.evidence.targets import told_moments
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.timberstrike.numbers import reconstruct_numbers

@@ -15,9 +15,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence, NodeHistograms
+from fedtrees.attacks.evidence.column import columns_in
 from fedtrees.attacks.evidence.counts import Counts, first_gradient, share_out
 from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.evidence.marginals import columns_in
 from fedtrees.attacks.evidence.prior import Prior
 from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.attacks.peeling.marks import marked_rows

@@ -5,8 +5,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boxes import Boxes
+from fedtrees.attacks.evidence.column import nearest
 from fedtrees.attacks.evidence.grid import ANY, Grid, allowed
-from fedtrees.attacks.evidence.marginals import nearest
 from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior, mass_of
 from fedtrees.attacks.timberstrike.nearest import nearest_rows
 from fedtrees.core.schema import Schema, Table

@@ -7,7 +7,8 @@ import pytest
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.categories import likely_shares
-from fedtrees.attacks.evidence.marginals import columns_of, likely_rows
+from fedtrees.attacks.evidence.marginals import likely_rows
+from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.sketches.attack import SketchReading

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from peeling_world import SERVER, Run, patients, schema_of
 
+from fedtrees.attacks.evidence.column import Column
 from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.marginals import Column
 from fedtrees.attacks.evidence.prior import pooled_range, value_ranges
 from fedtrees.attacks.peeling.owners import owners_of
 from fedtrees.attacks.peeling.values import ranges_of, told_values, values_in

@@ -10,17 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 
-from fedtrees.attacks.evidence.marginals import (
-    Column,
-    columns_of,
-    filled,
-    holds_all_values,
-    likely_rows,
-    pooled,
-    reliability,
-    shortest,
-)
+from fedtrees.attacks.evidence.column import Column, filled, reliability, shortest
+from fedtrees.attacks.evidence.marginals import likely_rows, pooled
 from fedtrees.attacks.evidence.noisy_counts import likely_counts
+from fedtrees.attacks.evidence.sketched import columns_of, holds_all_values
 from fedtrees.attacks.sketches.attack import SketchReading, _as_own
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import ProtocolError, UsageError

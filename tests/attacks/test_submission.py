@@ -11,7 +11,8 @@ from timberstrike_world import structured, world
 
 from fedtrees.attacks.evidence.basis import Basis, rows_in_ranges
 from fedtrees.attacks.evidence.boxes import open_boxes
-from fedtrees.attacks.evidence.marginals import are_drawn, likely_rows
+from fedtrees.attacks.evidence.marginals import likely_rows
+from fedtrees.attacks.evidence.sketched import are_drawn
 from fedtrees.attacks.evidence.submission import (
     HEARD_BY,
     Blind,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from federations import view_in
 
-from fedtrees.attacks.evidence.marginals import columns_of
+from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.membership.attack import MembershipInference
 from fedtrees.bench.conformance.samples import sample_table, sample_training
 from fedtrees.core.errors import UsageError

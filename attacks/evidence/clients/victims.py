@@ -17,8 +17,9 @@ from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, Shares, shares_of_values
 from fedtrees.attacks.evidence.counts import first_gradient
 from fedtrees.attacks.evidence.laws import law_of_shared
-from fedtrees.attacks.evidence.marginals import are_drawn, columns_of, likely_rows
+from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.opened_leaves import EVERYONE, OTHERS, opened_leaves
+from fedtrees.attacks.evidence.sketched import are_drawn, columns_of
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of, with_opened
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Table

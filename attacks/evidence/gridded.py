@@ -1,0 +1,82 @@
+"""The victims' columns as sums on a grid tell them."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.column import Column, of_own, shortest, unknown
+from fedtrees.attacks.evidence.noisy_counts import likely_counts
+from fedtrees.attacks.evidence.rows_held import not_held_out, victims_rows
+from fedtrees.core.channel import Channel, Share, chained
+from fedtrees.core.schema import Feature, Table
+from fedtrees.core.view import View
+from fedtrees.messages.cuts import GridCounts, GridRequest
+from fedtrees.trees.grid import count_cells
+
+Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+
+
+def on_grid(view: View) -> tuple[Column, ...] | None:
+    """Return the columns that the last sum of counts on a grid tells, less what principals sent.
+
+    A cell's rows have own rows' values in it, else the one that is written with the fewest decimal
+    places. Noisy counts are believed as far as their law allows.
+    """
+    laid = [m for _, m in view.messages(GridRequest)]
+    opened = [m for item, m in view.messages(GridCounts) if item.opened]
+    if not laid or not opened:
+        return None
+    borders = np.split(laid[-1].borders, laid[-1].offsets[1:-1])
+    own = Table.empty(view.schema) if view.rows is None else view.rows
+    mine, sent = count_cells(own.X, borders), _sent(view)
+    others = opened[-1].counts - sum((m.counts for m in sent), start=np.zeros_like(mine))
+    variance = _noise_left(view, len(sent))
+    sizes = [len(inner) + 1 if len(inner) else 0 for inner in borders]
+    ends, n = np.cumsum(sizes)[:-1], victims_rows(view) or not_held_out(view, len(own))
+    columns = []
+    parts = (np.split(part, ends) for part in (others, mine))
+    for feature, x, b, noisy, held in zip(
+        view.schema.features, own.X.T, borders, *parts, strict=True
+    ):
+        present = round(n * (np.isfinite(x).sum() + 1) / (len(x) + 1))
+        if not len(b):
+            columns.append(unknown(feature, present, x))
+            continue
+        counts, told = np.maximum(noisy, 0), 1.0
+        if variance:
+            counts, told = likely_counts(noisy, held, present, variance)
+        column = _in_cells(b.astype(np.float64), counts, feature, x)
+        columns.append(replace(column, reliability=told))
+    return tuple(columns)
+
+
+def _sent(view: View) -> list[GridCounts]:
+    """Return what each principal sent of the last grid, its part of the noise included."""
+    last = {
+        item.sender: m
+        for item, m in view.messages(GridCounts)
+        if item.sender in view.principals and not item.opened
+    }
+    return list(last.values())
+
+
+def _noise_left(view: View, sent: int) -> float:
+    """Return the variance of the noise of all clients but so many on a count, in squared rows."""
+    clients = sum(role == "client" for role in view.roles.values())
+    changes = view.changes(GridCounts, "counts", "client")
+    shared = chained(c.whole for c in changes if isinstance(c, Share))
+    alone = chained((c for c in changes if isinstance(c, Channel)), clients - sent)
+    zero, left = np.zeros(1), 1 - sent / clients
+    parts = ((1.0, alone), (left, shared))
+    return sum(w * float(law.error(zero)[1][0]) for w, law in parts if law is not None)
+
+
+def _in_cells(borders: NDArray[np.float64], counts: Longs, feature: Feature, own: Floats) -> Column:
+    """Return a column of the values of own rows in each cell, else of its `shortest` number."""
+    gap = [float(np.diff(b).sum()) for b in (borders[:2], borders[-2:])]
+    low = borders[0] - gap[0] if feature.low is None else feature.low
+    high = borders[-1] + gap[1] if feature.high is None else feature.high
+    ends = np.concatenate([[min(low, borders[0])], borders, [max(high, borders[-1])]])
+    return of_own(shortest(ends[:-1], ends[1:]), counts, borders, own)
