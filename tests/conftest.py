@@ -59,7 +59,7 @@ def default_noise_from():
 
     Tests compare runs and count on means over seeds; those of `noise_from` itself name it.
     """
-    from fedtrees.protocols.base import train
+    from fedtrees.protocols.training import train
 
     usual = train.__kwdefaults__["noise_from"]
     with pytest.MonkeyPatch.context() as patch:

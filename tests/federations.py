@@ -17,7 +17,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.federation.site import Settings, own_of
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 

@@ -29,10 +29,10 @@ from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
 from fedtrees.messages.cuts import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
 from fedtrees.privacy.randomised_response import ranked
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt
+from fedtrees.protocols.training import train
 
 OPENINGS: tuple[type, ...] = (IdealOpening,)
 if CRYPTO:

@@ -11,7 +11,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.data.layout import columns_of
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 

@@ -29,10 +29,11 @@ from fedtrees.defenses.min_bin import MinBin
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
 from fedtrees.defenses.split_only import SplitOnly
-from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
 

@@ -19,7 +19,8 @@ from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.utility import utility_scores
 from fedtrees.metrics.victims_rows import RecordMetric
-from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
 CLIENTS, CUTS = 3, "dp-grid-cuts[epsilon=1.0]"

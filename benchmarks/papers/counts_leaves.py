@@ -13,7 +13,7 @@ from fedtrees.attacks.evidence.readback.sources import members
 from fedtrees.benchmarks.papers.counts_frontier import CUTS, Line, federated
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts, bin_rows
 

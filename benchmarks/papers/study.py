@@ -15,7 +15,7 @@ from fedtrees.bench.session import Bench, default_workers
 from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
-from fedtrees.protocols.base import Training, train
+from fedtrees.protocols.training import Training, train
 from fedtrees.report.rows import load_rows
 
 Table = tuple[str, Sequence[str], list[list[str]]]  # title, header, lines

@@ -14,7 +14,7 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
 from fedtrees.core.streams import Streams
-from fedtrees.protocols.base import Training, train
+from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
 ROWS = (1_000, 10_000, 100_000, 1_000_000)

@@ -11,7 +11,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 TARGETS = {"breast-cancer": None, "pima": 10.0, "stroke": 60.0}

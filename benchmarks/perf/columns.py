@@ -9,7 +9,7 @@ from fedtrees.benchmarks.perf.rivals import schema_of, table
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.messages.vertical import visible_leaves
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.forest.grower import grow_random_forest

@@ -14,7 +14,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.data.layout import columns_of
-from fedtrees.protocols.base import Protocol, train
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import train
 
 ROWS = 50_000
 WORK = Work(trees=10)

@@ -13,7 +13,7 @@ from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians
 from fedtrees.benchmarks.perf.rivals import schema_of, table
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 COLUMNS, CLASSES = 18, 5

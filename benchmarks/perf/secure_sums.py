@@ -17,7 +17,7 @@ from fedtrees.core.specs import Spec, parse_one
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.data.partition import Partition
 from fedtrees.messages.aggregation import OpenedSum
-from fedtrees.protocols.base import Training, train
+from fedtrees.protocols.training import Training, train
 
 _CLIENTS, _BINS = 3, 32
 _NAMES = tuple(f"client-{i}" for i in range(_CLIENTS))

@@ -16,7 +16,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.messages.boosting import LeafValues
 from fedtrees.metrics.leaf_counts import score_leaf_counts, true_leaf_counts
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 10, "max_depth": 4}))

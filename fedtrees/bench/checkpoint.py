@@ -15,7 +15,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.base import Training
+from fedtrees.protocols.training import Training
 
 
 def paths(folder: Path, key: str) -> tuple[Path, Path]:

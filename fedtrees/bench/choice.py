@@ -22,8 +22,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.partition import BY_CLIENT, OF_COLUMNS, PARTITIONS
-from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.training import Training, train
 
 MOST_PROTOCOLS = 2  # chosen for one thing that is named
 MOST_DEFENSES = 5  # chosen for a protocol for which the suite has fewer

@@ -28,7 +28,8 @@ from fedtrees.data.own_table import load_csv
 from fedtrees.data.partition import Partition
 from fedtrees.data.sample import repeated, sample, thinned
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import Protocol, Training
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import Training
 
 
 @dataclass(frozen=True, eq=False)

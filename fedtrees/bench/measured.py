@@ -13,8 +13,9 @@ from fedtrees.core.streams import Streams
 from fedtrees.privacy.measured import bound_of_guesses, most_of_guesses
 from fedtrees.privacy.node_information import node_information
 from fedtrees.privacy.residuals import NoiseFound, noise_found
-from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.canaries import Canaries
+from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
 

@@ -31,7 +31,7 @@ from fedtrees.core.errors import FedtreesError, StoreError
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.isolation.process import AttackError
-from fedtrees.protocols.base import Training
+from fedtrees.protocols.training import Training
 
 AGAIN = ("failed", "timeout")
 

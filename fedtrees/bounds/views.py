@@ -17,7 +17,8 @@ from fedtrees.core.sealed import Sealed
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
-from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
 #: Tables that are trained with another seed, to see whether a view depends on it.

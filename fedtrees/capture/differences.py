@@ -17,8 +17,9 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Table
 from fedtrees.core.transcript import Delivery
-from fedtrees.protocols.base import Protocol, train
+from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
 
 Kind = tuple[str, str, str]  # message, from, to

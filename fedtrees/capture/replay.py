@@ -37,11 +37,12 @@ from fedtrees.messages.captured import (
 )
 from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureSketch
 from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees, GrowRequest
-from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
 from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.trees.boosted.fixed_point import to_fixed
 from fedtrees.trees.boosted.forest import Tree

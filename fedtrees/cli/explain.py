@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from fedtrees.core.local_data import LocalData
     from fedtrees.core.reasons import Reason
     from fedtrees.core.threat import Threat
-    from fedtrees.protocols.base import Protocol, Training
+    from fedtrees.protocols.base import Protocol
+    from fedtrees.protocols.training import Training
 
 DECLARED = (
     "columns, public ranges, names of all categories and classes (of held-out rows, too), the "
@@ -221,7 +222,7 @@ def _explanation(
     from fedtrees.bench.suite import DataRef
     from fedtrees.core.guarantee import join
     from fedtrees.core.registry import register
-    from fedtrees.protocols.base import train
+    from fedtrees.protocols.training import train
 
     grid = parse_grid(name)
     composed = parse_composed(defenses) or parse_composed(["none"])

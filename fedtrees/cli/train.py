@@ -19,7 +19,8 @@ from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
 if TYPE_CHECKING:
     from fedtrees.bench.federation import Federation
     from fedtrees.data.partition import Partition
-    from fedtrees.protocols.base import Protocol, Training
+    from fedtrees.protocols.base import Protocol
+    from fedtrees.protocols.training import Training
 
 
 @takes(*TABLE, "data_dir", "plugin")
@@ -64,7 +65,7 @@ def train(
     from fedtrees.bench.federation import load_dataset, spread
     from fedtrees.bench.suite import DataRef
     from fedtrees.core.registry import register
-    from fedtrees.protocols.base import train as train_federation
+    from fedtrees.protocols.training import train as train_federation
 
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a whole number from 0 up")

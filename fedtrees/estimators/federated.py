@@ -29,7 +29,8 @@ from fedtrees.estimators.columns import (
     read_cuts,
     validated,
 )
-from fedtrees.protocols.base import Protocol, train
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.forest.params import ForestParams
 

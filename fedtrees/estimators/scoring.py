@@ -18,7 +18,7 @@ from fedtrees.core.specs import Composed, Spec, parse_grid
 from fedtrees.core.threat import Threat
 from fedtrees.data.dataset import prepare
 from fedtrees.metrics.metric import headlines
-from fedtrees.protocols.base import Training
+from fedtrees.protocols.training import Training
 
 
 @dataclass(frozen=True)

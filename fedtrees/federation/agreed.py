@@ -19,7 +19,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import NoiseFrom
-from fedtrees.protocols.base import Protocol, agreed
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import agreed
 
 #: Who coordinates and holds nothing, and where: the engine calls it so, too.
 SERVER = "server"

@@ -32,8 +32,8 @@ from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
 from fedtrees.federation.agreed import Agreed, read
 from fedtrees.federation.log import Log, keep_model, run_folder
-from fedtrees.protocols.base import seated
 from fedtrees.protocols.limits import check_channels
+from fedtrees.protocols.training import seated
 
 #: What a site may answer in place of an agreement: nothing of its own is in these.
 REFUSALS = {

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from fedtrees.core.errors import DataError, UsageError, check_flag
 from fedtrees.core.schema import Schema, Table
-from fedtrees.protocols.base import Protocol, Training
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.forest.params import ForestParams
 

@@ -15,8 +15,9 @@ from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View, see
-from fedtrees.protocols.base import Protocol, Training
+from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.training import Training
 
 
 def _oracle(

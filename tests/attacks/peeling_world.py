@@ -14,8 +14,9 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.cuts import CutPoints
-from fedtrees.protocols.base import client_names, train
+from fedtrees.protocols.base import client_names
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts
 

@@ -21,7 +21,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 OF_ROWS = {Reveal.FEATURES, Reveal.LABELS, Reveal.COUNTS}

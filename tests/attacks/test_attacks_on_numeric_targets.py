@@ -32,8 +32,8 @@ from fedtrees.guessing.targets import wide
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.membership import auc
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import Data, fits
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.routing import Routes
 

@@ -20,8 +20,8 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.metrics.entries import EntriesMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.imputer import Imputer, decoded
 

@@ -20,7 +20,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 SHARES = (0.1, 0.7, 0.2)

@@ -18,7 +18,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.metrics.class_shares import ClassSharesMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 SHARES = ((0.1, 0.9), (0.6, 0.4), (0.8, 0.2))

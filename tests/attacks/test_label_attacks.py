@@ -32,8 +32,8 @@ from fedtrees.metrics.metric import Case
 from fedtrees.metrics.routed_labels import RoutedLabelScores
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within, respond
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 ALL = (

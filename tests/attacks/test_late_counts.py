@@ -28,7 +28,7 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 LAMBDA = 1.0

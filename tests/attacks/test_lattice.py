@@ -24,9 +24,9 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 

@@ -14,7 +14,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.tree_networks.fedxgbllr import FedXGBllr
 from fedtrees.protocols.views import view_of
 

@@ -11,8 +11,8 @@ from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 SAME = ("feature", "threshold", "value", "left", "right", "default_left", "g", "h")

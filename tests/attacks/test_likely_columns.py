@@ -8,8 +8,8 @@ from fedtrees.attacks.mappers.likely import Known, likely_column
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.metrics.column_values import ColumnValuesMetric, VictimsColumns
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 NONE = np.zeros(0)

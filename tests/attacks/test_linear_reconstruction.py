@@ -15,7 +15,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
 from fedtrees.metrics.column_bins import ColumnBinsMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 
 RUNS = [
     ("secureboost[trees=3]", 2, None),

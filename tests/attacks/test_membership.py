@@ -23,8 +23,8 @@ from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
 from fedtrees.metrics.membership import MembershipMetric, at_few, auc, blind_scores
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest

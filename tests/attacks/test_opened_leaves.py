@@ -18,8 +18,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.messages.boosting import LeafSums
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.dp_gbdt import LeafClient
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.fixed_point import from_fixed
 

@@ -11,7 +11,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.metrics.membership import auc
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 ATTACKS = {"horizontal-regression": "regression-membership", "fedxgbllr": "membership"}

@@ -26,9 +26,9 @@ from fedtrees.defenses.laplace_hist import LaplaceHistogram
 from fedtrees.defenses.min_bin import MinBin
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.split_only import SplitOnly
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
 

@@ -35,7 +35,8 @@ from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.partition import Partition
-from fedtrees.protocols.base import client_names, train
+from fedtrees.protocols.base import client_names
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.losses import logistic_gradients
 from fedtrees.trees.routing import Routes

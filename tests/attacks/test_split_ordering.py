@@ -73,7 +73,7 @@ def test_own_columns_order_rows_within_an_interval():
     """On 569 rows with columns that go together, five trees of depth 3."""
     from fedtrees.data import catalogue
     from fedtrees.data.layout import columns_of
-    from fedtrees.protocols.base import train
+    from fedtrees.protocols.training import train
     from fedtrees.protocols.vertical.secureboost import SecureBoost
     from fedtrees.protocols.views import view_of
 

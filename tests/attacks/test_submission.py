@@ -33,7 +33,7 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.guessing.blind import Draws, blind_guesses
 from fedtrees.guessing.recipes import COPIES, Recipe, agreement, best_recipe
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 SCHEMA = Schema(tuple(Feature(f"x{k}") for k in range(4)), "y", ("a", "b"))

@@ -31,7 +31,7 @@ from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import initial
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 #: Twelve categories and a number: a batch of four is small for its gradient.

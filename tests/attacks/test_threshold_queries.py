@@ -19,7 +19,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.data import catalogue
 from fedtrees.data.layout import columns_of
 from fedtrees.isolation.process import attacks
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.protocols.views import view_of
 

@@ -11,7 +11,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 SCHEMA = Schema(tuple(Feature(f"x{k}", low=-6.0, high=6.0) for k in range(6)), "y", ("0", "1"))

@@ -9,8 +9,8 @@ from fedtrees.benchmarks.papers.cut_points import told_by_sums
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.training import train
 
 
 @pytest.mark.parametrize(("defense", "told"), [("cells=128", 1.0), ("cells=16,rounds=1", 0.0)])

@@ -23,7 +23,7 @@ from fedtrees.data.partition import Partition
 from fedtrees.guessing.clusters import METHODS
 from fedtrees.metrics.leaf_counts import true_leaf_counts
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 
 PLUGINS = Path(__file__).parent / "plugins"
 FILES = ("class_share", "class_share_attacks", "two_sides", "two_sides_attack")

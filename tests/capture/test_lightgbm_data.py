@@ -18,9 +18,9 @@ from fedtrees.core.party import acting
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed
 from fedtrees.messages.lightgbm import BinMappers, FoundSplits, OwnStart
-from fedtrees.protocols.base import train
 from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.files.lightgbm import from_lightgbm_text
 from fedtrees.trees.lightgbm.bins import find_bins

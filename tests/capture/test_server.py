@@ -14,8 +14,8 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch, WireBytes
 from fedtrees.messages.cuts import FeatureSketch
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.training import train
 
 
 @pytest.fixture(scope="module")

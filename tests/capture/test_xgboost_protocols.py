@@ -32,10 +32,10 @@ from fedtrees.defenses.label_noise import OneStage
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.captured import BestSplits, HistogramSegment, MergedCuts, RankedSketch
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import train
 from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts, bin_rows

@@ -12,7 +12,7 @@ from fedtrees.core.local_data import LocalData, client_names, over_clients, rows
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 
 SCHEMA = Schema((Feature("a"), Feature("b"), Feature("c")), "y")
 

@@ -10,7 +10,7 @@ from fedtrees.core.oracle import Oracle
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 ROLES = {"active": "active", "passive-0": "passive", "passive-1": "passive", "public": "public"}

@@ -20,7 +20,7 @@ from fedtrees.messages.boosting import Histogram
 from fedtrees.messages.class_counts import ClassCounts, ClassTotals
 from fedtrees.messages.forests import ForestModel
 from fedtrees.messages.models import BoostedModel
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 KINDS = {

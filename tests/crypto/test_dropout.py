@@ -20,7 +20,7 @@ from fedtrees.defenses.masking import MaskedSums, Masking
 from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.boosting import Histogram
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.sealing.errors import ExposureError, MissingPartyError, TooFewPartiesError
 

@@ -17,7 +17,7 @@ from fedtrees.crypto.keys import KeyPair, Prime
 from fedtrees.crypto.obfuscators import OwnerObfuscators
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 
 SECRETS = (KeyPair, Prime, OwnerObfuscators)
 SEALED = [

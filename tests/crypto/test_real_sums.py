@@ -51,8 +51,8 @@ from fedtrees.messages.boosting import (
 from fedtrees.messages.class_counts import ClassCounts, ClassTotals
 from fedtrees.messages.cuts import GridCounts
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.sealing.errors import (
     CryptoError,

@@ -14,8 +14,8 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.cuts import CutPoints
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.grower import TreeGrower

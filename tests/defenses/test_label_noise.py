@@ -30,8 +30,8 @@ from fedtrees.privacy.randomised_response import (
     respond,
     true_shares,
 )
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
+from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.partition import RowPartition

@@ -18,7 +18,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import Histogram, LeafValues, NodeSplits
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.trees.boosted.fixed_point import from_fixed
 
 

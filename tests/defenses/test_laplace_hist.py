@@ -17,7 +17,7 @@ from fedtrees.core.transcript import BudgetEvent
 from fedtrees.messages.boosting import Histogram
 from fedtrees.privacy.accounting import composed, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS
 from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds
 

@@ -19,8 +19,8 @@ from fedtrees.defenses.laplace_hist import LaplaceHistogram
 from fedtrees.defenses.min_bin import MinBin
 from fedtrees.messages.vertical import NodeRows, OpenedBinSums
 from fedtrees.privacy.noise import Laplace
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.limits import Limits
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.protocols.vertical.vertical_forest import VerticalForest

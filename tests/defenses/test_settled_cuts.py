@@ -28,8 +28,8 @@ from fedtrees.messages.cuts import (
 )
 from fedtrees.privacy.mechanisms import discrete_laplace_share
 from fedtrees.privacy.quantiles import private_quantiles, rank_error
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 PROTOCOLS = ("fedtree-hist", "nvflare-hist", "forest-hist")

@@ -14,8 +14,8 @@ from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.messages.packing import unpack
 from fedtrees.messages.shared_trees import ClientTrees, SharedTrees
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
+from fedtrees.protocols.training import train
 from fedtrees.trees.routing import Routes
 
 PROTOCOLS = ("flower-bagging", "flower-cyclic", "local-ensembles")

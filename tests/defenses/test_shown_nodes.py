@@ -16,7 +16,7 @@ from fedtrees.defenses.id_lmid import IDLMID
 from fedtrees.defenses.reduced_leakage import ReducedLeakage
 from fedtrees.messages.vertical import NodeRows, RowsToRoute, visible_leaves, visible_nodes
 from fedtrees.privacy.node_information import node_information
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 
 BOOSTED = "secureboost[colsample_bytree=1.0,trees=3,max_depth=4,max_bin=16]"

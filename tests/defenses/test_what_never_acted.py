@@ -17,7 +17,7 @@ from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import Histogram, LeafValues
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 
 
 def run(*defenses, name="fedtree-hist", **params):

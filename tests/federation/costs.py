@@ -27,7 +27,7 @@ from fedtrees.federation.coordinator import conduct
 from fedtrees.federation.deployment import Deployment, job_of, started
 from fedtrees.federation.site import Settings, Site
 from fedtrees.federation.trial import make_trial
-from fedtrees.protocols import base
+from fedtrees.protocols import training
 
 COORDINATOR = "fedtrees.federation.flare.Coordinator"
 MASKED = make_defense(parse_composed(["masking"])[0])
@@ -57,9 +57,9 @@ def measured(rows, columns, parties, trees, network=LocalNetwork):
     schema = Schema(tuple(Feature(f"c{i}", low=-10, high=10) for i in range(columns)), "y")
     held = over_clients([Table(X, y).take(p) for p in np.array_split(np.arange(rows), parties)])
     made = register.make("protocol", parse_grid(f"fedtree-hist[trees={trees},max_depth=6]")[0])
-    base.LocalNetwork, OverBytes.wire = network, 0
+    training.LocalNetwork, OverBytes.wire = network, 0
     begun = time.process_time()
-    done = base.train(made, held, schema, defense=MASKED, seed=0, noise_from="seed")
+    done = training.train(made, held, schema, defense=MASKED, seed=0, noise_from="seed")
     took = time.process_time() - begun
     sent = [d for d in done.transcript if d.receivers != (d.sender,)]
     codec = sum(len(encode(d.message)) * len(d.receivers) for d in sent)

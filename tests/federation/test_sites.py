@@ -23,7 +23,7 @@ from fedtrees.federation.agreed import Agreed, load, read, written
 from fedtrees.federation.coordinator import RemoteNetwork, conduct
 from fedtrees.federation.log import LOG, STATUS
 from fedtrees.federation.site import Refused, Settings, Site
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak"),

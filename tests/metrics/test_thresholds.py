@@ -12,7 +12,7 @@ from fedtrees.core.guess import Thresholds
 from fedtrees.core.schema import Feature
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.thresholds import ThresholdsMetric
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.protocols.views import view_of
 

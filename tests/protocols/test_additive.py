@@ -18,7 +18,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.messages.additive import ClientShapes, MergedShapes
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 pytestmark = pytest.mark.extra("interpret")

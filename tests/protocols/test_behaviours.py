@@ -31,11 +31,11 @@ from fedtrees.metrics.bin_counts import BinCountsMetric
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.moved_cuts import MovedCutsMetric
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
-from fedtrees.protocols.base import train
 from fedtrees.protocols.cut_points import check_sketches
 from fedtrees.protocols.fit import Data, before, fits
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.followed import FollowedTree
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.partition import Decisions
 

@@ -19,7 +19,7 @@ from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.messages.models import as_message
 from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest
 from fedtrees.privacy.mechanisms import noise_log_pmf
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 RANDOMNESS = np.random.default_rng(0)

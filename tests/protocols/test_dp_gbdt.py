@@ -26,8 +26,8 @@ from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.messages.boosting import LeafSums
 from fedtrees.messages.models import as_message
 from fedtrees.privacy.leaf_sums import row_bound
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.dp_gbdt import LeafClient
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.boosted.losses import objective_of

@@ -13,7 +13,7 @@ from fedtrees.messages.shared_trees import ClientModels
 from fedtrees.messages.tree_networks import start_of, tree_outputs
 from fedtrees.neural.adam import Adam
 from fedtrees.neural.tree_outputs import RatesNetwork
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.tree_networks.fedxgbllr import FedXGBllr
 
 SMALL = {"trees": 4, "max_depth": 2, "rounds": 2, "iterations": 3, "batch": 8, "channels": 5}

@@ -9,8 +9,8 @@ from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_p
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 OBJECTIVES = {0: "reg:squarederror", 2: "binary:logistic", 3: "multi:softprob"}

@@ -21,8 +21,8 @@ from fedtrees.core.streams import Streams
 from fedtrees.messages.boosting import NodeSplits
 from fedtrees.messages.class_counts import ClassCounts, ClassCountsRequest, ClassTotals
 from fedtrees.messages.forests import ForestModel, LeafClasses, LocalForest, PooledForest
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest, rows_of_tree

@@ -14,8 +14,8 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LabelSums, LeafValues, NodeSplits
 from fedtrees.messages.cuts import CutsRequest, FeatureRanges, FeatureSketch
-from fedtrees.protocols.base import train
 from fedtrees.protocols.fit import fit
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.sketch import quantile_cuts

@@ -22,7 +22,7 @@ from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.messages.boosting import LabelSumsRequest
-from fedtrees.protocols import base
+from fedtrees.protocols import training
 from fedtrees.protocols.fit import fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
@@ -84,11 +84,11 @@ def small(name, **more):
 
 
 def trained(protocol, defense, network, monkeypatch):
-    monkeypatch.setattr(base, "LocalNetwork", network)
+    monkeypatch.setattr(training, "LocalNetwork", network)
     clients, schema = sample_federation(rows=60)
     rows = protocol.layout == "horizontal"
     held = over_clients(clients) if rows else sample_local_data(protocol)
-    done = base.train(protocol, held, schema, defense=defense, seed=5, noise_from="seed")
+    done = training.train(protocol, held, schema, defense=defense, seed=5, noise_from="seed")
     return done, done.predict(clients[0].X)
 
 
@@ -163,7 +163,7 @@ def test_every_party_draws_the_root_of_its_noise_itself(monkeypatch):
     clients, schema = sample_federation(rows=60)
     defense = make_defense(parse_composed(["laplace-hist[epsilon=4]"])[0])
     given = {"defense": defense, "noise_from": "system"}
-    done = base.train(small("nvflare-hist"), over_clients(clients), schema, **given)
+    done = training.train(small("nvflare-hist"), over_clients(clients), schema, **given)
     assert len(drawn) == len(done.net.names) + 1  # and one for what happens on the way
 
 

@@ -8,8 +8,8 @@ from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_p
 
 from fedtrees.core.local_data import over_clients
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
-from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.local_ensembles import LocalEnsembles
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.files.xgboost import to_xgboost_json
 

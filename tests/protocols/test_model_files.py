@@ -9,7 +9,8 @@ from fedtrees.core.codec import decode
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
-from fedtrees.protocols.base import ENCODED_FILE, train
+from fedtrees.protocols.base import ENCODED_FILE
+from fedtrees.protocols.training import train
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import NodeSplits
 from fedtrees.messages.cuts import CutPoints
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.sketch import quantile_cuts

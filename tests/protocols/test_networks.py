@@ -23,7 +23,7 @@ from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardis
 from fedtrees.metrics.utility import utility_scores
 from fedtrees.neural import training
 from fedtrees.neural.encoding import Encoding
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 
 pytestmark = pytest.mark.extra("torch")
 CLIENTS, SCHEMA = sample_federation(rows=90)

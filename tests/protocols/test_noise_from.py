@@ -27,8 +27,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
-from fedtrees.protocols.base import train
 from fedtrees.protocols.networks.network_training import drawn
+from fedtrees.protocols.training import train
 from fedtrees.trees.forest.random_decision import draw_splits
 
 X = np.random.default_rng(0).integers(0, 2, (90, 6)).astype(np.float32)

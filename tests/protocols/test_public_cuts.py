@@ -7,10 +7,10 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.cuts import CutPoints, CutsRequest
-from fedtrees.protocols.base import train
 from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.forests.forest_hist import ForestHist
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.training import train
 
 SCHEMA = Schema(
     (

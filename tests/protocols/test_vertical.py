@@ -29,7 +29,7 @@ from fedtrees.messages.vertical import (
     visible_nodes,
 )
 from fedtrees.privacy.node_information import node_information
-from fedtrees.protocols.base import train
+from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.node_quantiles import candidate_cuts
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.binning import bin_rows

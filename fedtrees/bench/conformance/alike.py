@@ -8,7 +8,7 @@ import numpy as np
 from fedtrees.core.codec import encode
 from fedtrees.core.guess import Guess
 from fedtrees.core.messages import emptied
-from fedtrees.protocols.base import Training
+from fedtrees.protocols.training import Training
 
 
 def same_run(a: Training, b: Training) -> bool:

@@ -11,7 +11,7 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.protocols.base import Training, train
+from fedtrees.protocols.training import Training, train
 
 
 def check_behaviour(behaviour: Any, protocols: Sequence[str]) -> Iterator[Finding]:

@@ -22,8 +22,9 @@ from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.isolation.watch import leaving
-from fedtrees.protocols.base import Protocol, Training
+from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.training import Training
 
 #: One row a client: whatever there is of leaves has room for it.
 _ON_FEW: dict[str, Any] = {"base_score": 0.5, "min_child_weight": 0.0}

@@ -22,7 +22,8 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
 from fedtrees.isolation.watch import leaving
-from fedtrees.protocols.base import Protocol, Training
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import Training
 from fedtrees.protocols.views import view_of
 
 # Of `Protocol.serves`: what is called, and limits that change the small run.

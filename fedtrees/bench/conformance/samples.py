@@ -14,7 +14,8 @@ from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
-from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.training import Training, train
 
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16, "iterations": 8}
 #: Networks learn in few long steps, and cryptography takes time by their parameters.

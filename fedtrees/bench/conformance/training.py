@@ -6,7 +6,7 @@ from fedtrees.bench.conformance.findings import Finding
 from fedtrees.bench.held_values import held_values
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
-from fedtrees.protocols.base import Training
+from fedtrees.protocols.training import Training
 
 
 def carries_nothing(
