@@ -217,13 +217,14 @@ def refused(found: Found) -> str:
         return f"None ran: {name} does not fit this protocol ({why})."
     if not tried:
         return "No defense was tried: none was asked for, or none fits."
+    unshown = f"Nothing here shows what {said.some(tried)} would stop."
     cell = found.leak.cell
     if cell is None or found.leak.adversary is None or found.leak.kind != "leak":
-        return f"Nothing here shows what {said.some(tried)} would stop."
+        return unshown
     after = [(found.leak.adversary.cell(d, cell.metric), d) for d in tried]
     known = [x for x in after if math.isfinite(x[0].score)]
     if not known:
-        return f"Nothing tried helps: {said.some(tried)} ran."
+        return unshown
     least, name = min(known, key=lambda x: x[0].score)
     left = (
         f"{name} leaves {said.value(least, least.score)} of {said.value(cell, cell.score)} "
