@@ -11,6 +11,7 @@ from fedtrees.cli.options import Format, Output, takes
 from fedtrees.core.errors import UsageError
 
 _PAGE, _HTML = "advice.md", "advice.html"
+_ALARMS = "1%FPR"  # at which members are counted
 
 
 @takes(
@@ -24,7 +25,7 @@ def advise(
         str, typer.Option(help="Largest share of others' rows reconstructed exactly.")
     ] = "1%",
     max_membership: Annotated[
-        str, typer.Option(help="Largest share of members recognised at 1% false alarms.")
+        str, typer.Option(help="Largest share of members recognised, 5%@1%FPR: at 1% false alarms.")
     ] = "5%",
     min_auc: Annotated[float, typer.Option(help="Smallest AUC on held-out rows.")] = 0.75,
     minutes: Annotated[
@@ -49,7 +50,10 @@ def advise(
     from fedtrees.core.files import write_listed
     from fedtrees.report.advice import Wish
 
-    rows, members = share("max-exact-rows", max_exact_rows), share("max-membership", max_membership)
+    of_members, _, alarms = max_membership.partition("@")
+    if alarms not in ("", _ALARMS):
+        raise UsageError(f"--max-membership {max_membership!r}: the rate is {_ALARMS}, or left out")
+    rows, members = share("max-exact-rows", max_exact_rows), share("max-membership", of_members)
     if not 0 < min_auc < 1:
         raise UsageError(f"--min-auc {min_auc:g}: give a number between 0 and 1")
     if not 0 <= minutes < float("inf"):

@@ -161,6 +161,17 @@ def test_a_share_is_written_in_percent_or_not():
             share("x", text)
 
 
+def test_members_are_counted_at_one_rate_of_false_alarms(capsys):
+    told = []
+    for rate in ("5%@1%FPR", "5%@0.1%FPR"):
+        with pytest.raises(SystemExit) as stopped:  # of no table: what comes next
+            main(["advise", "--max-membership", rate])
+        assert stopped.value.code
+        told.append(capsys.readouterr().err)
+    assert "advice is for a table" in told[0]
+    assert "the rate is 1%FPR" in told[1]
+
+
 @pytest.mark.slow
 def test_the_command_runs_a_seed_names_nothing_on_it_and_goes_on_where_it_was(tmp_path, capsys):
     given = ("advise", "--data", "breast-cancer", "-p", "fedtree-hist[trees=1,max_depth=2]", "-d",
