@@ -92,6 +92,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
     options = parser.parse_args()
+    for name in options.cases:
+        if Path(options.out, name).exists():
+            parser.error(f"{Path(options.out, name)} is there already; choose another --out")
     lines = []
     for name in options.cases:
         folder = Path(options.out, name)

@@ -25,7 +25,7 @@ from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
 from fedtrees.protocols.fit import fit
-from fedtrees.report.advice import Advice, Wish, recipe, tried
+from fedtrees.report.advice import Advice, Tried, Wish, recipe, tried
 from fedtrees.report.deployed import runs_in, systems
 from fedtrees.report.rows import UNDEFENDED, load_rows
 
@@ -171,7 +171,7 @@ class Search:
         tell(bench.notes)
         rows, left_out = self._round(bench, self._begun(folder, suite), half)
         latest = {t.name: t for t in tried(rows, self.wish)}
-        left = [t.name for t in latest.values() if t.excess <= 1]
+        left = [t.name for t in latest.values() if t.excess <= 1] or _nearest(latest.values())
         todo = suite if left_out else narrowed(suite, left, suite.seeds)
         for seeds, after in pairwise((*_SEEDS, 0)):
             first = seeds == _SEEDS[0]
@@ -189,6 +189,7 @@ class Search:
             kept = [t.name for t in sorted(held, key=lambda t: t.read) if not t.broken]
             print(f"{many(seeds, 'seed')}: {len(kept)} of {many(len(held), 'recipe')} left",
                   file=sys.stderr)  # fmt: skip
+            kept = kept or _nearest(held)
             more = (after - seeds) / seeds / bench.workers
             spare = (until - monotonic()) * (1 if after == _SEEDS[-1] else _SHARE)
             while kept and more * _seconds(rows, kept) > spare:
@@ -227,6 +228,11 @@ class Search:
             late = f"time ran out before {left:,} of {todo:,} cells; give more --minutes"
             print(late, file=sys.stderr)
         return load_rows(bench.folder), late
+
+
+def _nearest(held: Iterable[Tried]) -> list[str]:
+    """Return the recipe that is nearest to the wish: where none meets it, it is named."""
+    return [t.name for t in sorted(held, key=lambda t: t.excess)[:1]]
 
 
 def _seconds(rows: pd.DataFrame, kept: Iterable[str]) -> float:

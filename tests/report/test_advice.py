@@ -5,7 +5,7 @@ import re
 import pytest
 from synthetic_run import Table
 
-from fedtrees.api.advice import candidates, narrowed
+from fedtrees.api.advice import Search, candidates, narrowed
 from fedtrees.bench.options import BenchOptions
 from fedtrees.bench.suite import Suite
 from fedtrees.cli.advise import share
@@ -186,3 +186,15 @@ def test_the_command_runs_a_seed_names_nothing_on_it_and_goes_on_where_it_was(tm
         assert "None of 2 recipes is shown to meet it. Nearest: `fedtree-hist" in out
         assert ("cells: 0 to compute" in err) == bool(more)
     assert "## Residual risk" in (tmp_path / "run" / "advice.md").read_text()
+
+
+@pytest.mark.long
+def test_where_all_fall_to_the_quick_attacks_the_nearest_meets_every_one(tmp_path):
+    given = BenchOptions(
+        data="breast-cancer[rows=90]", protocol="fedtree-hist[trees=1,max_depth=2]",
+        defense="split-only", threat="public", out=str(tmp_path / "run"), jobs=1,
+    )  # fmt: skip
+    _, advice = Search(given, Wish(membership=1e-4), 0, lambda total: lambda *_: None).run()
+    assert advice.choice is None
+    assert advice.nearest.name.endswith("split-only")
+    assert not advice.nearest.candidate.untested
