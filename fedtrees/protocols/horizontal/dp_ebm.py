@@ -170,7 +170,7 @@ class DPEBM(EBMMerge):
         if held.weight is not None:
             raise DataError(f"{self.name!r} takes no sample weights; drop those of {name!r}")
         if self.noisy and np.isnan(held.X).any():
-            raise DataError(f"{self.name!r} has no bins for missing values; fill in {name!r}'s")
+            raise DataError(f"{self.name!r} has no bins for missing values, as {name!r} has")
 
     def check(self, schema: Schema) -> None:
         """Refuse a target that is not of two classes, and columns without a declared range."""
