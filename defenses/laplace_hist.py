@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtrees.core.channel import Change
 from fedtrees.core.defense import Context, Defense, Place
-from fedtrees.core.errors import check_flag, check_positive
+from fedtrees.core.errors import UsageError, check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -57,8 +57,9 @@ class LaplaceHistogram(Defense):
     so that this sum is `epsilon` instead.
 
     A passive party clips what the active party's rows bring, which takes a proof of their range:
-    there is the ideal functionality for it. A row that changes a bin changes two cells. Where rows
-    go at splits crosses exactly, so that the run as a whole has no epsilon.
+    there is the ideal functionality for it. With ``proven=false`` only an honest active party keeps
+    to it. A row that changes a bin changes two cells. Where rows go at splits crosses exactly, so
+    that the run as a whole has no epsilon.
 
     Parameters
     ----------
@@ -69,11 +70,14 @@ class LaplaceHistogram(Defense):
         loss allows (1 and 1/4 for two classes).
     calibrated : bool
         Scale the noise to the composed budget.
+    proven : bool
+        Vertically, whether each row's ciphertext comes with a proof of its range.
     """
 
     epsilon: float
     clip: float = 1.0
     calibrated: bool = False
+    proven: bool = True
 
     acts_through = frozenset({"outgoing"})
     at = frozenset({"client", "passive"})
@@ -90,7 +94,10 @@ class LaplaceHistogram(Defense):
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):
             check_positive(name, getattr(self, name))
-        check_flag("calibrated", self.calibrated)
+        for name in ("calibrated", "proven"):
+            check_flag(name, getattr(self, name))
+        if self.calibrated and not self.proven:
+            raise UsageError("proven=false is of passive parties, where nothing is calibrated")
 
     @cached_property
     def gradient_clip(self) -> float:  # type: ignore[override]
@@ -100,6 +107,8 @@ class LaplaceHistogram(Defense):
     @property
     def requires(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Sums per bin; vertically nothing is calibrated to a run that tells exact routes."""
+        if not self.proven:
+            return (OpenedBinSums,)
         return (Histogram,) if self.calibrated else (Histogram, OpenedBinSums)
 
     def claim(self) -> Guarantee:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve
 
 from fedtrees.attacks.evidence.subsets import Column
 from fedtrees.core.channel import Change, chained
@@ -38,8 +39,10 @@ def shares_of_changed(
     start = column.allowed[:, :-1] / column.allowed[:, :-1].sum(axis=1, keepdims=True)
     shares = np.clip(_least_squares(A, mean, weight, start), 1e-4, None) * (start > 0)
     shares /= shares.sum(axis=1, keepdims=True)
+    brings = [np.ascontiguousarray(A[:, :, s]) for s in range(A.shape[2])]
+    parts = [(a, a**2) for a in brings]
     for _ in range(sweeps):
-        found = np.where(start > 0, _odds(A, mean, weight, shares), -np.inf)
+        found = np.where(start > 0, _odds(parts, mean, weight, shares), -np.inf)
         now = np.exp(found - found.max(axis=1, keepdims=True))
         shares += _STEP * (now / now.sum(axis=1, keepdims=True) - shares)
     return np.column_stack([shares, np.zeros(n)])
@@ -48,23 +51,29 @@ def shares_of_changed(
 def _least_squares(A: Floats, mean: Floats, weight: Floats, start: Floats) -> Floats:
     """Return what is expected of shares that vary about `start` as one draw of a bin does."""
     out, flat = start.copy(), A.transpose(0, 2, 1).reshape(-1, A.shape[1])  # (nodes s, n)
-    before: bytes | None = None
+    before = gram = np.zeros(0)
     for b in range(start.shape[1]):
         w = weight[:, b].reshape(-1)
         free = np.maximum(start[:, b] * (1 - start[:, b]), 1e-9)
-        if (now := w.tobytes() + free.tobytes()) != before:
-            before, inverse = now, np.linalg.inv((flat * w[:, None]).T @ flat + np.diag(1 / free))
-        out[:, b] += inverse @ (flat.T @ (w * (mean[:, b].reshape(-1) - flat @ start[:, b])))
+        if not np.array_equal(w, before):
+            said = w > 0
+            before, gram = w, (flat[said] * w[said, None]).T @ flat[said]
+        off = flat.T @ (w * (mean[:, b].reshape(-1) - flat @ start[:, b]))
+        out[:, b] += solve(gram + np.diag(1 / free), off, assume_a="pos")
     return out
 
 
-def _odds(A: Floats, mean: Floats, weight: Floats, p: Floats) -> Floats:
-    """Return log odds that rows are in bins, (n, B), given what is thought of the others."""
+def _odds(
+    parts: Sequence[tuple[Floats, Floats]], mean: Floats, weight: Floats, p: Floats
+) -> Floats:
+    """Return log odds that rows are in bins, (n, B), given what is thought of the others.
+
+    `parts`: What rows bring to nodes, (nodes, n), and its square, of every statistic.
+    """
     found = np.zeros(p.shape)
-    for s in range(A.shape[2]):
-        a, open_ = A[:, :, s], p * (1 - p)
+    for s, (a, square) in enumerate(parts):
         rest = mean[:, :, s] - a @ p  # (nodes, B)
         with np.errstate(divide="ignore"):
-            w = 1 / (1 / weight[:, :, s] + a**2 @ open_)
-        found += a.T @ (w * rest) + (a**2).T @ w * (p - 0.5)
+            w = 1 / (1 / weight[:, :, s] + square @ (p * (1 - p)))
+        found += a.T @ (w * rest) + square.T @ w * (p - 0.5)
     return found

@@ -19,6 +19,8 @@ from fedtrees.messages.vertical import OpenedBinSums
 
 #: Share of a bin from which on it counts as named.
 SURE = 0.95
+#: Standard deviations of noise that a power is above of which bits are read.
+FAR = 10
 
 
 @register.attack("powers-of-two")
@@ -27,7 +29,8 @@ class PowersOfTwo(Attack):
     """Name the bin of every row of a node whose rows bring different powers of two.
 
     A bit of a bin's sum is set iff the row that brings it is in the bin. Rows that no such node had
-    are put into the fullest bin of those that one had. Of noisy sums all are weighed together.
+    are put into the fullest bin of those that one had. Of noise that is not far below the least
+    power all sums are weighed together.
     """
 
     behaviours: ClassVar[tuple[str, ...]] = ("cheating",)
@@ -44,10 +47,12 @@ class PowersOfTwo(Attack):
         claims, known = list[ColumnBins](), 0
         changes = view.changes(OpenedBinSums, "sums")
         unit = next((m.unit_of("sums")[0] for _, m in view.messages(OpenedBinSums)), 1.0)
+        law = chained(changes)
+        off = 0.0 if law is None else unit * float(np.sqrt(law.error(np.zeros(1))[1][0]))
+        suppressed = len(changes) > (law is not None)
         for column in columns_of(view):
-            if chained(changes) is None:
-                bin, read = _read(column, view.n_rows, suppressed=bool(changes))
-            else:
+            bin, read = _read(column, view.n_rows, suppressed, FAR * off)
+            if law is not None and not read.any():
                 shares = shares_of_changed(column, changes, unit)
                 bin, read = shares[:, :-1].argmax(axis=1), shares.max(axis=1) > SURE
             claims.append(ColumnBins(column.owner, column.position, view.own[0].ids, bin))
@@ -55,27 +60,37 @@ class PowersOfTwo(Attack):
         return Guess(tuple(claims), {"bins_named": known})
 
 
-def _read(column: Column, n: int, suppressed: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _read(
+    column: Column, n: int, suppressed: bool, noise: float
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the bin of every row, -1 for none, and whether sums name it, both of shape (n,).
 
     Where few rows are `suppressed`, rows without a bit are in bins of which nothing is shown.
+    Powers are of at least `noise` units, and sums are rounded to the least.
     """
     bin, read = np.full(n, -1), np.zeros(n, dtype=bool)
     left = column.allowed[:, :-1].copy()
     for node in column.nodes:
+        if not len(node.rows):
+            continue
         which = node.brings.argmax(axis=1)
         power = node.brings[np.arange(len(which)), which]
         alone = (node.brings != 0).sum(axis=1) == 1
         different = len({*zip(which.tolist(), power.tolist(), strict=True)}) == len(power)
         if not (different and (alone & (power > 0) & (power & (power - 1) == 0)).all()):
             continue
-        inside = ((node.sums[:-1] if suppressed else node.sums)[:, which] & power) > 0
+        if (least := power.min()) < noise:
+            continue
+        sums = (node.sums + least // 2) // least * least
+        inside = ((sums[:-1] if suppressed else sums)[:, which] & power) > 0
         named = inside.any(axis=0) if suppressed else np.ones(len(which), dtype=bool)
         bin[node.rows[named]] = inside.argmax(axis=0)[named]
         read[node.rows[named]] = True
         if suppressed:
             left[node.rows] &= (node.sums[:-1] == 0).all(axis=1)
     bin[bin == column.allowed.shape[1] - 1] = -1
+    if noise and not read.any():
+        return bin, read
     if read.any():
         bin[~read] = np.bincount(bin[read] + 1).argmax() - 1
     hidden = ~read & (left.sum(axis=1) < left.shape[1]) & left.any(axis=1)

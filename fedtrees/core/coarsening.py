@@ -202,9 +202,11 @@ class FewRows(Change):
     """A cell of fewer rows is sent as zeros, whatever these bring.
 
     `least`: Rows.
+    `node`: Rows of a node, of which all cells are sent as zeros where it has fewer.
     """
 
     least: int
+    node: int = 0
 
 
 @dataclass(frozen=True)

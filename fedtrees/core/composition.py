@@ -54,6 +54,11 @@ class Composition:
         return min(clips) if clips else None
 
     @property
+    def proven(self) -> bool:
+        """Whether no part does without a proof that what is summed unread is clipped."""
+        return all(p.proven for p in self.parts)
+
+    @property
     def least_leaf_rows(self) -> int:
         """The strictest of the parts' limits, 0 where no part sets one."""
         return max((p.least_leaf_rows for p in self.parts), default=0)

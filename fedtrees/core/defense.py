@@ -191,6 +191,8 @@ class Defense:
         Kinds of `Stage` that `rows` acts on; labels are there in every protocol.
     gradient_clip : float or None
         Clients clip each row's gradient to [-R, R] and hessian to [0, 2R] before summing.
+    proven : bool
+        Whether who sums what it cannot read has a proof that it is clipped.
     least_leaf_rows : int
         Clients that grow trees by themselves leave so many rows on either side of a split.
     unit_hessian : bool
@@ -233,6 +235,7 @@ class Defense:
     guarantee: ClassVar[Guarantee] = NoGuarantee()
     acts_on: ClassVar[frozenset[str]] = frozenset({"labels", "gradients", "example-gradients"})
     gradient_clip: float | None = None
+    proven: bool = True
     least_leaf_rows: int = 0
     unit_hessian: ClassVar[bool] = False
     bounds_hessian: ClassVar[bool] = False

@@ -17,9 +17,10 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
 from fedtrees.defenses.min_bin import MinBin
-from fedtrees.messages.vertical import NodeRows, OpenedBinSums
+from fedtrees.messages.vertical import NodeRows, OpenedBinSums, replayed
 from fedtrees.privacy.noise import Laplace
 from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.limits import Limits
 from fedtrees.protocols.vertical.secureboost import SecureBoost
@@ -52,6 +53,18 @@ def test_a_bin_of_few_rows_is_zeros_and_others_are_exact(protocol, k):
     assert {0} == run.transcript.acted
 
 
+def test_nodes_of_few_rows_are_zeros_and_cost_no_more_than_their_bins():
+    (exact, *_), _, _ = opened()
+    told, view, run = opened(MinBin(k=2, node=80))
+    trees = replayed(view)
+    for m in told:
+        large = [len(trees[m.tree].rows_of(node)) >= 80 for node in m.nodes.tolist()]
+        assert (m.sums != 0).any(axis=(1, 2)).tolist() == large
+    assert {len(m.nodes) for m in told} > {1}
+    assert (told[0].sums != 0).sum() > 0.9 * (exact.sums != 0).sum()
+    assert 0 in run.transcript.acted
+
+
 def test_noise_has_the_scale_that_is_stated_and_no_run_has_an_epsilon():
     (exact, *_), _, _ = opened()
     (first, *_), view, run = opened(LaplaceHistogram(epsilon=1.0))
@@ -82,13 +95,16 @@ def test_what_cannot_be_clipped_does_not_fit():
     assert fit(VerticalForest(), [noise]).code == "defense-stage"
     counting = register.make("defense", Spec("id-lmid", {"xi": 0.5}))
     assert fit(BOOST, [noise, counting], data=Data(schema)).code == "unbounded-rows"
+    assert fit(FedTreeHist(), [MinBin(node=9)]).code == "defense-message"
+    assert fit(FedTreeHist(), [LaplaceHistogram(1.0, proven=False)]).code == "defense-message"
     with pytest.raises(Unfit, match="out of range"):
         opened(least, real)
 
 
 @pytest.mark.parametrize(("defense", "least", "most"), [
     (None, 0.99, 1.0), (MinBin(k=20), 0.3, 0.95), (LaplaceHistogram(16.0), 0.7, 0.9999),
-    (LaplaceHistogram(0.5), 0.1, 0.6),
+    (LaplaceHistogram(0.5), 0.1, 0.6), (LaplaceHistogram(0.5, proven=False), 0.99, 1.0),
+    (MinBin(k=5, node=100), 0.9, 1.0),
 ])  # fmt: skip
 def test_a_cheating_active_party_reads_what_its_defense_leaves(defense, least, most):
     _, view, run = opened(defense, DEEP, behaviours={"active": "cheating"})

@@ -10,9 +10,9 @@ from federations import view_in
 from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.membership.attack import MembershipInference
 from fedtrees.bench.conformance.samples import sample_table, sample_training
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guess import ColumnValues
-from fedtrees.core.local_data import over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
@@ -117,6 +117,15 @@ def test_ranges_are_declared_or_it_is_refused():
     bare = Schema((Feature("age"),), "label", ("no", "yes"))
     with pytest.raises(UsageError, match=r"declared range for every number; age"):
         protocol.check(bare)
+
+
+def test_a_missing_value_is_refused_where_noisy_bins_have_no_place_for_it():
+    table, schema = sample_table(0, 9)
+    held = LocalData.of(Table(np.where(table.X > 9, np.nan, table.X), table.y))
+    noisy = register.make("protocol", Spec("dp-ebm", {}))
+    noisy.exact().check_held("client-1", held, schema)
+    with pytest.raises(DataError, match=r"no bins for missing values, as 'client-1' has"):
+        noisy.check_held("client-1", held, schema)
 
 
 def test_a_merged_model_is_the_columns_of_every_client():

@@ -1,5 +1,6 @@
 """`cheating`: an active party whose rows bring powers of two, to nodes that it makes up."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,23 +13,48 @@ from fedtrees.core.coarsening import FewRows
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.protocols.vertical.secureboost import BoostingActive
+from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.partition import ROOT, RowPartition
 
-#: What rows may bring, in units of 2^-30: a gradient of at most 1, or a hessian of at most 1/4.
-G, H = 31, 29
-ROWS = G + H  # of a node: each of their sums then tells by its bits whose they are
+#: Standard deviations of noise that the least power is above, where nothing bounds them.
+CLEAR = 16
+
+
+@dataclass(frozen=True)
+class Powers:
+    """The powers of two that the rows of a node bring: sums tell by their bits whose they are.
+
+    `first`: The exponent of the least, in units of 2^-30.
+    `g`, `h`: How many are gradients, and hessians; as proven, of at most 1 and 1/4.
+    """
+
+    first: int = 0
+    g: int = 31
+    h: int = 29
+
+    @property
+    def rows(self) -> int:
+        """How many rows of a node bring one."""
+        return self.g + self.h
+
+    def of(self, turn: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what the rows of a node bring, (n, 2), by their number in it."""
+        g = np.where(turn < self.g, 1 << (self.first + np.minimum(turn, self.g - 1)), 0)
+        h = np.where(turn < self.g, 0, 1 << (self.first + np.maximum(turn - self.g, 0)))
+        return np.stack([g, h], axis=1)
 
 
 @register.behaviour("cheating")
 class Cheating(Behaviour, BoostingActive):
     """Let each row of a node bring another power of two, in the first half of the trees.
 
-    Nodes are the halves of halves of all rows, as deep as the parameters allow, of `ROWS` rows at
+    Nodes are the halves of halves of all rows, as deep as the parameters allow, of 60 rows at
     last; each tree goes on where the one before ended, and is a leaf of value 0. Where bins of few
     rows are suppressed, nodes have more rows, drawn anew for every tree, most of which bring 0.
     Where sums are noisy, all rows bring more than the noise, as far as that is allowed, with signs
-    drawn for every tree.
+    drawn for every tree; where nobody proves what they bring, powers above the noise, in slots as
+    wide as rows with weights take.
     """
 
     beyond = "seals powers of two in place of gradients, and makes up which rows are in a node"
@@ -69,45 +95,58 @@ class Cheating(Behaviour, BoostingActive):
         """Return the leaf of every row of a tree, (n,), and what it brings, (n, 2)."""
         most = 2 ** (self.params.max_depth - 1)
         rng = self.streams.rng("made-up nodes", number)
-        least = [change.least for change in self.sums_law if isinstance(change, FewRows)]
-        if len(least) < len(self.sums_law):  # noise
-            group, brings = rng.permutation(n) * most // n, np.zeros((n, 2), dtype=np.int64)
-            (_, high), (_, hessian) = self.params.ranges(self.objective, self.clip or 1.0)
+        few = [change for change in self.sums_law if isinstance(change, FewRows)]
+        powers = Powers()
+        if len(few) < len(self.sums_law):  # noise
             law = chained(self.sums_law)
             assert law is not None
             off = float(np.sqrt(np.ravel(law.error(np.zeros(1))[1])[0]))
-            size = rng.uniform(min(1.0, 3 * off), 1.0, n)  # sums of different sizes tell rows apart
-            brings[:, 0] = rng.choice([-1, 1], n) * size * high
-            brings[:, 1] = rng.choice([0, hessian], n)
-            return group, brings
-        place = (np.arange(n) - number * most * ROWS) % n
-        group = np.minimum(place // ROWS, most - 1)
-        counts = place < most * ROWS
-        if least:
-            leaves = self._leaves_shown(n, most, max(least))
-            first = rng.permutation(n)
+            if self.proven:
+                return self._beside_noise(n, most, off, rng)
+            first = self.bits[0] + int(np.ceil(np.log2(CLEAR * off)))
+            each = max(self.slots(n).limit.bit_length() - 1 - first, 1)
+            powers = Powers(first, each, each)
+        rows = powers.rows
+        place = (np.arange(n) - number * most * rows) % n
+        group = np.minimum(place // rows, most - 1)
+        counts = place < most * rows
+        if few:
+            leaves = self._leaves_shown(n, most, few, rows)
             turns = getattr(self, "turns", np.zeros(n, dtype=np.int64))
+            first_of = rng.permutation(n)
             group = rng.permutation(n) * leaves // n
-            order = np.lexsort((first, turns, group))
+            order = np.lexsort((first_of, turns, group))
             place = np.empty(n, dtype=np.int64)
             place[order] = np.arange(n) - np.searchsorted(group[order], group[order])
-            counts = place < ROWS
+            counts = place < rows
             self.turns = turns + counts
-        return group, np.where(counts[:, None], _powers(place % ROWS), 0)
+        return group, np.where(counts[:, None], powers.of(place % rows), 0)
 
-    def _leaves_shown(self, n: int, most: int, least: int) -> int:
-        """Return of how many leaves, a power of two, most rows are seen in bins of that many."""
+    def _beside_noise(
+        self, n: int, most: int, off: float, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return leaves, and as much as rows may bring; sums of different sizes tell them apart."""
+        group, brings = rng.permutation(n) * most // n, np.zeros((n, 2), dtype=np.int64)
+        (_, high), (_, hessian) = self.params.ranges(self.objective, self.clip or 1.0)
+        size = rng.uniform(min(1.0, 3 * off), 1.0, n)
+        brings[:, 0] = rng.choice([-1, 1], n) * size * high
+        brings[:, 1] = rng.choice([0, hessian], n)
+        return group, brings
+
+    def slots(self, rows: int) -> Slots:
+        """Return slots for whatever an int64 holds, as of rows with weights, unless proofs bind."""
+        return super().slots(rows) if self.proven else Slots((2**63 - 1) // rows, rows)
+
+    def _leaves_shown(self, n: int, most: int, few: list[FewRows], bring: int) -> int:
+        """Return of how many leaves, a power of two, most rows are seen that bring something."""
         rare = 1 / max(int(self.cuts.n_bins.max()), 2)
+        least, node = max(change.least for change in few), max(change.node for change in few)
 
         def seen(leaves: int) -> float:
             rows = n // leaves
-            return float(leaves * min(rows, ROWS) * binom.sf(least - 2, rows - 1, rare))
+            if rows < node:
+                return 0.0
+            return float(leaves * min(rows, bring) * binom.sf(least - 2, rows - 1, rare))
 
         found: int = max((2**k for k in range(most.bit_length())), key=seen)
         return found
-
-
-def _powers(turn: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what the rows of a node bring, (n, 2), by their number in it."""
-    g = np.where(turn < G, 1 << np.minimum(turn, G - 1), 0)
-    return np.stack([g, np.where(turn < G, 0, 1 << np.maximum(turn - G, 0))], axis=1)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
@@ -164,9 +166,11 @@ class DPEBM(EBMMerge):
         return {(ClientShapes, name): noise for name in ("bin_weights", "scores", "cuts")}
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
-        """Refuse weights, with which a row would bring more than its noise covers."""
+        """Refuse weights, by which a row brings more than its noise covers, and missing values."""
         if held.weight is not None:
             raise DataError(f"{self.name!r} takes no sample weights; drop those of {name!r}")
+        if self.noisy and np.isnan(held.X).any():
+            raise DataError(f"{self.name!r} has no bins for missing values, as {name!r} has")
 
     def check(self, schema: Schema) -> None:
         """Refuse a target that is not of two classes, and columns without a declared range."""

@@ -51,6 +51,7 @@ class BoostingActive(Active):
     def __init__(self, *known: Any, defense: Composition) -> None:
         super().__init__(*known)
         self.clip, site = defense.gradient_clip, (OpenedBinSums, "sums")
+        self.proven = defense.proven
         self.sums_law = tuple(defense.changes(site, self.schema, self.params.parameters))
 
     @property
@@ -272,8 +273,10 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         )
         if defense.gradient_clip is not None:
             objective = self.objective_for(schema)
-            ranges = self.ranges(objective, defense.gradient_clip) * (limits.statistics // 2)
-            limits = replace(limits, bits=FIXED_POINT_BITS, ranges=ranges)
+            limits = replace(limits, bits=FIXED_POINT_BITS)
+            if defense.proven:
+                ranges = self.ranges(objective, defense.gradient_clip) * (limits.statistics // 2)
+                limits = replace(limits, ranges=ranges)
         return Passive(name, held, bins, share_or_all, limits, defense)
 
     def ranges(self, objective: Objective, clip: float) -> tuple[tuple[int, int], ...]:
