@@ -19,7 +19,7 @@ from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Entries, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Table
+from fedtrees.core.schema import Schema, Table
 from fedtrees.core.sensitive import Told
 from fedtrees.core.view import View
 from fedtrees.guessing.tolerance import SIGMA_SHARE
@@ -29,6 +29,7 @@ from fedtrees.trees.imputer import Imputer, guessed
 Floats = NDArray[np.float64]
 #: What a nat of the model's confidence may be worth: own rows, which it was trained on, tell.
 _WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+_TAUGHT = 2  # how often the rows that are sought teach one another, for who holds none
 _GAIN = 0.005  # nats a row, for a weight to beat a smaller one
 
 
@@ -40,7 +41,8 @@ class AttributeInference(Attack):
     Chances of every value, by own rows (`fedtrees.trees.imputer.Imputer`), times the model's
     confidence in the label that is known (Fredrikson et al. 2014; Mehnaz et al. 2022), fitted to
     what else was seen: values and counts of sketches, sums of nodes and bins, leaf values (not in
-    a paper). Without own rows all values are as likely.
+    a paper). Without own rows all values are as likely at first; then what sums say of the rows
+    that are sought takes the place of own ones.
     """
 
     threats: ClassVar[tuple[str, ...]] = tuple(
@@ -71,13 +73,25 @@ class AttributeInference(Attack):
             weight = _weight(model, imputer, values, told)
             p = p * np.exp(weight * _confidence(model, told.rows, values, told))
         p /= p.sum(axis=1, keepdims=True)
-        sums = None if no_trees(view) else evidence_of(view)
-        if sums is not None:
-            p = fitted(p, Sums.of(view, sums, told, values), held)
-        elif held is not None:
-            p = fitted(p, None, held)
+        seen = None if no_trees(view) else evidence_of(view)
+        sums = None if seen is None else Sums.of(view, seen, told, values)
+        if sums is not None or held is not None:
+            prior, p = p, fitted(p, sums, held)
+            for _ in range(_TAUGHT if sums is not None and not imputer.taught else 0):
+                p = fitted(prior * _taught(told, view.schema, values, p), sums, held)
         cells = guessed(told, view.schema, p, values, SIGMA_SHARE)
         return Guess((Entries("", *cells),), {"confidence_weight": weight})
+
+
+def _taught(told: Told, schema: Schema, values: NDArray[np.float32], p: Floats) -> Floats:
+    """Return the chance of every value in every row, as rows teach whose values were guessed."""
+    X = told.rows.X.copy()
+    _, _, cells = guessed(told, schema, p, values, SIGMA_SHARE)
+    X[:, told.columns] = cells.reshape(len(X), -1)
+    imputer = Imputer(Table(X, told.rows.y), schema, told.columns)
+    imputer.chances(told.rows.take(slice(1)), values)  # how to predict is chosen once, on all rows
+    known = imputer.held_out(values)
+    return np.ones(p.shape) if known is None else known[1]
 
 
 def _held(view: View, told: Told) -> Column | None:

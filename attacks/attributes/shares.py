@@ -16,7 +16,7 @@ from fedtrees.core.guess import ClassShares, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, Histogram
+from fedtrees.messages.boosting import BaseScore, Histogram, LabelSums
 from fedtrees.messages.class_counts import ClassTotals
 from fedtrees.trees.boosted.fixed_point import from_fixed
 from fedtrees.trees.boosted.forest import Tree
@@ -33,7 +33,7 @@ class ClassShareInference(Attack):
 
     Rows of a class all bring the same to the first tree of each output: numbers of rows are fitted
     to a client's own sums (Di Gennaro et al. 2025, Eqs. 4-9, of all its rows), under noise to the
-    mean of those of all columns. Forests count them.
+    mean of those of all columns and to what all clients have together. Forests count them.
     """
 
     def inapplicable(self, view: View) -> Reason | None:
@@ -55,7 +55,14 @@ def counts_of(view: View) -> dict[str, Floats]:
         if item.sender not in view.principals and not item.opened:
             found[item.sender] = found.get(item.sender, 0.0) + m.counts
     if not found:
-        found = {name: _fitted(view, *sums) for name, *sums in _sums(view)}
+        whole, noise = None, cell_variance(view.channel(Histogram, "totals", "client"))
+        sums = {name: told for name, *told in _sums(view)}
+        if min(noise) > NOISE_FLOOR:
+            whole = _of_all(view, {*sums})
+        if whole is None:
+            found = {name: _fitted(view, *told) for name, told in sums.items()}
+        else:
+            found = agreed({name: _solved(view, *told) for name, told in sums.items()}, whole)
         late = [v for v in _victims(view) if v.late is not None and v.owner is not None]
         found |= {v.owner: _late(v) for v in late if v.owner}
     return {name: counts for name, counts in found.items() if counts.sum() > 0}
@@ -64,6 +71,34 @@ def counts_of(view: View) -> dict[str, Floats]:
 def _victims(view: View) -> list[Victim]:
     """Return clients whose trees, or sums in leaves, are seen one by one."""
     return victims_of(view, most="statistics")
+
+
+def _of_all(view: View, clients: set[str]) -> Floats | None:
+    """Return how many rows of each class these clients have together; None: not known."""
+    others = {n for n, role in view.roles.items() if role == "client"} - {*view.principals}
+    told = [m.sums for item, m in view.messages(LabelSums) if item.opened]
+    if not told or others != clients or view.changes(LabelSums, "sums"):
+        return None
+    whole = told[0][1:].astype(np.float64)
+    return whole if view.rows is None else whole - np.bincount(view.rows.y, minlength=len(whole))
+
+
+def agreed(found: dict[str, Floats], whole: Floats) -> dict[str, Floats]:
+    """Return the nearest counts, none below 0, that add up: noise is the same at every client.
+
+    `found`: float64 array, shape (K,), by client. Rows of each class, as noisy sums have it.
+    `whole`: float64 array, shape (K,). The same of all together.
+    """
+    counts = np.stack([*found.values()])
+    made = [_adding_up(x, total) for x, total in zip(counts.T, whole.tolist(), strict=True)]
+    return dict(zip(found, np.column_stack(made), strict=True))
+
+
+def _adding_up(x: Floats, total: float) -> Floats:
+    """Return the nearest numbers, none below 0, that add up to a total above 0."""
+    most = np.sort(x)[::-1]
+    less = (np.cumsum(most) - total) / np.arange(1, len(x) + 1)
+    return np.maximum(x - less[np.flatnonzero(most > less)[-1]], 0)
 
 
 def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
@@ -115,6 +150,16 @@ def _late(victim: Victim) -> Floats:
 
 def _fitted(view: View, margin: Floats, sums: Floats) -> Floats:
     """Return how many rows of each class bring such sums, float64, shape (K,), none below 0."""
+    return np.asarray(nnls(_brought(view, margin), sums.T.ravel())[0], dtype=np.float64)
+
+
+def _solved(view: View, margin: Floats, sums: Floats) -> Floats:
+    """Return the same, where noise may leave fewer than none."""
+    return np.asarray(np.linalg.lstsq(_brought(view, margin), sums.T.ravel())[0])
+
+
+def _brought(view: View, margin: Floats) -> Floats:
+    """Return what a row of each class brings to all sums: gradients, then hessians, (2 K, K)."""
     classes = np.arange(max(len(view.schema.classes), 2))
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     start = np.repeat(np.asarray(margin, dtype=np.float32)[:, None], len(classes), axis=1)
@@ -122,4 +167,4 @@ def _fitted(view: View, margin: Floats, sums: Floats) -> Floats:
     clip = view.defense.gradient_clip or np.inf
     g = np.clip(brought[..., 0], -clip, clip)
     h = np.ones_like(g) if view.defense.unit_hessian else np.minimum(brought[..., 1], 2 * clip)
-    return np.asarray(nnls(np.concatenate([g, h]), sums.T.ravel())[0], dtype=np.float64)
+    return np.concatenate([g, h])

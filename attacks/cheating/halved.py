@@ -1,33 +1,34 @@
 """`halved-rows`: the server reads rows off nodes in which a row, or equal ones, are alone."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.cheating.counts import class_counts, sums_by_node, unreadable
+from fedtrees.attacks.cheating.counts import unreadable
+from fedtrees.attacks.cheating.lone import lone_rows
+from fedtrees.attacks.cheating.nodes import Grown, Nodes, Row, rows_alike, unmoved_trees
+from fedtrees.attacks.evidence.laws import cell_variance, law_of_rows, law_of_sums, reach_of
+from fedtrees.attacks.evidence.replay import hides
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, NodeSplits
+from fedtrees.messages.boosting import BaseScore, Histogram
 from fedtrees.messages.cuts import CutPoints
-
-#: Bin of every column, -1 for none, and the label.
-Row = tuple[int, ...]
 
 
 @register.attack("halved-rows")
 @dataclass(frozen=True)
 class HalvedRows(Attack):
-    """Return the rows, in bins, of all nodes whose rows are alike in every column and label.
+    """Return the rows, in bins, of nodes whose rows of one label are alike in every column.
 
-    A sibling's sums are its parent's less the other's. Of rows that several trees isolate, as many
-    are returned as one node had at most.
+    A sibling's sums are its parent's less the other's. Where rows that are read go follows from
+    their bins: they are taken out of all nodes, and what is left is looked at again. Through noise
+    nodes of one row are read, as far as this is as good as certain.
     """
 
     behaviours: ClassVar[tuple[str, ...]] = ("halving",)
@@ -43,52 +44,58 @@ class HalvedRows(Attack):
             return Guess()
         cuts = next(m for _, m in view.messages(CutPoints))
         start = next(m for _, m in view.messages(BaseScore))
-        alone: dict[Row, int] = {}
-        for sums in _nodes(view):
-            row, count = _alike(class_counts(sums, start), cuts.offsets, view.schema.complete)
-            if count:
-                alone[row] = max(alone.get(row, 0), count)
-        rows = np.array([row for row, n in alone.items() for _ in range(n)], dtype=np.int64)
+        grown = unmoved_trees(view, cuts.offsets)
+        if not _exact(view, start):
+            return Guess((_lone(view, grown, start, cuts),))
+        trees = [tree.nodes(start, cuts.offsets) for tree in grown]
+        # rows that are sampled are not the same in all trees
+        apart = float(view.parameters.get("subsample", 1)) < 1
+        read: dict[Row, int] = {}
+        for group in [[tree] for tree in trees] if apart else [trees]:
+            for row, count in _read(group, cuts.offsets).items():
+                read[row] = max(read.get(row, 0), count)
+        rows = np.array([row for row, n in read.items() for _ in range(n)], dtype=np.int64)
         rows = rows.reshape(-1, len(cuts.offsets))
         table = Table(_values(rows[:, :-1], cuts, view), rows[:, -1])
-        return Guess((Records(table, np.ones(len(table))),), {"nodes_read": len(alone)})
+        return Guess((Records(table, np.ones(len(table))),), {"different_rows": len(read)})
 
 
-def _nodes(view: View) -> Iterator[NDArray[np.int64]]:
-    """Yield the sums of every node that was asked for, or whose sibling was."""
-    known = sums_by_node(view)
-    for _, m in view.messages(NodeSplits):
-        for node, left in zip(m.nodes.tolist(), m.left.tolist(), strict=True):
-            pair = (m.tree, left), (m.tree, left + 1)
-            there = [at for at in pair if at in known]
-            if (m.tree, node) in known and len(there) == 1:
-                (other,) = {*pair} - {*there}
-                known[other] = known[m.tree, node] - known[there[0]]
-    yield from known.values()
+def _lone(view: View, grown: list[Grown], start: BaseScore, cuts: CutPoints) -> Records:
+    """Return the rows that noise leaves all but certain."""
+    clients = sum(role == "client" for role in view.roles.values())
+    law = None if hides(view.changes(Histogram, "sums", "client")) else law_of_sums(view, clients)
+    if law is None or law_of_rows(view) is not None:
+        return Records(Table.empty(view.schema), np.zeros(0))
+    noise, complete = np.array(cell_variance(law)), view.schema.complete
+    rows, sure = lone_rows(grown, start, cuts.offsets, noise, complete)
+    return Records(Table(_values(rows[:, :-1], cuts, view), rows[:, -1]), sure)
 
 
-def _alike(
-    counts: NDArray[np.int64], offsets: NDArray[np.int32], complete: NDArray[np.bool_]
-) -> tuple[Row, int]:
-    """Return the one content of a node and how many rows have it; 0: several, or not all is told.
+def _exact(view: View, start: BaseScore) -> bool:
+    """Tell whether sums are near enough to count rows by them."""
+    if hides(view.changes(Histogram, "sums", "client")) or law_of_rows(view) is not None:
+        return False
+    clients = sum(role == "client" for role in view.roles.values())
+    made = np.array([clients * int(view.parameters["max_depth"])])
+    p = 1 / (1 + np.exp(-float(start.margin[0])))
+    off = reach_of(law_of_sums(view), made, (start.g_bits, start.h_bits))
+    return bool(off[0] < p * (1 - p) / 2)
 
-    `complete`: bool array, shape (d,). Columns in which no row lacks a value.
+
+def _read(trees: list[Nodes], offsets: NDArray[np.int32]) -> dict[Row, int]:
+    """Return the rows that are alone in a node, or are once others are taken out.
+
+    None where sums contradict one another: then not all of them are of the same rows.
     """
-    columns = np.split(counts, offsets[1:-1])
-    count = max(int(column.sum()) for column in columns)
-    if count < 1 or (counts < 0).any():
-        return (), 0
-    if any(c.sum() < count for c, whole in zip(columns, complete, strict=True) if whole):
-        return (), 0
-    row = []
-    for column in columns:
-        bins, label = np.nonzero(column)
-        if len(bins) > 1 or (len(bins) and column[bins[0], label[0]] != count):
-            return (), 0
-        row.append(int(bins[0]) if len(bins) else -1)
-        if len(bins):
-            y = int(label[0])
-    return (*row, y), count
+    read: dict[Row, int] = {}
+    while found := dict(rows_alike(trees, offsets)):
+        for row, count in found.items():
+            read[row] = read.get(row, 0) + count
+            for nodes in trees:
+                nodes.take_out(row, count, offsets)
+        if any((nodes.sizes < 0).any() or (nodes.counts < 0).any() for nodes in trees):
+            return {}
+    return read
 
 
 def _values(bins: NDArray[np.int64], cuts: CutPoints, view: View) -> NDArray[np.float32]:

@@ -18,6 +18,8 @@ from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.lightgbm import BinMappers
 from fedtrees.trees.lightgbm.midpoints import ZERO
 
+Read = dict[tuple[str, int], NDArray[np.float64]]
+
 
 def _told(view: View) -> Told:
     return Told.of((item.sender, item.message) for item in view.seen)
@@ -32,10 +34,27 @@ def _claim(
     return ColumnValues(owner, column, told, held, exact)
 
 
+def _read(view: View, told: Told) -> Read:
+    """Return the values that bins of others tell, or that are their ends, by owner and column."""
+    read: Read = {}
+    for owner, mappers in told.mappers.items():
+        for column in {c for c, _ in extremes(mappers)}:
+            read[owner, column] = np.array([v for c, v in extremes(mappers) if c == column])
+    for owner, column, found in values_told(told.mappers):
+        read[owner, column] = found.values
+    return {key: values for key, values in read.items() if key[0] not in view.principals}
+
+
 def _filled(
-    view: View, told: Told, read: Mapping[tuple[str, int], NDArray[np.float64]]
+    view: View,
+    told: Told,
+    read: Read,
+    counted: Mapping[tuple[str, int], NDArray[np.int64]],
 ) -> Iterator[ColumnValues]:
-    """Yield the likeliest columns of others, as many values as own rows have of as many rows."""
+    """Yield the likeliest columns of others, as many values as own rows have of as many rows.
+
+    `counted`: int64 array, shape (b,). Rows in each bin, where they are known.
+    """
     assert view.rows is not None
     found, midway = told.columns, view.defense.cut_plan is None
     least = int(view.parameters.get("min_data_in_bin", 1)) if midway else 0
@@ -48,14 +67,23 @@ def _filled(
             if not n or not len(present):
                 continue
             known = Known(read.get((owner, column), np.zeros(0)), np.zeros(0))
-            categorical = view.schema.categorical[column]
-            if not categorical and found.get(column, ("", 0))[0] == owner:
-                mappers, k = told.mappers[owner], found[column][1]
-                cuts = mappers.bins(k)
+            categorical, rows = view.schema.categorical[column], counted.get((owner, column))
+            finder, k = found.get(column, ("", 0))
+            if not categorical and (finder == owner or rows is not None):
+                mappers = told.mappers[finder]
                 ends = float(mappers.low[k]), float(mappers.high[k])
-                cuts, single = cuts[np.isfinite(cuts)], values_of(mappers, k).bins
-                between = (np.abs(cuts) > 2 * ZERO) & midway
-                known = Known(known.values, cuts, *ends, least, between, single)
+                cuts = mappers.bins(k)
+                cuts = cuts[np.isfinite(cuts)]
+                if rows is not None:
+                    rows = rows[: len(cuts) + 1]
+                    n = int(rows.sum())
+                if finder == owner:
+                    single = values_of(mappers, k, rows).bins
+                    between = (np.abs(cuts) > 2 * ZERO) & midway
+                    known = Known(known.values, cuts, *ends, least, between, single, rows)
+                else:
+                    ends = min(*ends, present.min()), max(*ends, present.max())
+                    known = Known(known.values, cuts, *ends, rows=rows)
             values, counts = likely_column(present, n, known, bool(categorical))
             yield _claim(owner, column, values, counts, False)
 
@@ -81,19 +109,14 @@ class BinMapperReading(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return others' columns; notes count the values that bins tell, or that are ends."""
-        told, read = _told(view), dict[tuple[str, int], NDArray[np.float64]]()
-        for owner, mappers in told.mappers.items():
-            for column in {c for c, _ in extremes(mappers)}:
-                read[owner, column] = np.array([v for c, v in extremes(mappers) if c == column])
-        for owner, column, found in values_told(told.mappers):
-            read[owner, column] = found.values
-        read = {key: values for key, values in read.items() if key[0] not in view.principals}
+        told = _told(view)
+        read = _read(view, told)
         claims = {
             (owner, column): _claim(owner, column, values, np.ones(len(values), int), False)
             for (owner, column), values in read.items()
         }
         if view.rows is not None and len(view.rows):
-            claims |= {(c.owner, c.feature): c for c in _filled(view, told, read)}
+            claims |= {(c.owner, c.feature): c for c in _filled(view, told, read, {})}
         return Guess(tuple(claims.values()), {"values": float(sum(map(len, read.values())))})
 
 
@@ -104,7 +127,8 @@ class SingleRowBins(Attack):
 
     Whoever gets the sums of a column from one machine alone, or of all it has as the leader of an
     odd one, sees rows and positives of each bin (`fedtrees.attacks.evidence.machines`). On bins
-    that this machine found, a bin of one row is a value and its label.
+    that this machine found, a bin of one row is a value and its label. The values of other bins are
+    the likeliest that own rows say.
     """
 
     numbers: ClassVar[bool] = True
@@ -118,28 +142,29 @@ class SingleRowBins(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return columns with how many rows have each value; notes tell of labels."""
-        claims, notes = [], {"values_with_labels": 0.0, "certain_ones": 0.0}
-        for claim, labelled, certain in self._columns(view):
-            claims.append(claim)
-            notes["values_with_labels"] += labelled
-            notes["certain_ones"] += certain
-        return Guess(tuple(claims), notes)
-
-    def _columns(self, view: View) -> Iterator[tuple[ColumnValues, int, int]]:
-        told = _told(view)
+        told, notes = _told(view), {"values_with_labels": 0.0, "certain_ones": 0.0}
+        claims = dict[tuple[str, int], ColumnValues]()
+        counted = dict[tuple[str, int], NDArray[np.int64]]()
+        read = _read(view, told)
         for name, bins in bins_of(told):
-            owner, k = told.columns[bins.column]
-            if name in view.principals or name != owner:
-                continue
-            mappers = told.mappers[owner]
-            found = values_of(mappers, k, bins.rows[:, 0])
-            held = bins.rows[found.bins]
-            some = held[:, 0] > 0
-            if not some.any():
-                continue
-            sure = found.certain & bins.sure
-            missing = np.isnan(mappers.bins(k)[-1])
-            rest = bins.rows[:, 0].sum() - held[:, 0].sum() - missing * bins.rows[-1, 0]
-            exact = bool(sure[some].all() and not rest)
-            claim = _claim(name, bins.column, found.values[some], held[some, 0], exact)
-            yield claim, int((held[:, 0] == 1).sum()), int((sure & (held[:, 0] == 1)).sum())
+            if name not in view.principals:
+                key, (owner, k) = (name, bins.column), told.columns[bins.column]
+                counted[key] = bins.rows[:, 0]
+                found = values_of(told.mappers[owner], k, bins.rows[:, 0])
+                held = bins.rows[found.bins]
+                some = held[:, 0] > 0
+                if name != owner or not some.any():
+                    continue
+                sure = found.certain & bins.sure
+                missing = np.isnan(told.mappers[owner].bins(k)[-1])
+                rest = bins.rows[:, 0].sum() - held[:, 0].sum() - missing * bins.rows[-1, 0]
+                exact = bool(sure[some].all() and not rest)
+                read[key] = found.values[some]
+                claims[key] = _claim(name, bins.column, found.values[some], held[some, 0], exact)
+                notes["values_with_labels"] += int((held[:, 0] == 1).sum())
+                notes["certain_ones"] += int((sure & (held[:, 0] == 1)).sum())
+        if view.rows is not None and len(view.rows):
+            for claim in _filled(view, told, read, counted):
+                if (key := (claim.owner, claim.feature)) not in claims or not claims[key].exact:
+                    claims[key] = claim
+        return Guess(tuple(claims.values()), notes)

@@ -30,6 +30,7 @@ class Known:
     `midway`: bool array, shape (b - 1,). Which cuts are midway between two values next to one
     another; if all are, no bin is empty.
     `single`: int64 array. Bins that have one of `values` and no other.
+    `rows`: int64 array, shape (b,). Rows of every bin; None: not known.
     """
 
     values: Doubles
@@ -39,6 +40,12 @@ class Known:
     least: int = 0
     midway: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     single: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
+    rows: Longs | None = None
+
+    @property
+    def near(self) -> float:
+        """How far values may be off that were rounded to float32."""
+        return _SINGLE * max(abs(self.low or 0.0), abs(self.high or 0.0))
 
     def midway_cuts(self) -> Iterator[tuple[float, float]]:
         """Yield cuts between two values, with how far away these are at most."""
@@ -54,13 +61,16 @@ def likely_column(own: Doubles, n: int, known: Known, whole: bool) -> tuple[Doub
 
     Rows have a value as often as own rows, some of them one near by: as many as own values are
     single (Good 1953). Known bins have their least number of rows, and a cut two values at equal
-    distance with none between, likelier ones first. Of all cells the n likeliest are returned.
+    distance with none between, likelier ones first. Of all cells the n likeliest are returned; of
+    each bin as many as it has, where that is known.
 
     `own`: float64 array, shape (m,). Present values of own rows.
     `whole`: Whether values are categories, of which none is near another.
     """
     step = None if whole else _step(np.concatenate([own, known.values]))
     if step is None or np.ptp(own) / step > _MOST:
+        if known.rows is not None:
+            return _own_in_bins(own, known)
         values, times = np.unique(own, return_counts=True)
         counts = share_out(times.astype(np.float64), n)
         values = np.concatenate([values, known.values])
@@ -70,17 +80,39 @@ def likely_column(own: Doubles, n: int, known: Known, whole: bool) -> tuple[Doub
     every = np.rint(np.concatenate([own, known.values, ends]) / step).astype(np.int64)
     first = int(every.min())
     rows = n * _near(every[: len(own)] - first, int(np.ptp(every)) + 1)
+    values = (first + np.arange(len(rows))) * step
     if known.low is not None and known.high is not None:
-        values = (first + np.arange(len(rows))) * step
         rows = _in_bins(rows, values, known)
     there = -np.expm1(-rows)
     for cut, gap in known.midway_cuts():
         _beside(there, round(2 * cut / step) - 2 * first, gap / step)
     at = np.rint(known.values / step).astype(np.int64) - first
     there[at] = 1.0
-    counts = _likeliest(there, rows, n)
-    values = np.round((first + np.arange(len(rows))) * step, _PLACES)
+    if known.rows is None:
+        counts = _likeliest(there, rows, n)
+    else:
+        of, counts = _bins_of(values, known), np.zeros(len(rows), np.int64)
+        for b in np.flatnonzero(known.rows).tolist():
+            at = np.flatnonzero(of == b)
+            counts[at] = _likeliest(there[at], rows[at], int(known.rows[b]))
+    values = np.round(values, _PLACES)
     return values[counts > 0], counts[counts > 0]
+
+
+def _own_in_bins(own: Doubles, known: Known) -> tuple[Doubles, Longs]:
+    """Return own values of each bin, as often as it has rows; of known values these alone."""
+    assert known.rows is not None
+    found: dict[float, int] = {}
+    of_own, of_known = (_bins_of(v, known) for v in (own, known.values))
+    for b in np.flatnonzero(known.rows).tolist():
+        values, times = np.unique(own[of_own == b], return_counts=True)
+        if b in known.single or not len(values):
+            values = known.values[of_known == b]
+            times = np.ones(len(values), np.int64)
+        counts = share_out(times.astype(np.float64), int(known.rows[b]))
+        found |= dict(zip(values.tolist(), counts.tolist(), strict=True))
+    there = {v: k for v, k in sorted(found.items()) if k}
+    return np.array([*there], np.float64), np.array([*there.values()], np.int64)
 
 
 def _step(values: Doubles) -> float | None:
@@ -104,19 +136,22 @@ def _near(own: Longs, size: int) -> Doubles:
     return mixed
 
 
+def _bins_of(values: Doubles, known: Known) -> NDArray[np.intp]:
+    return np.asarray(np.searchsorted(known.cuts, values - known.near))
+
+
 def _in_bins(rows: Doubles, values: Doubles, known: Known) -> Doubles:
     """Return expected rows with so many in every bin, and none beyond the ends."""
+    near, of = known.near, _bins_of(values, known)
     assert known.low is not None
     assert known.high is not None
-    near = _SINGLE * max(abs(known.low), abs(known.high))
     beyond = (values < known.low - near) | (values > known.high + near)
     inside = np.where(beyond, 0.0, rows + np.finfo(float).eps)
-    of = np.searchsorted(known.cuts, values - near)
     one = np.abs(values[:, None] - known.values).min(axis=1, initial=np.inf) > near
     inside[np.isin(of, known.single) & one] = 0.0
     mass = np.bincount(of, inside, len(known.cuts) + 1)
     size = np.maximum(mass, known.least)
-    size *= rows.sum() / size.sum()
+    size = size * (rows.sum() / size.sum()) if known.rows is None else known.rows
     return np.asarray(inside * (size / np.maximum(mass, np.finfo(float).tiny))[of])
 
 

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedtrees.attacks.attributes.attack import AttributeInference
+from fedtrees.attacks.attributes.attack import AttributeInference, _taught
 from fedtrees.attacks.attributes.sums import Sum, Sums, fitted
 from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.evaluate import make_defense
@@ -14,6 +14,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Entries
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.sensitive import Told
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
@@ -83,6 +84,23 @@ def test_sums_and_sketches_tell_far_more_than_a_blind_guess(defense):
         line = metric.line(case, metric.truth(case), {})
         gained.append(scored(guess.claims, case)["entries_close"] - line["entries_close"])
     assert np.mean(gained) > 0.25
+
+
+def test_rows_that_sums_tell_of_teach_one_another():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 2)).astype(np.float32)
+    X[:, 1] = 2 * X[:, 0] + 0.1 * X[:, 1]
+    schema, x = Schema((Feature("u"), Feature("v")), "y", ("0", "1")), X[:, 0]
+    told = replace(Told.of(world()[0]), rows=Table(X, rng.integers(0, 2, 150)), columns=(0,))
+    told = replace(told, ids=np.arange(150))
+    values = np.linspace(-3, 3, 41, dtype=np.float32)[:, None]
+    off = x + rng.normal(size=150)
+    rough = np.exp(-0.5 * (values[:, 0] - off[:, None]) ** 2)
+    rough /= rough.sum(axis=1, keepdims=True)
+    likely = [decoded(p, values, 0.3)[:, 0]
+              for p in (rough, _taught(told, schema, values, rough))]  # fmt: skip
+    before, after = (np.corrcoef(y, x)[0, 1] for y in likely)
+    assert before < 0.85 < 0.95 < after
 
 
 def test_fitted_chances_have_the_sums_that_were_seen():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.attributes.shares import ClassShareInference
+from fedtrees.attacks.attributes.shares import ClassShareInference, agreed
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import ClassShares
@@ -15,6 +15,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
+from fedtrees.messages.boosting import LabelSums
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.metrics.class_shares import ClassSharesMetric
 from fedtrees.metrics.metric import Case
@@ -111,6 +112,21 @@ def test_columns_tell_the_same_sums_with_other_noise(protocol):
         every.append(errors(protocol, "server", noise, seed=seed)[0])
         one.append(errors(protocol, "server", noise, seed=seed, unseen=CutPoints)[0])
     assert np.mean(every) < 0.9 * np.mean(one)
+
+
+def test_noisy_counts_add_up_to_what_all_have_and_none_is_below_0():
+    found = {"a": np.array([12.0, 36.0]), "b": np.array([38.0, -9.0]), "c": np.array([25.0, 20.0])}
+    made = agreed(found, np.array([60.0, 40.0]))
+    assert {n: c.tolist() for n, c in made.items()} == {"a": [7, 28], "b": [33, 0], "c": [20, 12]}
+
+
+@pytest.mark.parametrize("protocol", here("protocol", ["fedtree-hist[trees=1,max_bin=4]"]))
+def test_what_all_have_together_takes_noise_away(protocol):
+    noise, every, alone = "laplace-hist[epsilon=0.5]", [], []
+    for seed in range(12):
+        every.append(errors(protocol, "server", noise, seed=seed)[0])
+        alone.append(errors(protocol, "server", noise, seed=seed, unseen=LabelSums)[0])
+    assert np.mean(every) < 0.95 * np.mean(alone)
 
 
 def test_who_is_not_claimed_counts_as_blind_and_nobody_twice():

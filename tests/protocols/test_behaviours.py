@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from present import here
 
+from fedtrees.attacks.cheating.nodes import rows_alike, unmoved_trees
 from fedtrees.bench.cells import Setting, TrainCell
 from fedtrees.bench.conformance.checks import check
 from fedtrees.bench.conformance.samples import sample_local_data, sample_table
@@ -16,16 +17,18 @@ from fedtrees.bench.suite import DataRef
 from fedtrees.cli.new import written
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import BeyondParametersError, ProtocolError, UsageError
+from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Composed, Spec, parse_composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
 from fedtrees.defenses.min_bin import MinBin
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.messages.boosting import LabelSumsRequest
+from fedtrees.messages.boosting import BaseScore, LabelSumsRequest
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
 from fedtrees.metrics.bin_counts import BinCountsMetric
 from fedtrees.metrics.metric import Case
@@ -186,6 +189,37 @@ def test_splits_that_halve_read_every_row_where_the_parameters_leave_the_depth()
         assert not run.refused
         assert not found["returned_wrong"]
         assert found["returned_right"] == 1 if most == 1 else found["returned_right"] < most
+
+
+def test_rows_that_are_read_are_taken_out_and_leave_others_alone():
+    view, _, case = cheated("halving", None, FedTreeHist(trees=8, max_depth=5, max_bin=16))
+    cuts = next(m for _, m in view.messages(CutPoints)).offsets
+    start = next(m for _, m in view.messages(BaseScore))
+    trees = [tree.nodes(start, cuts) for tree in unmoved_trees(view, cuts)]
+    at_once = sum(dict(rows_alike(trees, cuts)).values())
+    metric = ReturnedRowsMetric()
+    scores = metric.score(read("halved-rows", view).claims, metric.truth(case))
+    found = {score.key: score.value for score in scores}
+    assert not found["returned_wrong"]
+    assert found["returned_rows"] > 1.1 * at_once
+
+
+def test_lone_rows_are_read_through_little_noise_and_none_through_much():
+    rng, names = np.random.default_rng(0), [f"f{k}" for k in range(6)]
+    schema = Schema(tuple(Feature(n, complete=True) for n in names), "y", ("0", "1"))
+    X, y = rng.normal(size=(90, 6)).astype(np.float32), np.arange(90) % 2
+    held = over_clients([Table(X[k::3], y[k::3]) for k in range(3)])
+    protocol, metric = FedTreeHist(trees=4, max_depth=6, max_bin=8), ReturnedRowsMetric()
+    for epsilon, least, most in ((200.0, 0.2, 1.0), (1.0, 0.0, 0.0)):
+        noise = Composition((LaplaceHistogram(epsilon=epsilon),))
+        options = {"seed": 3, "noise_from": "seed", "behaviours": {"server": "halving"}}
+        run = train(protocol, held, schema, defense=noise, **options)
+        roles, sent = run.transcript.roles, run.transcript
+        case = Case(held, roles, ("server",), schema, Streams(0), transcript=sent)
+        claims = read("halved-rows", view_of(run, ("server",), held)).claims
+        found = {s.key: s.value or 0.0 for s in metric.score(claims, metric.truth(case))}
+        assert found["returned_wrong"] == 0
+        assert least <= found["returned_right"] <= most
 
 
 @pytest.mark.parametrize(
