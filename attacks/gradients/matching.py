@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,16 @@ class Matching:
 
     layers: Sequence[Layer]  # the network, as `fedtrees.neural.perceptron.Layers.split` returns it
     target: Sequence[Layer]  # the gradient t, likewise
-    # 1 where t was seen, else 0, likewise; None: all of it. What was not seen of g counts for
-    # nothing, and g is formed
+    # 1 where t was seen, else 0, likewise; None: all of it. g is then formed, and what was not seen
+    # of it counts as far as it is larger than all that was
     shown: Sequence[Layer] | None = None
+
+    @cached_property
+    def least(self) -> Any:
+        """The least coordinate of t that was seen."""
+        assert self.shown is not None
+        pairs = (p for layers in zip(self.target, self.shown, strict=True) for p in zip(*layers))
+        return min(np.abs(t[there > 0]).min(initial=np.inf) for t, there in pairs)
 
     def __post_init__(self) -> None:
         forward, back = [], []
@@ -81,8 +89,12 @@ class Matching:
                 ahead.append(G @ d)
                 behind_of.append(H @ a)
                 continue
-            weight = (d.transpose(0, 2, 1) @ a) * self.shown[k][0]
-            bias = d.sum(axis=1) * self.shown[k][1]
+            weight, bias = (
+                part * there + (1 - there) * (part - np.clip(part, -self.least, self.least))
+                for part, there in zip(
+                    (d.transpose(0, 2, 1) @ a, d.sum(axis=1)), self.shown[k], strict=True
+                )
+            )
             square += (weight**2).sum(axis=(1, 2)) + (bias**2).sum(axis=1)
             ahead.append(a @ weight.transpose(0, 2, 1) + bias[:, None])
             behind_of.append(d @ weight)

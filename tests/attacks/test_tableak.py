@@ -197,8 +197,8 @@ def test_noise_is_measured_off_the_second_layer_where_the_first_has_few_inputs()
 
 
 def test_what_was_not_sent_counts_for_nothing():
-    layers, weights, encoding, X, y, gradient = problem()
-    sent = np.abs(gradient) >= np.quantile(np.abs(gradient), 0.7)
+    layers, weights, encoding, X, y, gradient = problem(seed=1)
+    sent = np.abs(gradient) >= np.quantile(np.abs(gradient), 0.8)
     few = layers.split(np.where(sent, gradient, 0).astype(np.float64))
     network, shown = layers.split(weights.astype(np.float64)), layers.split(sent.astype(float))
     matching, Y = Matching(network, few, shown), np.eye(2)[y][None]
@@ -215,7 +215,7 @@ def test_what_was_not_sent_counts_for_nothing():
         for mask in (None, sent)
     ]
     before, after = (accuracy(f.table.X, X, encoding) for f in found)
-    assert after > before + 0.1
+    assert after == 1 > before
 
 
 def test_counts_of_labels_add_up():
