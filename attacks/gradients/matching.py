@@ -31,7 +31,11 @@ class Matching:
     def least(self) -> Any:
         """The least coordinate of t that was seen."""
         assert self.shown is not None
-        pairs = (p for layers in zip(self.target, self.shown, strict=True) for p in zip(*layers))
+        pairs = (
+            p
+            for layers in zip(self.target, self.shown, strict=True)
+            for p in zip(*layers, strict=True)
+        )
         return min(np.abs(t[there > 0]).min(initial=np.inf) for t, there in pairs)
 
     def __post_init__(self) -> None:
