@@ -29,6 +29,9 @@ from fedtrees.neural.perceptron import Layers
 
 #: A number without declared range is looked for within so many standard deviations.
 _WIDE = 20.0
+#: Numbers drawn by themselves are harder to find than rows, whose columns go together: by so much
+#: more likely rows have to fare better where there are numbers alone.
+_FLATTERED = 1.2
 
 
 @register.attack("tableak")
@@ -115,12 +118,14 @@ class TabLeak(Attack):
         noise = drowning(layers, item.gradient, item.rows, encoding)
         few = self.by_algebra and item.shown is not None
         # shares of columns alone flatter rows that are drawn by them
-        if few or ((local is not None) if own is not None else noise):
+        doubted = noise and (local is None or encoding.groups)
+        if few or ((local is not None) if own is not None else doubted):
             kept = int(item.shown.sum()) if few and item.shown is not None else 0
             notes["rehearsed"], notes["likely"] = trial = rehearsed(
                 layers, item.start, noise, view, encoding, bounds, item.rows, local, rng, kept
             )
-            if trial[1] > trial[0]:
+            handicap = 1.0 if encoding.groups or own is not None else _FLATTERED
+            if trial[1] > handicap * trial[0]:
                 table = likely_rows(view, encoding, _as_many(view, item.rows), rng)
                 return (table, np.zeros(table.X.shape)), {**notes, "likely_rows": 1.0}
         likely = own if local is None else None

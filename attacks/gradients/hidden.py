@@ -21,7 +21,7 @@ _WIDE = 20.0
 #: deviations; what a row may miss taking one dimension away by; and of a category's share.
 _NEAR, _APART, _ONE, _WHOLE = 1e-3, 0.02, 0.01, 0.02
 #: Times that starts are drawn anew where none led to a row.
-_TRIES = 3
+_TRIES = 8
 #: Equations beyond unknowns that keep roots from being there by chance.
 _SPARE = 3
 
@@ -70,23 +70,24 @@ def rows_of_steps(
     """
     at, rest = weights, update.astype(np.float64) / -local.rate
     known, labels = np.zeros((0, len(encoding))), np.zeros(0, dtype=np.int64)
-    terms, tries = local.epochs * rows, 0
-    while len(known) < rows and tries < _TRIES:
-        before = len(known) // local.batch * local.batch
-        size = min(local.batch, rows - before)
-        X, y = _terms(layers, at, rest.astype(np.float32), encoding, terms, 1 / size, rng)
-        new = [i for i, x in enumerate(X) if not (np.abs(known - x).max(axis=1) < _APART).any()]
-        X, y = (part[new[: before + size - len(known)]] for part in (X, y))
-        tries = 0 if len(X) else tries + 1
-        if not len(X):
-            continue
-        known, labels = np.concatenate([known, X]), np.concatenate([labels, y])
-        told = batch_gradient(layers, at, X.astype(np.float32), y).astype(np.float64)
-        rest, terms = rest - told * (len(X) / size), terms - len(X)
-        if len(known) == before + size:
-            mine = slice(before, None)
-            step = batch_gradient(layers, at, known[mine].astype(np.float32), labels[mine])
-            at = at - np.float32(local.rate) * step
+    terms = local.epochs * rows
+    for begin in range(0, rows, local.batch):
+        size, before, tries = min(local.batch, rows - begin), len(known), 0
+        while len(known) < before + size and tries < _TRIES:
+            X, y = _terms(layers, at, rest.astype(np.float32), encoding, terms, 1 / size, rng)
+            new = [i for i, x in enumerate(X) if not (np.abs(known - x).max(axis=1) < _APART).any()]
+            X, y = (part[new[: before + size - len(known)]] for part in (X, y))
+            tries = 0 if len(X) else tries + 1
+            if len(X):
+                known, labels = np.concatenate([known, X]), np.concatenate([labels, y])
+                told = batch_gradient(layers, at, X.astype(np.float32), y).astype(np.float64)
+                rest, terms = rest - told * (len(X) / size), terms - len(X)
+        if len(known) == before:
+            break
+        # a row that is not found may bring next to nothing: if not, the next step tells none
+        X, y = known[before:].astype(np.float32), labels[before:]
+        step = batch_gradient(layers, at, X, y) * np.float32(len(X) / size)
+        at = at - np.float32(local.rate) * step
     return _decoded(known, labels, encoding)
 
 
