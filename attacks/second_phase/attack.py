@@ -109,7 +109,7 @@ class LeafInversion(Attack):
                 trial = self.rehearsed(matching, trees, known, found, view, rng)
                 notes[f"rehearsed_{k}"], notes[f"likely_{k}"] = trial
                 if trial[1] > trial[0]:
-                    rows = likely(known, found.y, view, rng)
+                    rows = likely(known, found.y, matching.changed, view, rng)
                     claims.append(BatchRows(item.owner, item.round, rows))
                     notes["likely_rows"] += 1
                     continue
@@ -157,7 +157,8 @@ class LeafInversion(Attack):
         unexplained, and as few coordinates; signs get no noise, and what was found counts for
         nothing where much more of them is left unexplained.
         """
-        batch, other = picked(known, found.y, rng), likely(known, found.y, view, rng)
+        batch = picked(known, found.y, rng)
+        other = likely(known, found.y, matching.changed, view, rng)
         leaves, shown = trees.leaves(trees.cells_of(batch.X)), matching.shown
         gradient = matching.of(trees.outputs(leaves), batch.y)
         if matching.width is not None:
@@ -221,9 +222,14 @@ def picked(known: Table, labels: NDArray[np.int64], rng: np.random.Generator) ->
     return Table(known.X[at], labels)
 
 
-def likely(known: Table, labels: NDArray[np.int64], view: View, rng: np.random.Generator) -> Table:
-    """Return what most draws of known rows of such labels agree on."""
-    drawn = [picked(known, labels, rng) for _ in range(_SAMPLES)]
+def likely(
+    known: Table, labels: NDArray[np.int64], changed: bool, view: View, rng: np.random.Generator
+) -> Table:
+    """Return known rows of such labels: what most draws agree on.
+
+    One draw alone where no defense `changed` the gradient: there the search failed, and is trusted.
+    """
+    drawn = [picked(known, labels, rng) for _ in range(_SAMPLES if changed else 1)]
     return matched_consensus(drawn, Tolerance.of(known, view.schema).width, groups=labels)
 
 

@@ -42,7 +42,8 @@ class SeenBatch:
         changes = view.changes(NetworkUpdate, "update")
         few = any(isinstance(c, Event) for c in changes) and len(self.owner) == 1
         shown = self.gradient != 0 if few else None
-        return Matching(network, self.weights, self.gradient, start, width, noise, shown)
+        changed = bool(changes or view.changes("example-gradients", "rows"))
+        return Matching(network, self.weights, self.gradient, start, width, noise, shown, changed)
 
 
 def models_of(view: View) -> ClientModels | None:

@@ -30,6 +30,7 @@ class Matching:
     noise: float = 0.0  # standard deviation of a defense's noise on every coordinate
     # bool array, shape (parameters,): coordinates that were sent, where others were not; else None
     shown: NDArray[np.bool_] | None = None
+    changed: bool = False  # whether a defense changes what is sent
 
     @cached_property
     def scale(self) -> Floats:

@@ -116,7 +116,7 @@ def test_what_most_draws_of_known_rows_agree_on_is_likelier_than_a_draw(world):
     for seed in range(10):
         trees, _, batch, others = a_batch(world, seed=seed)
         rng = np.random.default_rng(seed)
-        guesses = picked(others, batch.y, rng), likely(others, batch.y, world[2], rng)
+        guesses = picked(others, batch.y, rng), likely(others, batch.y, True, world[2], rng)
         a, b, truth = (trees.leaves(trees.cells_of(t.X)) for t in (*guesses, batch))
         scores.append((leaf_accuracy(a, truth), leaf_accuracy(b, truth)))
     one, many = np.mean(scores, axis=0)
