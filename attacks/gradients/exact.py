@@ -96,6 +96,8 @@ def _codes(kept: NDArray[Any], free: NDArray[Any], encoding: Encoding) -> NDArra
     numbers = encoding.continuous
     left, size, _ = np.linalg.svd(free[:, numbers])
     rest = left[:, int((size > _NEAR).sum()) :].T @ free  # numbers cannot move these
+    if not len(rest):  # numbers put any categories into the span
+        return None
     coded = np.flatnonzero(encoding.category >= 0)
     base = rest[:, -1] - rest[:, coded] @ (mean / std)[coded]
     parts = []

@@ -19,7 +19,7 @@ _STARTS, _STEPS, _DAMPED = 600, 15, 0.01
 _WIDE = 20.0
 #: What a root may miss the space by, a share of its length; how far roots are apart, in standard
 #: deviations; what a row may miss taking one dimension away by; and of a category's share.
-_NEAR, _APART, _ONE, _WHOLE = 1e-3, 0.02, 0.01, 0.02
+_NEAR, _APART, _ONE, _WHOLE = 3e-4, 0.2, 0.01, 0.02
 #: Times that starts are drawn anew where none led to a row.
 _TRIES = 8
 #: Equations beyond unknowns that keep roots from being there by chance.
@@ -188,7 +188,7 @@ def _roots(
         best, at = np.where(better, missed, best), np.where(better[:, None], X, at)
         A = (on @ turned).reshape(len(X), len(free), m)
         square = A.transpose(0, 2, 1) @ A
-        damped = _DAMPED * 0.5**step * np.trace(square, axis1=1, axis2=2) / m + 1e-12
+        damped = _DAMPED * 0.5**step * np.trace(square, axis1=1, axis2=2) / max(m, 1) + 1e-12
         square += damped[:, None, None] * np.eye(m)
         move = np.linalg.solve(square, np.einsum("nqm,nq->nm", A, off)[..., None])[..., 0]
         X = np.clip(X - move @ open_.T, -_WIDE, _WIDE)
