@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.local_steps import LocalSteps
+from fedtrees.core.channel import Event
 from fedtrees.core.view import View
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.neural.encoding import Encoding
@@ -25,6 +26,8 @@ class SeenGradient:
     weights: NDArray[np.float32]
     gradient: NDArray[np.float32]  # shape (parameters,)
     start: NDArray[np.float32]  # shape (parameters,): the network at the start of the round
+    # bool array, shape (parameters,): coordinates that were sent, where others were not; else None
+    shown: NDArray[np.bool_] | None = None
 
 
 def encoding_of(view: View) -> Encoding | None:
@@ -52,6 +55,7 @@ def seen_gradients(view: View) -> Iterator[SeenGradient]:
         n for n, role in view.roles.items() if role == "client" and n not in view.principals
     )
     updates, local = list(view.messages(NetworkUpdate)), local_steps_of(view)
+    sparse = any(isinstance(c, Event) for c in view.changes(NetworkUpdate, "update"))
     for item, update in updates:
         rows = int(update.rows[0])
         if not rows or (item.sender in view.principals and not item.opened):
@@ -63,7 +67,8 @@ def seen_gradients(view: View) -> Iterator[SeenGradient]:
         weights, mean = start.weights, update.update / np.float32(rows)
         if local is not None:
             weights, mean = local.as_gradient(weights, mean, rows // len(owner))
-        yield SeenGradient(owner, update.round, rows, weights, mean, start.weights)
+        shown = update.update != 0 if sparse and len(owner) == 1 else None
+        yield SeenGradient(owner, update.round, rows, weights, mean, start.weights, shown)
     if any(role == "server" for n, role in view.roles.items() if n in view.principals):
         return
     yield from _from_steps(view, sent, everybody, {m.round: m for _, m in updates})

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.spatial import cKDTree
 
+from fedtrees.attacks.gradients.hidden import spaces
 from fedtrees.attacks.gradients.local_steps import batch_gradient
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
@@ -41,7 +42,7 @@ def exact_rows(
     `noise`: Standard deviation of the gradient's rounding, per coordinate.
     """
     network, target = layers.split(weights), layers.split(gradient)
-    columns, size, kept, free = _spaces(target[0], noise)
+    columns, size, kept, free = spaces(target[0], noise)
     none = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
     if not len(kept) or len(kept) + 3 > min(target[0][0].shape):
         return none
@@ -49,7 +50,7 @@ def exact_rows(
     if codes is None or not len(codes):
         return none
     X, open_ = _numbers(codes, free, encoding)
-    *_, deeper, other = _spaces(target[1], noise)
+    *_, deeper, other = spaces(target[1], noise)
     sure = np.zeros(len(X), dtype=bool)
     if len(deeper) + open_.shape[1] + 3 <= min(target[1][0].shape):
         X, off = _settled(X, open_, encoding, network[0], other, rng)
@@ -87,20 +88,16 @@ def exact_rows(
     return Table(np.where(missing, np.float32(np.nan), found), label)
 
 
-def _spaces(layer: tuple[Any, Any], noise: float) -> tuple[NDArray[Any], ...]:
-    """Return the column space (units, r), sizes, the row space (r, D + 1) and what it misses."""
-    both = np.column_stack(layer).astype(np.float64)
-    left, size, right = np.linalg.svd(both)
-    rank = int((size > 3 * noise * sum(np.sqrt(both.shape))).sum())
-    return left[:, :rank], size[:rank], right[:rank], right[rank:]
-
-
 def _codes(kept: NDArray[Any], free: NDArray[Any], encoding: Encoding) -> NDArray[np.int64] | None:
     """Return categories that some numbers put into the span, -1: missing; None: too many."""
+    if not encoding.groups:
+        return np.zeros((1, 0), np.int64)
     mean, std = encoding.mean.astype(np.float64), encoding.std.astype(np.float64)
     numbers = encoding.continuous
     left, size, _ = np.linalg.svd(free[:, numbers])
     rest = left[:, int((size > _NEAR).sum()) :].T @ free  # numbers cannot move these
+    if not len(rest):  # numbers put any categories into the span
+        return None
     coded = np.flatnonzero(encoding.category >= 0)
     base = rest[:, -1] - rest[:, coded] @ (mean / std)[coded]
     parts = []

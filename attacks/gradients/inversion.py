@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.exact import exact_rows
+from fedtrees.attacks.gradients.hidden import left_over, rows_by_units
 from fedtrees.attacks.gradients.labels import restored_counts
 from fedtrees.attacks.gradients.local_steps import batch_gradient
 from fedtrees.attacks.gradients.matching import Matching
@@ -36,19 +37,18 @@ class Inversion:
 
 
 def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
-    """Return the standard deviation of noise on every coordinate, estimated from the first layer.
+    """Return the standard deviation of noise on every coordinate, estimated from a layer.
 
     Its gradient is a sum over the rows of a column times a row: what is left beyond so many
-    dimensions is noise. Where there are as many rows as dimensions, categories tell it: the column
-    of one that no row has is that of the bias times -mean / std, and if each row has one of a
-    feature's, all their columns together are that of the bias.
+    dimensions is noise. Where no layer has more of them, categories tell it: the column of one
+    that no row has is that of the bias times -mean / std, and if each row has one of a feature's,
+    all their columns together are that of the bias.
     """
-    weight, bias = (np.asarray(part, dtype=np.float64) for part in target[0])
-    both = np.column_stack([weight, bias])
-    m, n = both.shape
-    if rows < 0.8 * min(m, n):
-        size = np.linalg.svd(both, compute_uv=False)[rows:]
-        return float(np.sqrt((size**2).sum() / ((m - rows) * (n - rows))))
+    for layer in target:
+        if (noise := left_over(layer, rows)) is not None:
+            return noise
+    both = np.column_stack(target[0]).astype(np.float64)
+    n = both.shape[1]
     if not encoding.groups:
         return 0.0
     mean, std = encoding.mean.astype(np.float64), encoding.std.astype(np.float64)
@@ -83,6 +83,7 @@ def invert(
     steps: int = 0,
     span: bool = True,
     exact: bool = True,
+    shown: NDArray[np.bool_] | None = None,
 ) -> Inversion:
     """Return the rows whose gradient is nearest to one that was seen.
 
@@ -95,11 +96,15 @@ def invert(
     `span`: Whether to hold rows to the span of the first layer's gradient, where they are fewer
     than its dimensions; else they are drawn to the average row.
     `exact`: Whether to find rows by `exact_rows` first, and to search for the others alone.
+    `shown`: bool array, shape (parameters,). Coordinates that were sent; None: all. Of some there
+    is no span.
     """
-    if not exact or not span:
+    if not exact or not span or shown is not None:
+        span = span and shown is None
         return _searched(
-            layers, weights, gradient, encoding, bounds, rows, rng, labels, restarts, steps, span
-        )
+            layers, weights, gradient, encoding, bounds, rows, rng, labels, restarts, steps, span,
+            shown,
+        )  # fmt: skip
     sure, rest, left = _exact(layers, weights, gradient, encoding, rows, rng)
     if not left:
         return Inversion(sure, np.ones(sure.X.shape), 0.0)
@@ -141,6 +146,8 @@ def _exact(
         noise = noise_of(layers.split(rest), left, encoding)
         table = exact_rows(layers, weights, rest, encoding, left, noise, rng)
         if not len(table):
+            table = rows_by_units(layers, weights, rest, encoding, left, rng)
+        if not len(table):
             break
         if len(table) > left:
             return none, gradient, rows
@@ -162,13 +169,15 @@ def _searched(
     restarts: int,
     steps: int,
     span: bool,
+    shown: NDArray[np.bool_] | None = None,
 ) -> Inversion:
     restarts, steps = restarts or effort(rows)[0], steps or effort(rows)[1]
     network, target = layers.split(weights), layers.split(gradient)
     clean = not drowning(layers, gradient, rows, encoding)
     few = span and clean and rows < min(target[0][0].shape)
     pull = null_space(*target[0]) if few else average_pull(encoding)
-    matching = Matching(network, target)
+    mask = None if shown is None else layers.split(shown.astype(np.float32))
+    matching = Matching(network, target, mask)
     how: dict[str, Any] = {"bounds": bounds, "pull": pull, "rng": rng}
     if labels is None:
         labels = _restored(matching, encoding, rows, how)

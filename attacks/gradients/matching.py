@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,20 @@ class Matching:
 
     layers: Sequence[Layer]  # the network, as `fedtrees.neural.perceptron.Layers.split` returns it
     target: Sequence[Layer]  # the gradient t, likewise
+    # 1 where t was seen, else 0, likewise; None: all of it. g is then formed, and what was not seen
+    # of it counts as far as it is larger than all that was
+    shown: Sequence[Layer] | None = None
+
+    @cached_property
+    def least(self) -> Any:
+        """The least coordinate of t that was seen."""
+        assert self.shown is not None
+        pairs = (
+            p
+            for layers in zip(self.target, self.shown, strict=True)
+            for p in zip(*layers, strict=True)
+        )
+        return min(np.abs(t[there > 0]).min(initial=np.inf) for t, there in pairs)
 
     def __post_init__(self) -> None:
         forward, back = [], []
@@ -66,25 +81,34 @@ class Matching:
             if k:
                 D[k - 1] = behind[k][:, : A[k].shape[1]] * on[k - 1]
         inner, square = np.zeros(R, X.dtype), np.zeros(R, X.dtype)
-        grams, gram_d = [], []
+        ahead, behind_of = [], []  # A_{l-1} g_l' and D_l g_l
         for k in range(depth):
             a, d = A[k].reshape(R, B, -1), D[k].reshape(R, B, -1)
-            G = a @ a.transpose(0, 2, 1)
-            G += 1
-            H = d @ d.transpose(0, 2, 1)
-            grams.append(G)
-            gram_d.append(H)
             inner += np.einsum("rbo,rbo->r", d, seen[k].reshape(R, B, -1))
-            square += np.einsum("rab,rab->r", G, H)
+            if self.shown is None:
+                G = a @ a.transpose(0, 2, 1)
+                G += 1
+                H = d @ d.transpose(0, 2, 1)
+                square += np.einsum("rab,rab->r", G, H)
+                ahead.append(G @ d)
+                behind_of.append(H @ a)
+                continue
+            weight, bias = (
+                part * there + (1 - there) * (part - np.clip(part, -self.least, self.least))
+                for part, there in zip(
+                    (d.transpose(0, 2, 1) @ a, d.sum(axis=1)), self.shown[k], strict=True
+                )
+            )
+            square += (weight**2).sum(axis=(1, 2)) + (bias**2).sum(axis=1)
+            ahead.append(a @ weight.transpose(0, 2, 1) + bias[:, None])
+            behind_of.append(d @ weight)
         norm = np.sqrt(square) * np.asarray(self._size, X.dtype)  # type: ignore[attr-defined]
         norm = np.maximum(norm, np.finfo(X.dtype).tiny)
         c = (inner / np.maximum(square, np.finfo(X.dtype).tiny))[:, None, None]
         # tangent of the units' inputs along V = c g - t, then of their derivatives
         moved: Any = None
         for k in range(depth):
-            U = grams[k] @ D[k].reshape(R, B, -1)
-            U *= c
-            U = U.reshape(R * B, -1)
+            U = (c * ahead[k]).reshape(R * B, -1)
             U -= seen[k]
             if moved is not None:
                 U += moved @ self.layers[k][0].T
@@ -95,9 +119,7 @@ class Matching:
         E /= np.float32(B)
         for k in range(depth - 1, -1, -1):
             a = A[k].shape[1]
-            S = gram_d[k] @ A[k].reshape(R, B, -1)
-            S *= c
-            S = S.reshape(R * B, -1)
+            S = (c * behind_of[k]).reshape(R * B, -1)
             S -= behind[k][:, a:]
             S += E @ self.layers[k][0]
             E = S * on[k - 1] if k else S

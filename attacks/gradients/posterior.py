@@ -101,7 +101,7 @@ class RowGradients:
         """Whiten by likely rows X, y the mean gradient of so many others."""
         network, target = layers.split(weights), layers.split(gradient)[:-1]
         factors, told = Parts(), []
-        for outer, layer in zip(_outer(network, X, y), target, strict=False):
+        for outer, layer in zip(outer_products(network, X, y), target, strict=False):
             squares = [part.T.astype(np.float64) @ part / len(part) for part in outer]
             mean = [max(float(np.trace(S)) / len(S), 1e-30) for S in squares]
             drowned = noise * np.sqrt(rows / (_COLD * mean[0] * mean[1]))
@@ -112,7 +112,7 @@ class RowGradients:
 
     def __call__(self, X: Any, y: Any) -> tuple[Parts, Any, Any]:
         """Return rows' factors by layer, and each row's <g, target> and |g|^2."""
-        outer = zip(_outer(self.network, X, y), self.factors, strict=False)
+        outer = zip(outer_products(self.network, X, y), self.factors, strict=False)
         parts = [(A @ a, D @ d) for (A, D), (a, d) in outer]
         inner = sum(((D @ T) * A).sum(axis=1) for (A, D), T in zip(parts, self.target, strict=True))
         square = sum((A**2).sum(axis=1) * (D**2).sum(axis=1) for A, D in parts)
@@ -220,7 +220,7 @@ class _Cells:
         return np.append(alike, np.clip(moved, self.ends[0][k], self.ends[1][k]))
 
 
-def _outer(network: Sequence[Any], X: Any, y: Any) -> Parts:
+def outer_products(network: Sequence[Any], X: Any, y: Any) -> Parts:
     """Return [inputs, 1] of every layer and the losses' derivatives by its outputs, row by row."""
     A, on = [np.asarray(X, np.float32)], []
     for weight, bias in network[:-1]:

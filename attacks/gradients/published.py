@@ -26,6 +26,7 @@ class PublishedInversion(TabLeak):
     """Base of the published attacks: they differ from `tableak` in how a gradient is inverted."""
 
     comparison: ClassVar[bool] = True
+    by_algebra: ClassVar[bool] = False
     relaxed: ClassVar[bool] = True
     cosine: ClassVar[bool] = True
     ensemble: ClassVar[int] = 30

@@ -57,10 +57,12 @@ def rehearsed(
     rows: int,
     local: LocalSteps | None,
     rng: np.random.Generator,
+    kept: int = 0,
 ) -> tuple[float, float]:
     """Return the accuracy of found and of likely rows, on a batch of likely ones with such noise.
 
-    A shorter search than the real one; of an update of local steps, one that is simulated.
+    A shorter search than the real one; of an update of local steps, one that is simulated. Of a
+    gradient of which so many coordinates were `kept`, the largest ones, without noise; 0: all.
     """
     batch = likely_rows(view, encoding, rows, rng, samples=1)
     other = likely_rows(view, encoding, rows, rng)
@@ -70,10 +72,15 @@ def rehearsed(
     else:
         moved = local.update(layers, weights, X, batch.y, local.orders(rows, rng))
         weights, gradient = local.as_gradient(weights, moved, rows)
-    gradient = gradient + noise * rng.standard_normal(len(gradient))
+    shown = None
+    if kept:
+        shown = np.abs(gradient) >= np.sort(np.abs(gradient))[-kept]
+        gradient = np.where(shown, gradient, np.float32(0))
+    else:
+        gradient = gradient + noise * rng.standard_normal(len(gradient))
     found = invert(
         layers, weights, gradient.astype(np.float32), encoding, bounds, rows, rng,
-        labels=batch.y, restarts=_RESTARTS, steps=_STEPS,
+        labels=batch.y, restarts=_RESTARTS, steps=_STEPS, shown=shown,
     )  # fmt: skip
     return accuracy(found.table.X, batch.X, encoding), accuracy(other.X, batch.X, encoding)
 

@@ -10,10 +10,12 @@ from fedtrees.attacks.evidence.clients.victims import added_up, victims_of
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
 from fedtrees.attacks.evidence.readback.claims import first_round
+from fedtrees.attacks.evidence.readback.read import readable
 from fedtrees.attacks.evidence.replay import grown_alone
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.lattice.decode import Decoded, counted, decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
+from fedtrees.attacks.lattice.leaf_values import certain_counts
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess
@@ -34,7 +36,8 @@ class Lattice(Attack):
     so are the boxes they lie in, which `joint` turns into rows. Where every round draws a sample
     of the rows, the first tree alone is read, and its counts are of that sample. Sums that are
     rounded or suppressed still bound the counts of the first round
-    (`fedtrees.attacks.evidence.readback`): those that they leave no choice are returned.
+    (`fedtrees.attacks.evidence.readback`): those that they leave no choice are returned. So are
+    those of the first tree that leaf values alone leave none.
 
     Rows with numeric targets are counted in the leaves of all trees by their hessians, which are 1;
     no search follows them.
@@ -80,6 +83,8 @@ class Lattice(Attack):
         if seen is None or view.weighted:  # sums of weights are no counts
             return Guess(notes={"trees_certified": 0.0})
         numbers = seen.targets is not None
+        if seen.level == "values" and not numbers and readable(view, seen):
+            return _of_values(view, seen)
         if not numbers and (seen.outputs > 1 or not (law is None or law.additive)):
             return _bounded(view)
         evidence = replace(seen, level="statistics", histograms=None)
@@ -109,6 +114,19 @@ class Lattice(Attack):
             evidence = replace(evidence, base_margin=base)
         parts = (evidence, view.rows, view.schema, self.list_bits, self.doubt)
         return decode(*parts, steps=self.steps)
+
+
+def _of_values(view: View, evidence: Evidence) -> Guess:
+    """Return counts of the first tree that leaf values alone make certain."""
+    own = Table.empty(view.schema) if view.rows is None else view.rows
+    found, leaves = certain_counts(evidence, own), len(evidence.trees[0].leaves)
+    known = 0 if found is None else len(found.leaf)
+    notes = {
+        "trees_certified": float(known == leaves),
+        "leaves_certified": float(known),
+        "leaves_open": float(leaves - known),
+    }
+    return Guess(() if found is None else (found,), notes)
 
 
 def _bounded(view: View) -> Guess:

@@ -20,6 +20,8 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
+from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.tolerance import Tolerance
 
 #: What restarts begin with.
 STARTS = ("trees", "own", "none")
@@ -27,6 +29,8 @@ STARTS = ("trees", "own", "none")
 _EXPLAINED = 1e-3
 #: So many times the loss of a rehearsal on signs is no failure of the search: there is noise.
 _NOISY = 2.0
+#: Draws behind a guess of known rows.
+_SAMPLES = 20
 
 
 @register.attack("leaf-inversion")
@@ -102,10 +106,10 @@ class LeafInversion(Attack):
             found = self.inverted(matching, trees, known, item.rows, rng)
             notes[f"loss_{k}"] = found.loss
             if found.loss > _EXPLAINED and len(known) > 1:
-                trial = self.rehearsed(matching, trees, known, found, rng)
+                trial = self.rehearsed(matching, trees, known, found, view, rng)
                 notes[f"rehearsed_{k}"], notes[f"likely_{k}"] = trial
                 if trial[1] > trial[0]:
-                    rows = picked(known, found.y, rng)
+                    rows = likely(known, found.y, matching.changed, view, rng)
                     claims.append(BatchRows(item.owner, item.round, rows))
                     notes["likely_rows"] += 1
                     continue
@@ -144,23 +148,30 @@ class LeafInversion(Attack):
         trees: SoftTrees,
         known: Table,
         found: Batch,
+        view: View,
         rng: np.random.Generator,
     ) -> tuple[float, float]:
         """Return the leaf accuracy of found and of known rows, on a batch of known ones.
 
-        Its gradient gets as much noise as the one that was seen has left unexplained; signs get
-        none, and what was found counts for nothing where much more of them is left unexplained.
+        Its gradient gets as much noise as is declared, else as the one that was seen has left
+        unexplained, and as few coordinates; signs get no noise, and what was found counts for
+        nothing where much more of them is left unexplained.
         """
-        batch, other = (picked(known, found.y, rng) for _ in range(2))
-        leaves = trees.leaves(trees.cells_of(batch.X))
+        batch = picked(known, found.y, rng)
+        other = likely(known, found.y, matching.changed, view, rng)
+        leaves, shown = trees.leaves(trees.cells_of(batch.X)), matching.shown
         gradient = matching.of(trees.outputs(leaves), batch.y)
         if matching.width is not None:
             gradient = gradient / (np.abs(gradient) + np.float32(1e-8))
-        elif found.loss > 20 * _EXPLAINED:
+        elif shown is not None:
+            least = np.sort(np.abs(gradient))[-int(shown.sum())]
+            shown = np.abs(gradient) >= least
+            gradient = gradient * shown
+        elif matching.noise or found.loss > 20 * _EXPLAINED:
             off = matching.of(trees.outputs(trees.leaves(found.cells)), found.y) - matching.target
-            noise = np.float32(np.sqrt((off**2).mean()))
+            noise = np.float32(matching.noise or np.sqrt((off**2).mean()))
             gradient = gradient + noise * rng.standard_normal(gradient.shape)
-        again = replace(matching, target=gradient.astype(np.float32))
+        again = replace(matching, target=gradient.astype(np.float32), shown=shown)
         guess = self.inverted(again, trees, known, len(found.y), rng)
         alike = matching.width is None or found.loss < _NOISY * guess.loss
         return (
@@ -209,6 +220,17 @@ def picked(known: Table, labels: NDArray[np.int64], rng: np.random.Generator) ->
         pool = rows if len(rows) else np.arange(len(known))
         at[places] = rng.choice(pool, len(places), replace=len(pool) < len(places))
     return Table(known.X[at], labels)
+
+
+def likely(
+    known: Table, labels: NDArray[np.int64], changed: bool, view: View, rng: np.random.Generator
+) -> Table:
+    """Return known rows of such labels: what most draws agree on.
+
+    One draw alone where no defense `changed` the gradient: there the search failed, and is trusted.
+    """
+    drawn = [picked(known, labels, rng) for _ in range(_SAMPLES if changed else 1)]
+    return matched_consensus(drawn, Tolerance.of(known, view.schema).width, groups=labels)
 
 
 def values_in(

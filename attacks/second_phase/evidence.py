@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.second_phase.matching import Matching
 from fedtrees.attacks.second_phase.routing import SoftTrees
+from fedtrees.core.channel import Event
 from fedtrees.core.view import View
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.messages.packing import unpack
@@ -35,7 +36,14 @@ class SeenBatch:
         objective = objective_of(view.parameters["objective"], view.schema.classes)
         start = float(start_of(models, objective))
         width = np.ones_like(self.gradient) if self.signs else None
-        return Matching(network, self.weights, self.gradient, start, width)
+        law, noise = view.channel(NetworkUpdate, "update"), 0.0
+        if law is not None:
+            noise = float(np.sqrt(law.error(np.zeros((1, 1)))[1][0, 0] / len(self.owner)))
+        changes = view.changes(NetworkUpdate, "update")
+        few = any(isinstance(c, Event) for c in changes) and len(self.owner) == 1
+        shown = self.gradient != 0 if few else None
+        changed = bool(changes or view.changes("example-gradients", "rows"))
+        return Matching(network, self.weights, self.gradient, start, width, noise, shown, changed)
 
 
 def models_of(view: View) -> ClientModels | None:

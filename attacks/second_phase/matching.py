@@ -27,6 +27,10 @@ class Matching:
     # Adam's first step along it, ``g / (|g| + 1e-8)``, little more than signs, to which ``g / (|g|
     # + width)`` is compared.
     width: Floats | None = None
+    noise: float = 0.0  # standard deviation of a defense's noise on every coordinate
+    # bool array, shape (parameters,): coordinates that were sent, where others were not; else None
+    shown: NDArray[np.bool_] | None = None
+    changed: bool = False  # whether a defense changes what is sent
 
     @cached_property
     def scale(self) -> Floats:
@@ -35,6 +39,8 @@ class Matching:
         for part, of in zip(self.network.split(self.target), self.network.split(out), strict=True):
             size = float(np.linalg.norm(part))
             of[...] = 1 / size if size > 0 else 0
+        if self.shown is not None:
+            out *= self.shown
         return out / np.float32(2)
 
     def slopes(self, V: Floats, y: Floats) -> Floats:

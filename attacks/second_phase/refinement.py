@@ -34,8 +34,13 @@ class Whitened:
     to: Floats  # float32 array, shape (parameters, directions)
 
     @classmethod
-    def of(cls, matching: Matching, trees: SoftTrees, rng: np.random.Generator) -> Whitened:
-        """Take directions from rows whose cells are drawn evenly, within either label."""
+    def of(
+        cls, matching: Matching, trees: SoftTrees, rows: int, rng: np.random.Generator
+    ) -> Whitened:
+        """Take directions from rows whose cells are drawn evenly, within either label.
+
+        Those that a defense's noise drowns count for as much less.
+        """
         y = np.arange(_SAMPLE) % 2
         cells = rng.integers(0, trees.widths, (_SAMPLE, trees.d)).astype(np.int32)
         G = _gradients(matching, trees, trees.leaves(cells), y) * matching.scale
@@ -46,8 +51,10 @@ class Whitened:
         size, vectors = size[::-1][:_DIRECTIONS], vectors[:, ::-1][:, :_DIRECTIONS]
         there = size > max(size[0] * _TINY, 0)
         size, vectors = size[there], vectors[:, there]
-        length = np.sqrt(_SAMPLE * size) * np.sqrt(size + _RIDGE * size.max(initial=0))
-        to = (G.T @ vectors) / length * matching.scale[:, None]
+        along = (G.T @ vectors) / np.sqrt(_SAMPLE * size)
+        drowned = (along.T**2) @ (matching.scale * matching.noise * rows).astype(np.float64) ** 2
+        length = np.sqrt(size + _RIDGE * size.max(initial=0) + drowned)
+        to = along / length * matching.scale[:, None]
         return cls(matching, trees, to.astype(np.float32))
 
     def of_rows(self, leaves: NDArray[np.int32], y: NDArray[np.int64]) -> Floats:

@@ -76,10 +76,10 @@ def search(
     if matching.width is not None:  # rows' steps do not add up
         return found
     pool, labels = (np.concatenate(parts) for parts in zip(*ends, strict=True))
-    white = Whitened.of(matching, trees, rng)
+    white = Whitened.of(matching, trees, B, rng)
     refined = Refinement(white, found.cells, found.y, pool, labels)
     before = refined.distance
-    if refined.run(min(_KICKS, len(Y)), rng) > FELL * before:
+    if refined.run(min(_KICKS, len(Y)), rng) > (1 if matching.noise else FELL) * before:
         return found
     V = trees.outputs(trees.leaves(refined.cells))[None]
     return Batch(refined.cells, found.y, float(matching(V, found.y.astype(np.float32)[None])[0][0]))

@@ -1,6 +1,7 @@
 """Guessed class counts of bins against those of each victim's rows."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,15 +16,28 @@ from fedtrees.trees.binning import Cuts, bin_rows
 
 #: Class counts, int64 (total_bins, K), of each victim.
 Counts = Mapping[str, NDArray[np.int64]]
+#: Parts of a column's bins that the blind adversary claims the same counts in.
+_PARTS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class VictimsCounts:
+    """Class counts of victims' bins, and which part of its column each bin is in.
+
+    `part`: int64 array, shape (total_bins,). From 0 on, lowest values first.
+    """
+
+    counts: Counts
+    part: NDArray[np.int64]
 
 
 @register.metric("bin-counts")
-class BinCountsMetric(Metric[Counts]):
+class BinCountsMetric(Metric[VictimsCounts]):
     """Share of the bins of a claimed victim's columns whose class counts are all exact.
 
     Bins are those of the cut points that clients were told. The blind adversary claims the same
-    counts in every bin: its classes in equal parts, or the counts that most of its bins have. It is
-    told either.
+    counts in every bin, its classes in equal parts; or in the low, middle and high third of every
+    column those that most of such bins have. It is told either.
     """
 
     of: ClassVar[type[Claim]] = BinClassCounts
@@ -33,7 +47,7 @@ class BinCountsMetric(Metric[Counts]):
                 phrase="tell how many rows of each class one client has, in {} of its bins"),
     )  # fmt: skip
 
-    def truth(self, case: Case) -> Counts | None:
+    def truth(self, case: Case) -> VictimsCounts | None:
         """Count rows of who holds whole ones; None if bins were not told, or rows have weights."""
         told = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
         whole = {n: h.table for n, h in case.victims.items() if h.covers(case.schema)}
@@ -49,29 +63,35 @@ class BinCountsMetric(Metric[Counts]):
             at = (bins.offsets[columns] + bins.codes[rows, columns]) * classes + table.y[rows]
             counts = np.bincount(at, minlength=cuts.total_bins * classes)
             found[name] = counts.reshape(-1, classes)
-        return found
+        size = np.diff(cuts.offsets)
+        place = np.arange(cuts.total_bins) - np.repeat(cuts.offsets[:-1], size)
+        return VictimsCounts(found, place * _PARTS // np.repeat(size, size))
 
-    def blind(self, case: Case, truth: Counts) -> dict[str, Sequence[Claim]]:
+    def blind(self, case: Case, truth: VictimsCounts) -> dict[str, Sequence[Claim]]:
         """Return none: the baseline is of whom a claim is about, and stands beside its score."""
         return {}
 
-    def score(self, claims: Sequence[BinClassCounts], truth: Counts) -> list[Score]:
-        """Score the bins of those who are claimed, beside equal counts in all bins of the same."""
-        claimed = {c.owner: c.counts for c in claims if c.owner in truth}
-        bins = sum(len(truth[name]) for name in claimed)
+    def score(self, claims: Sequence[BinClassCounts], truth: VictimsCounts) -> list[Score]:
+        """Score the bins of those who are claimed, beside what is claimed blindly of the same."""
+        known = truth.counts
+        claimed = {c.owner: c.counts for c in claims if c.owner in known}
+        bins = sum(len(known[name]) for name in claimed)
         if not bins:
             return []
 
         def share(guess: Callable[[str], NDArray[Any]]) -> float:
-            right = ((guess(n) == truth[n]).all(axis=1).sum() for n in claimed)
+            right = ((guess(n) == known[n]).all(axis=1).sum() for n in claimed)
             return float(sum(right)) / bins
 
-        even = share(lambda n: np.rint(truth[n].mean(axis=0, keepdims=True)))
-        most = share(lambda n: _most_frequent(truth[n]))
+        even = share(lambda n: np.rint(known[n].mean(axis=0, keepdims=True)))
+        most = share(lambda n: _most_frequent(known[n], truth.part))
         return [Score("bin_counts", share(claimed.__getitem__), blind=max(even, most))]
 
 
-def _most_frequent(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    rows, times = np.unique(counts, axis=0, return_counts=True)
-    found: NDArray[np.int64] = rows[times.argmax()][None]
+def _most_frequent(counts: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return in every bin the counts that most bins of its part have."""
+    found = np.empty_like(counts)
+    for of in np.unique(part):
+        rows, times = np.unique(counts[part == of], axis=0, return_counts=True)
+        found[part == of] = rows[times.argmax()]
     return found

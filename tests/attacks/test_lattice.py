@@ -17,13 +17,16 @@ from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of, exact_sums, first_counts
+from fedtrees.attacks.lattice.leaf_values import certain_counts
 from fedtrees.attacks.lattice.rows import rows_of
+from fedtrees.core.coarsening import Rounding
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
+from fedtrees.defenses.split_only import SplitOnly
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.protocols.training import train
@@ -153,6 +156,28 @@ def disturbed(w, step):
     return w.evidence(trees=trees)
 
 
+def test_leaf_values_alone_certify_counts_of_the_first_tree():
+    certain, leaves = 0, 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        rows = int(rng.integers(8, 160))
+        X, y = np.round(rng.normal(size=(rows, 3)) * 2), rng.random(rows) < 0.4
+        shape = {"trees": 1, "max_depth": 3, "learning_rate": (0.1, 0.3, 1.0)[seed % 3]}
+        w = world(X, y.astype(np.int64), int(rng.uniform(0, 0.9) * rows), seed=seed, **shape)
+        values = w.evidence("values")
+        found = [c for c in [certain_counts(values, w.own)] if c is not None]
+        assert wrong_leaves(w, found) == []
+        certain, leaves = (
+            certain + sum(len(c.leaf) for c in found),
+            leaves + len(values.trees[0].leaves),
+        )
+        coarse = certain_counts(replace(values, rounding=Rounding(0.1)), w.own)
+        assert wrong_leaves(w, [] if coarse is None else [coarse]) == []
+        for off in ({"n_rows": None}, {"suppressed": True}, {"level": "statistics"}):
+            assert certain_counts(replace(values, **off), w.own) is None
+    assert certain > 0.9 * leaves
+
+
 def test_sums_that_are_not_exact_certify_nothing(loose):
     noise = tuple(NodeNoise(np.ones(len(t)), np.ones(len(t))) for t in loose.forest.trees)
     rounded = disturbed(loose, 2.0**-20), disturbed(loose, 1e-5)
@@ -232,10 +257,12 @@ def test_what_a_client_and_a_server_see(protocol):
         (None, 3),
         (HistogramRounding(0.001), 1),
         (LaplaceHistogram(1.0), 0),
+        (SplitOnly(), 1),
     ):
         composed = Composition(() if defense is None else (defense,))
         run = train(protocol(trees=3, max_depth=3), over_clients(clients), schema, defense=composed)
-        for threat, rows in (("client-0", 80), ("server", 120)):
+        alone = isinstance(defense, SplitOnly)
+        for threat, rows in (("client-0", 80), *([] if alone else [("server", 120)])):
             guess = Lattice().run(
                 view_of(run, (threat,), over_clients(clients)), np.random.default_rng(0)
             )

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.second_phase.attack import LeafInversion, leaf_accuracy
+from fedtrees.attacks.second_phase.attack import LeafInversion, leaf_accuracy, likely, picked
 from fedtrees.attacks.second_phase.evidence import models_of, seen_batches, soft_trees
+from fedtrees.attacks.second_phase.refinement import Whitened
 from fedtrees.bench.federation import load_dataset
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.guess import BatchRows
@@ -69,6 +70,57 @@ def test_single_steps_of_adam_tell_signs_and_these_most_leaves(world):
     item = next(seen_batches(view))
     assert np.median(np.abs(item.gradient[item.gradient != 0])) == pytest.approx(1, abs=1e-3)
     assert found(clients, training, view) > 0.75  # a row drawn has half of another's leaves
+
+
+def a_batch(world, rows=8, seed=0):
+    """Return trees, what a gradient of some rows is compared by, these and others."""
+    clients, view = world[0], world[2]
+    models, everybody = models_of(view), Table.concat(clients)
+    trees, matching = soft_trees(models, view), next(seen_batches(view)).matching(models, view)
+    order = np.random.default_rng(seed).permutation(len(everybody))
+    batch, others = everybody.take(order[:rows]), everybody.take(order[rows:])
+    gradient = matching.of(trees.outputs(trees.leaves(trees.cells_of(batch.X))), batch.y)
+    return trees, replace(matching, target=gradient), batch, others
+
+
+def test_coordinates_that_were_not_sent_count_for_nothing(world):
+    trees, matching, batch, _ = a_batch(world)
+    there = np.abs(matching.target) >= np.quantile(np.abs(matching.target), 0.9)
+    few = replace(matching, target=np.where(there, matching.target, 0).astype(np.float32))
+    V = trees.outputs(trees.leaves(trees.cells_of(batch.X)))[None]
+    y = batch.y[None].astype(np.float32)
+    assert replace(few, shown=there)(V, y)[0] < 1e-9 < 1e-2 < few(V, y)[0]
+
+
+def test_directions_that_noise_drowns_count_for_less(world):
+    trees, matching, batch, others = a_batch(world)
+    leaves = trees.leaves(trees.cells_of(batch.X))
+    rng = np.random.default_rng(0)
+    noise = 0.3 * float(np.sqrt((matching.target**2).mean()))
+    noisy = matching.target + noise * rng.standard_normal(matching.target.shape)
+    odds = []
+    for told in (0.0, noise):
+        one = replace(matching, target=noisy.astype(np.float32), noise=told)
+        white = Whitened.of(one, trees, len(batch), np.random.default_rng(0))
+        target, parts = one.target @ white.to * len(batch), white.of_rows(leaves, batch.y)
+        wrong = white.of_rows(trees.leaves(trees.cells_of(others.X)), others.y)
+        off = parts.sum(axis=0) - target
+        # in place of the first row, others of its label
+        tried = ((off - parts[0] + wrong[others.y == batch.y[0]]) ** 2).sum(axis=1)
+        odds.append((tried < off @ off).mean())
+    assert odds[1] < odds[0] - 0.02
+
+
+def test_what_most_draws_of_known_rows_agree_on_is_likelier_than_a_draw(world):
+    scores = []
+    for seed in range(10):
+        trees, _, batch, others = a_batch(world, seed=seed)
+        rng = np.random.default_rng(seed)
+        guesses = picked(others, batch.y, rng), likely(others, batch.y, True, world[2], rng)
+        a, b, truth = (trees.leaves(trees.cells_of(t.X)) for t in (*guesses, batch))
+        scores.append((leaf_accuracy(a, truth), leaf_accuracy(b, truth)))
+    one, many = np.mean(scores, axis=0)
+    assert many > one + 0.03
 
 
 def found(clients, training, view):

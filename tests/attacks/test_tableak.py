@@ -12,6 +12,7 @@ from federations import sample_federation
 
 from fedtrees.attacks.gradients.evidence import encoding_of, local_steps_of
 from fedtrees.attacks.gradients.exact import exact_rows
+from fedtrees.attacks.gradients.hidden import rows_by_units, rows_of_steps
 from fedtrees.attacks.gradients.inversion import invert, noise_of
 from fedtrees.attacks.gradients.labels import restored_counts
 from fedtrees.attacks.gradients.local_steps import LocalSteps, batch_gradient
@@ -133,6 +134,88 @@ def test_what_no_algebra_tells_is_left_to_the_search():
     # as many rows as dimensions: every row lies in the span
     layers, weights, encoding, _, _, gradient = problem(16)
     assert not len(exact_rows(layers, weights, gradient, encoding, 16, 1e-9, rng))
+
+
+def numeric(rows, inputs, seed, units=40):
+    """Return a network on numbers alone, its encoding, rows with labels and their gradient."""
+    rng = np.random.default_rng(seed)
+    encoding = Encoding.of(Schema(tuple(Feature(f"x{k}") for k in range(inputs)), "y"))
+    layers = Layers((inputs, units, units, 2))
+    weights = initial(layers, rng)
+    X, y = rng.normal(size=(rows, inputs)).astype(np.float32), np.arange(rows) % 2
+    return layers, weights, encoding, X, y, batch_gradient(layers, weights, X, y)
+
+
+@pytest.mark.parametrize(("rows", "inputs"), [(3, 12), (12, 4), (24, 6)])
+def test_batches_of_more_rows_than_inputs_are_told_by_the_hidden_units(rows, inputs):
+    layers, weights, encoding, X, y, gradient = numeric(rows, inputs, rows)
+    bounds = (np.full(inputs, -9, np.float32), np.full(inputs, 9, np.float32))
+    got = invert(
+        layers, weights, gradient, encoding, bounds, rows, np.random.default_rng(0), restarts=1,
+        steps=1,
+    )  # fmt: skip
+    a, b = (np.lexsort(np.c_[t, z].T.round(2)) for t, z in ((got.table.X, got.table.y), (X, y)))
+    np.testing.assert_allclose(got.table.X[a], X[b], atol=1e-3)
+    assert got.table.y[a].tolist() == y[b].tolist()
+    assert got.confidence.min() == 1
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_rows_of_local_steps_are_told_step_by_step(epochs):
+    told = 0
+    for seed in range(3):
+        layers, weights, encoding, X, y, _ = numeric(12, 4, seed)
+        local = LocalSteps(4, epochs, 0.1)
+        orders = local.orders(12, np.random.default_rng(seed))
+        update = local.update(layers, weights, X, y, orders)
+        rng = np.random.default_rng(0)
+        found = rows_of_steps(layers, weights, update, encoding, 12, local, rng)
+        near = np.abs(found.X[:, None] - X[None]).max(axis=2)
+        assert near.min(axis=1).max(initial=0) < 1e-2
+        assert np.array_equal(found.y, y[near.argmin(axis=1)])
+        told += len(found)
+    assert told >= 30
+
+
+@pytest.mark.parametrize(("change", "sure"), [("none", True), ("noise", False), ("label", False)])
+def test_a_row_is_sure_only_if_it_takes_a_dimension_away(change, sure):
+    layers, weights, encoding, _, _, gradient = numeric(12, 4, 1)
+    if change == "noise":
+        more = np.random.default_rng(1).standard_normal(len(gradient))
+        gradient = gradient + 1e-3 * more.astype(np.float32)
+    # of gradients that are twice as large, no row brings its own
+    gradient = gradient * np.float32(2 if change == "label" else 1)
+    found = rows_by_units(layers, weights, gradient, encoding, 12, np.random.default_rng(0))
+    assert bool(len(found)) == sure
+
+
+def test_noise_is_measured_off_the_second_layer_where_the_first_has_few_inputs():
+    layers, _, encoding, _, _, gradient = numeric(12, 4, 1)
+    noisy = gradient + 0.01 * np.random.default_rng(1).standard_normal(len(gradient))
+    assert noise_of(layers.split(gradient), 12, encoding) < 1e-6
+    assert noise_of(layers.split(noisy), 12, encoding) == pytest.approx(0.01, rel=0.3)
+
+
+def test_what_was_not_sent_counts_for_nothing():
+    layers, weights, encoding, X, y, gradient = problem(seed=1)
+    sent = np.abs(gradient) >= np.quantile(np.abs(gradient), 0.8)
+    few = layers.split(np.where(sent, gradient, 0).astype(np.float64))
+    network, shown = layers.split(weights.astype(np.float64)), layers.split(sent.astype(float))
+    matching, Y = Matching(network, few, shown), np.eye(2)[y][None]
+    at = encoding.encode(X)[None].astype(np.float64)
+    assert matching(at, Y)[0] < 1e-9 < 1e-3 < Matching(network, few)(at, Y)[0]
+    rng = np.random.default_rng(0)
+    there, way = at + 0.3 * rng.normal(size=at.shape), rng.normal(size=at.shape)
+    ends = [matching(there + s * way, Y)[0] for s in (1e-6, -1e-6)]
+    told = (matching(there, Y)[1] * way).sum()
+    np.testing.assert_allclose((ends[0] - ends[1]) / 2e-6, told, rtol=1e-3)
+    how = (layers, weights, np.where(sent, gradient, 0), encoding, encoding.bounds(SCHEMA), 4)
+    found = [
+        invert(*how, np.random.default_rng(1), restarts=4, steps=200, exact=False, shown=mask)
+        for mask in (None, sent)
+    ]
+    before, after = (accuracy(f.table.X, X, encoding) for f in found)
+    assert after == 1 > before
 
 
 def test_counts_of_labels_add_up():

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.guess import BinClassCounts
 from fedtrees.metrics.advantage import advantage
+from fedtrees.metrics.bin_counts import BinCountsMetric, VictimsCounts
 from fedtrees.metrics.utility import regression_scores, utility_scores
 
 
@@ -53,3 +55,10 @@ def test_regression():
     assert regression_scores([1, 2, 3], [1, 2, 3]) == {"r2": 1.0, "rmse": 0.0}
     assert regression_scores([1, 2, 3], [2, 2, 2])["r2"] == 0
     assert regression_scores([2, 2], [1, 3]) == {"r2": None, "rmse": 1.0}
+
+
+def test_class_counts_are_claimed_blindly_by_thirds_of_a_column():
+    counts = np.repeat([[4, 0], [2, 2], [0, 4]], 3, axis=0)
+    truth = VictimsCounts({"client-0": counts}, np.repeat([0, 1, 2], 3))
+    (score,) = BinCountsMetric().score([BinClassCounts("client-0", counts * 0)], truth)
+    assert (score.value, score.blind) == (0, 1)

@@ -86,7 +86,7 @@ def test_splits_told_to_one_client_open_its_bins_and_nothing_under_any_sum():
     score, opened = scored(view, case)
     assert (opened, run.refused) == (5, "")
     assert score.value == 1
-    (counts,) = [BinCountsMetric().truth(case)[c] for c in ("client-2",)]
+    (counts,) = [BinCountsMetric().truth(case).counts[c] for c in ("client-2",)]
     assert score.blind >= np.unique(counts, axis=0, return_counts=True)[1].max() / len(counts)
     assert score.blind < 0.3
     for text in here("defense", SUMS):

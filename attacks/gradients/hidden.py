@@ -1,0 +1,209 @@
+"""Rows of a batch off the second layer, where it has fewer rows than units but not than inputs."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.gradients.local_steps import LocalSteps, batch_gradient
+from fedtrees.attacks.gradients.posterior import outer_products
+from fedtrees.core.schema import Table
+from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.perceptron import Layers
+
+Floats = NDArray[np.float64]
+
+#: Starts, steps from each, and how much the first one is damped; the others half as much each.
+_STARTS, _STEPS, _DAMPED = 600, 15, 0.01
+#: Standardised values are looked for within so many standard deviations.
+_WIDE = 20.0
+#: What a root may miss the space by, a share of its length; how far roots are apart, in standard
+#: deviations; what a row may miss taking one dimension away by; and of a category's share.
+_NEAR, _APART, _ONE, _WHOLE = 3e-4, 0.2, 0.01, 0.02
+#: Times that starts are drawn anew where none led to a row.
+_TRIES = 8
+#: Equations beyond unknowns that keep roots from being there by chance.
+_SPARE = 3
+
+
+def rows_by_units(
+    layers: Layers,
+    weights: NDArray[np.float32],
+    gradient: NDArray[np.float32],
+    encoding: Encoding,
+    rows: int,
+    rng: np.random.Generator,
+) -> Table:
+    """Return rows that are surely in the batch, with labels; none where nothing is sure.
+
+    While there are fewer rows than hidden units, the row space of the second layer's gradient
+    holds the first layer's outputs of each, relu(W x + b): equations for x, linear between the
+    units' kinks. They are solved by damped Gauss-Newton steps from many starts, weighted means of
+    the batch's rows that the first layer's gradient tells. A root is a row if taking its gradient
+    away leaves the second layer's one dimension less, which no other x, and one label alone, does.
+
+    `weights, gradient`: float32 array, shape (parameters,)
+    """
+    for _ in range(_TRIES):
+        X, y = _terms(layers, weights, gradient, encoding, rows, 1 / rows, rng)
+        if len(X):
+            break
+    return _decoded(X, y, encoding) if len(X) <= rows else _decoded(X[:0], y[:0], encoding)
+
+
+def rows_of_steps(
+    layers: Layers,
+    weights: NDArray[np.float32],
+    update: NDArray[np.float32],
+    encoding: Encoding,
+    rows: int,
+    local: LocalSteps,
+    rng: np.random.Generator,
+) -> Table:
+    """Return rows that are surely among those of local steps, with labels.
+
+    An update is a sum of terms like those of a gradient, one for each row and step, each taken at
+    its own weights. At the start these are known, and tell the rows of the first step; its gradient
+    tells the weights before the second; and so on, to the end of the first epoch.
+
+    `weights, update`: float32 array, shape (parameters,). At the start, and how far they moved.
+    """
+    at, rest = weights, update.astype(np.float64) / -local.rate
+    known, labels = np.zeros((0, len(encoding))), np.zeros(0, dtype=np.int64)
+    terms = local.epochs * rows
+    for begin in range(0, rows, local.batch):
+        size, before, tries = min(local.batch, rows - begin), len(known), 0
+        while len(known) < before + size and tries < _TRIES:
+            X, y = _terms(layers, at, rest.astype(np.float32), encoding, terms, 1 / size, rng)
+            new = [i for i, x in enumerate(X) if not (np.abs(known - x).max(axis=1) < _APART).any()]
+            X, y = (part[new[: before + size - len(known)]] for part in (X, y))
+            tries = 0 if len(X) else tries + 1
+            if len(X):
+                known, labels = np.concatenate([known, X]), np.concatenate([labels, y])
+                told = batch_gradient(layers, at, X.astype(np.float32), y).astype(np.float64)
+                rest, terms = rest - told * (len(X) / size), terms - len(X)
+        if len(known) == before:
+            break
+        # a row that is not found may bring next to nothing: if not, the next step tells none
+        X, y = known[before:].astype(np.float32), labels[before:]
+        step = batch_gradient(layers, at, X, y) * np.float32(len(X) / size)
+        at = at - np.float32(local.rate) * step
+    return _decoded(known, labels, encoding)
+
+
+def _terms(
+    layers: Layers,
+    weights: NDArray[np.float32],
+    gradient: NDArray[np.float32],
+    encoding: Encoding,
+    terms: int,
+    share: float,
+    rng: np.random.Generator,
+) -> tuple[Floats, NDArray[np.int64]]:
+    """Return inputs, (k, D), and labels of rows at these weights, the surest first.
+
+    `gradient`: A sum of so many terms, each a row's gradient times a share, at any weights.
+    """
+    network, target = layers.split(weights), layers.split(gradient)
+    none = np.zeros((0, len(encoding))), np.zeros(0, np.int64)
+    noise = left_over(target[1], terms) if len(target) > 2 else None
+    if noise is None:
+        return none
+    columns, size, kept, free = spaces(target[1], noise)
+    open_ = _open(target[0], terms)
+    if len(free) < open_.shape[1] + _SPARE or not len(size):
+        return none
+    first = (np.asarray(network[0][0], np.float64), np.asarray(network[0][1], np.float64))
+    X, off = _roots(_starts(target[0], rng), open_, first, free, rng)
+    X, off = X[off < _NEAR], off[off < _NEAR]
+    found: list[tuple[float, int, int]] = []
+    for y in range(network[-1][0].shape[0]):
+        # taking away c u v' leaves one dimension less iff c v' G^-1 u = 1 (Wedderburn 1934)
+        A, D = outer_products(network, X, np.full(len(X), y))[1]
+        part = np.einsum("nr,nr->n", D @ columns * (share / size), A @ kept.T)
+        found += [(off[i], int(i), y) for i in np.flatnonzero(np.abs(part - 1) < _ONE)]
+    chosen = list[tuple[int, int]]()
+    for _, i, y in sorted(found):
+        if all(np.abs(X[i] - X[j]).max() > _APART for j, _ in chosen):
+            chosen.append((i, y))
+    at = np.array([i for i, _ in chosen], dtype=np.intp)
+    return X[at], np.array([y for _, y in chosen], dtype=np.int64)
+
+
+def left_over(layer: tuple[Any, Any], rows: int) -> float | None:
+    """Return the standard deviation of what is beyond so many dimensions; None: none are."""
+    both = np.column_stack(layer).astype(np.float64)
+    m, n = both.shape
+    if rows >= 0.8 * min(m, n):
+        return None
+    size = np.linalg.svd(both, compute_uv=False)[rows:]
+    return float(np.sqrt((size**2).sum() / ((m - rows) * (n - rows))))
+
+
+def spaces(layer: tuple[Any, Any], noise: float) -> tuple[NDArray[Any], ...]:
+    """Return the column space (units, r), sizes, the row space (r, D + 1) and what it misses."""
+    both = np.column_stack(layer).astype(np.float64)
+    left, size, right = np.linalg.svd(both)
+    rank = int((size > 3 * noise * sum(np.sqrt(both.shape))).sum())
+    return left[:, :rank], size[:rank], right[:rank], right[rank:]
+
+
+def _open(layer: tuple[Any, Any], rows: int) -> Floats:
+    """Return the directions in which rows may differ by the first layer's row space, (D, m)."""
+    noise, inputs = left_over(layer, rows), layer[0].shape[1]
+    if noise is None:
+        return np.eye(inputs)
+    *_, free = spaces(layer, noise)
+    _, size, right = np.linalg.svd(free[:, :-1])
+    return np.asarray(right[int((size > _NEAR).sum()) :].T)
+
+
+def _starts(layer: tuple[Any, Any], rng: np.random.Generator) -> Floats:
+    """Return weighted means of rows: what random units' gradients are sums of, (starts, D)."""
+    weight, bias = (np.asarray(part, dtype=np.float64) for part in layer)
+    mixed = rng.standard_normal((_STARTS, len(bias)))
+    return np.asarray((mixed @ weight) / (mixed @ bias)[:, None])
+
+
+def _roots(
+    X: Floats, open_: Floats, first: tuple[Floats, Floats], free: Floats, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return where starts end, (n, D), and how far that misses the space, (n,).
+
+    Of more equations than three for each unknown, so many sums are taken.
+    """
+    (weight, bias), m = first, open_.shape[1]
+    many = 3 * m + 8
+    if len(free) > many:
+        free = rng.standard_normal((many, len(free))) @ free / np.sqrt(many)
+    along = weight @ open_
+    turned = (free[:, None, :-1] * along.T[None]).reshape(-1, len(bias)).T
+    best, at = np.full(len(X), np.inf), X
+    for step in range(_STEPS + 1):
+        on = np.asarray(X @ weight.T + bias > 0, dtype=np.float64)
+        out = on * (X @ weight.T + bias)
+        off = out @ free[:, :-1].T + free[:, -1]
+        missed = np.linalg.norm(off, axis=1) / np.sqrt((out**2).sum(axis=1) + 1)
+        better = missed < best
+        best, at = np.where(better, missed, best), np.where(better[:, None], X, at)
+        A = (on @ turned).reshape(len(X), len(free), m)
+        square = A.transpose(0, 2, 1) @ A
+        damped = _DAMPED * 0.5**step * np.trace(square, axis1=1, axis2=2) / max(m, 1) + 1e-12
+        square += damped[:, None, None] * np.eye(m)
+        move = np.linalg.solve(square, np.einsum("nqm,nq->nm", A, off)[..., None])[..., 0]
+        X = np.clip(X - move @ open_.T, -_WIDE, _WIDE)
+    return at, best
+
+
+def _decoded(X: Floats, y: NDArray[np.int64], encoding: Encoding) -> Table:
+    """Return the rows of inputs whose categories are whole ones, or missing."""
+    raw = X * encoding.std + encoding.mean
+    codes = np.full((len(X), len(encoding.groups)), -1, dtype=np.int64)
+    whole = np.ones(len(X), dtype=bool)
+    for k, g in enumerate(encoding.groups):
+        codes[:, k] = np.where(raw[:, g].max(axis=1) > 0.5, raw[:, g].argmax(axis=1), -1)
+        whole &= (np.abs(raw[:, g] - (codes[:, [k]] == np.arange(len(g)))) < _WHOLE).all(axis=1)
+    found = encoding.decode(codes, X[:, encoding.continuous]).astype(np.float32)
+    missing = np.zeros(found.shape, dtype=bool)
+    missing[:, encoding.coded] = codes < 0
+    return Table(np.where(missing, np.float32(np.nan), found)[whole], y[whole])
