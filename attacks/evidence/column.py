@@ -24,7 +24,7 @@ class Column:
     exact: bool
     reliability: float = 1.0  # share of what counts tell that is not noise, 0 to 1
     points: bool = False  # whether values stand for those next to them, too
-    middles: bool = False  # whether values are middles of bins, which nobody need have
+    middles: bool = False  # whether values stand for bins, and nobody need have them
 
     @property
     def present(self) -> int:

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.categories import likely_shares
-from fedtrees.attacks.evidence.column import Column, reliability
+from fedtrees.attacks.evidence.column import Column, reliability, shortest
 from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.merged_shapes import ClientBins, parted
 from fedtrees.core.channel import Change, Mechanism
-from fedtrees.core.schema import Table
+from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.view import View
 from fedtrees.messages.additive import ClientShapes, MergedShapes
 from fedtrees.messages.captured import RankedSketch
@@ -19,6 +19,7 @@ from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
 from fedtrees.trees.lightgbm.midpoints import values_from
 from fedtrees.trees.sketch import POINTS_PER_BIN
 
+Doubles = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 
@@ -51,15 +52,15 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
     exact = not view.changes(ClientShapes, "bin_weights", "client")
     for item, shapes in view.messages(ClientShapes):
         if item.sender not in view.principals and len(shapes.bag_weights):
-            found[item.sender] = tuple(_between_cuts(shapes, exact))
+            found[item.sender] = tuple(_between_cuts(shapes, view.schema, exact))
     if not found:
         found = _merged(view, not exact)
     order = [*view.roles, *found]  # not that in which they came: equals tell them in any
     return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
 
 
-def _between_cuts(shapes: ClientShapes, exact: bool) -> Iterator[Column]:
-    """Yield columns by their bins: of the value in each, if it has one, else of its middle.
+def _between_cuts(shapes: ClientShapes, schema: Schema, exact: bool) -> Iterator[Column]:
+    """Yield columns by their bins: of the value in each, if it has one, else `_in_bins`.
 
     Cuts are midway between values: of as many as bins each follows from the one before, from the
     least on.
@@ -67,14 +68,28 @@ def _between_cuts(shapes: ClientShapes, exact: bool) -> Iterator[Column]:
     for f, bins in enumerate(shapes.bins):
         cuts, low, high = shapes.cuts_of(f), shapes.low[f], shapes.high[f]
         counts = np.rint(shapes.bin_weights[bins][1:-1]).astype(np.int64)
-        ends = np.concatenate([[low], cuts, [high]])
-        values = (ends[:-1] + ends[1:]) / 2
         alone = exact and bool(len(shapes.unique)) and shapes.unique[f] == len(counts)
-        followed = values_from(low, cuts) if alone else cuts[:0]
-        whole = len(followed) > 0
-        values = (followed if whole else values).astype(np.float32)
-        there = counts > 0
-        yield Column(values[there], counts[there], whole, middles=not whole)
+        if len(followed := values_from(low, cuts) if alone else cuts[:0]):
+            there = counts > 0
+            yield Column(followed.astype(np.float32)[there], counts[there], True)
+        else:
+            yield _in_bins(np.concatenate([[low], cuts, [high]]), counts, schema.features[f])
+
+
+def _in_bins(edges: Doubles, counts: Longs, feature: Feature) -> Column:
+    """Return a column of several values a bin: the categories in it, else its `shortest` number."""
+    values = shortest(edges[:-1], edges[1:])
+    if feature.categories:
+        values = np.arange(len(feature.categories), dtype=np.float32)
+        bin, group = np.unique(np.searchsorted(edges[1:-1], values, "right"), return_inverse=True)
+        each = [
+            share_out(np.ones(n), int(counts[b]))
+            for b, n in zip(bin, np.bincount(group), strict=True)
+        ]
+        counts = np.concatenate(each)
+    found, group = np.unique(values[counts > 0], return_inverse=True)
+    rows = np.bincount(group, counts[counts > 0], len(found)).astype(np.int64)
+    return Column(found, rows, False, middles=True)
 
 
 def _merged(view: View, noisy: bool) -> dict[str, tuple[Column, ...]]:
@@ -86,18 +101,22 @@ def _merged(view: View, noisy: bool) -> dict[str, tuple[Column, ...]]:
         return {}
     known = Table.empty(view.schema) if view.candidates is None else view.candidates
     found = parted(merged, len(clients), noisy, known.X)
-    columns = [[_of_bins(bins) for bins in column] for column in found]
+    columns = [
+        [_of_bins(bins, feature) for bins in column]
+        for column, feature in zip(found, view.schema.features, strict=True)
+    ]
     every = zip(clients, zip(*columns, strict=True), strict=True)
     return {name: parts for name, parts in every if name not in view.principals}
 
 
-def _of_bins(bins: ClientBins) -> Column:
-    """Return the column that bins are of: of middles, if several values are in a bin."""
-    values = bins.values if len(bins.values) else (bins.edges[:-1] + bins.edges[1:]) / 2
+def _of_bins(bins: ClientBins, feature: Feature) -> Column:
+    """Return the column that bins are of: of the value in each, if it is known, else `_in_bins`."""
     counts = np.rint(bins.rows).astype(np.int64)
-    found, group = np.unique(values[counts > 0].astype(np.float32), return_inverse=True)
+    if not len(bins.values):
+        return _in_bins(bins.edges, counts, feature)
+    found, group = np.unique(bins.values[counts > 0].astype(np.float32), return_inverse=True)
     rows = np.bincount(group, counts[counts > 0], len(found)).astype(np.int64)
-    return Column(found, rows, False, middles=not len(bins.values))
+    return Column(found, rows, False)
 
 
 def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -> Column:

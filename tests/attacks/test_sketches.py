@@ -13,12 +13,12 @@ from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 from fedtrees.attacks.evidence.column import Column, filled, reliability, shortest
 from fedtrees.attacks.evidence.marginals import likely_rows, pooled
 from fedtrees.attacks.evidence.noisy_counts import likely_counts
-from fedtrees.attacks.evidence.sketched import columns_of, holds_all_values
+from fedtrees.attacks.evidence.sketched import _in_bins, columns_of, holds_all_values
 from fedtrees.attacks.sketches.attack import SketchReading, _as_own
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import ColumnValues, Records
-from fedtrees.core.schema import Table
+from fedtrees.core.schema import Feature, Table
 from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
@@ -269,3 +269,15 @@ def test_columns_of_noisy_sums_have_as_many_values_as_there_are_rows():
     assert [c.present for c in columns] == [n] * 4
     assert reliability(columns) < 0.5
     assert likely_rows(run.view, rng) is None
+
+
+def test_noisy_bins_stand_for_the_categories_in_them_or_the_shortest_number():
+    edges, counts = np.array([0.0, 0.3, 0.7, 1.2, 2.0]), np.array([5, 1, 7, 4])
+    codes = _in_bins(edges, counts, Feature("c", kind="categorical", categories=("x", "y", "z")))
+    assert dict(zip(codes.values, codes.counts, strict=True)) == {0: 5, 1: 7, 2: 4}
+    wide = _in_bins(edges[[0, 3, 4]], np.array([8, 3]),
+                    Feature("c", kind="categorical", categories=("x", "y", "z")))  # fmt: skip
+    assert dict(zip(wide.values, wide.counts, strict=True)) == {0: 4, 1: 4, 2: 3}
+    numbers = _in_bins(edges, counts, Feature("a"))
+    assert numbers.values.tolist() == np.array([0, 0.4, 1, 1.5], np.float32).tolist()
+    assert not numbers.exact
