@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 #: Public name -> module; imported when first used, so that `import fedtrees` stays light.
 _EXPORTS = {

@@ -5,6 +5,7 @@ import json
 import pytest
 from synthetic_run import DEFENSES, SETTINGS, rows, write_run
 
+from fedtrees import __version__
 from fedtrees.cli.main import main
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.report.compare import compare
@@ -100,7 +101,7 @@ def test_an_attack_that_failed_is_no_smaller_leak(run, tmp_path):
 def test_what_they_ran_on_is_told_where_it_differs(run, tmp_path):
     write_run(tmp_path, table())
     (tmp_path / "environment.json").write_text(json.dumps(
-        {"fedtrees": "0.1.0", "python": "3.12", "numpy": "2.4",
+        {"fedtrees": __version__, "python": "3.12", "numpy": "2.4",
          "tables": [{"file": "mine.csv", "sha256": "ab" * 32}]}
     ))  # fmt: skip
     suite = (tmp_path / "suite.toml").read_text()
