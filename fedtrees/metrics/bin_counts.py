@@ -63,9 +63,7 @@ class BinCountsMetric(Metric[VictimsCounts]):
             at = (bins.offsets[columns] + bins.codes[rows, columns]) * classes + table.y[rows]
             counts = np.bincount(at, minlength=cuts.total_bins * classes)
             found[name] = counts.reshape(-1, classes)
-        size = np.diff(cuts.offsets)
-        place = np.arange(cuts.total_bins) - np.repeat(cuts.offsets[:-1], size)
-        return VictimsCounts(found, place * _PARTS // np.repeat(size, size))
+        return VictimsCounts(found, parts_of(cuts.offsets))
 
     def blind(self, case: Case, truth: VictimsCounts) -> dict[str, Sequence[Claim]]:
         """Return none: the baseline is of whom a claim is about, and stands beside its score."""
@@ -86,6 +84,13 @@ class BinCountsMetric(Metric[VictimsCounts]):
         even = share(lambda n: np.rint(known[n].mean(axis=0, keepdims=True)))
         most = share(lambda n: _most_frequent(known[n], truth.part))
         return [Score("bin_counts", share(claimed.__getitem__), blind=max(even, most))]
+
+
+def parts_of(offsets: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the third of its column that each bin is in, int64, shape (total_bins,)."""
+    size = np.diff(offsets)
+    place = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], size)
+    return np.asarray(place * _PARTS // np.repeat(size, size), dtype=np.int64)
 
 
 def _most_frequent(counts: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[np.int64]:
