@@ -103,6 +103,17 @@ def test_rows_that_sums_tell_of_teach_one_another():
     assert before < 0.85 < 0.95 < after
 
 
+@pytest.mark.parametrize(("who", "times"), [("server", 2), ("client", 0)])
+def test_rows_are_taught_by_one_another_where_nobody_holds_any(monkeypatch, who, times):
+    asked = []
+    monkeypatch.setattr(
+        "fedtrees.attacks.attributes.attack._taught",
+        lambda told, schema, values, p: asked.append(p) or np.ones(p.shape),
+    )
+    AttributeInference().run(world(who)[0], np.random.default_rng(0))
+    assert len(asked) == times
+
+
 def test_fitted_chances_have_the_sums_that_were_seen():
     rng = np.random.default_rng(0)
     p, sure = rng.dirichlet(np.ones(3), size=20), rng.integers(0, 3, 20)
