@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -33,6 +33,8 @@ class Known:
     exact: bool  # whether nobody adds noise or rounds: sums are then bounded by what rows can bring
     classes: int  # of the target; 0: it is a number
     parameters: Mapping[str, Any]  # the protocol's public parameters
+    # by type of reply, how many parties' shares of noise a sum needs to be opened
+    shares: Mapping[type[Message], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import check_equal, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.shared_trees import GrowRequest
@@ -47,7 +48,7 @@ class BucketHolder(SplitHolder):
         super().__init__(name, held, bins)
         self.params, self.schema, self.told = protocol, schema, False
 
-    @handles(GrowRequest)
+    @handles(GrowRequest, round="0, and answered once")
     def tell(self, message: GrowRequest) -> RowBuckets:
         """Answer with the bins of all rows, randomised where epsilon is finite.
 
@@ -55,6 +56,7 @@ class BucketHolder(SplitHolder):
         """
         if self.told:
             raise BeyondParametersError(f"{self.name!r} told its bins before; they cross once")
+        check_equal(message, "round", 0, "the only round")
         self.told, p = True, self.params
         bins = [*self.own_bins().values()]
         if p.noisy:
@@ -68,9 +70,21 @@ class BucketHolder(SplitHolder):
             ]
         return RowBuckets(self.name, self.bins.columns, self.bins.n_bins, np.stack(bins))
 
-    @handles(ChosenSplits)
+    @handles(
+        ChosenSplits,
+        tree="any: splits are stored, and nothing is answered",
+        nodes="as `tree`",
+        left="not read",
+        columns="columns of this party",
+        bins="bins of these columns",
+        default_left="as `tree`",
+    )
     def note(self, message: ChosenSplits) -> None:
         """Note the splits by its columns, for rows to predict."""
+        bins = dict(zip(self.bins.columns.tolist(), self.bins.n_bins.tolist(), strict=True))
+        for column, bin in zip(message.columns.tolist(), message.bins.tolist(), strict=True):
+            if not -1 <= bin <= bins.get(column, -2):
+                refuse(message, "columns", f"bin {bin} of column {column} is no bin of this party")
         self.note_splits(message)
 
 
