@@ -3,9 +3,9 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Known:
     classes: int  # of the target; 0: it is a number
     parameters: Mapping[str, Any]  # the protocol's public parameters
     # by type of reply, how many parties' shares of noise a sum needs to be opened
-    shares: Mapping[type[Message], int] = field(default_factory=dict)
+    shares: Mapping[type[Message], int]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ class Closing(ABC):
     """
 
     ledger: Any = None
+    #: Rules by which it keeps a dishonest server from opening more than agreed, by the messages
+    #: that it takes and their fields (as `fedtrees.core.party.handles` states them for parties).
+    rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {}
 
     def __init__(self) -> None:
         self.kept: list[tuple[Message, str]] = []

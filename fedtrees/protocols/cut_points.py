@@ -73,7 +73,9 @@ class BinningClient(Party):
         """Answer with quantile summaries or ranges of every column, once."""
         plan = agreed_plan(self.agreement)
         if plan.method not in ("sketch", "xgboost", "equal-width"):
-            refuse(message, "method", f"cut points are settled by {plan.method!r}, not by summaries")
+            refuse(
+                message, "method", f"cut points are settled by {plan.method!r}, not by summaries"
+            )
         check_equal(message, "method", _summary_of(plan), "the kind of summary")
         check_equal(message, "max_bin", self.agreement.parameters["max_bin"], "max_bin")
         rows = self.summarised_rows

@@ -77,12 +77,13 @@ class CountingClient(Party):
         """Refuse tests of other trees than agreed: the noise is that of a fixed number of trees."""
         p, columns = self.params, self.data.X.shape[1]
         shape, feature = (p.trees, 2**p.depth - 1), message.feature
+        rule = f"{p.trees} trees of depth {p.depth} have tests of shape {shape}"
         if feature.shape != shape or feature.dtype.kind != "i":
-            refuse(message, "feature", f"{p.trees} trees of depth {p.depth} have tests of {shape}")
+            refuse(message, "feature", rule)
         if (feature < 0).any() or (feature >= columns).any():
             refuse(message, "feature", f"columns are 0 to {columns - 1}")
         if message.threshold.shape != shape:
-            refuse(message, "threshold", f"{p.trees} trees of depth {p.depth} have tests of {shape}")
+            refuse(message, "threshold", rule)
 
     @handles(
         PrivateForest,

@@ -71,7 +71,6 @@ from fedtrees.trees.forest.random_decision import (
 )
 from fedtrees.trees.partition import RowPartition
 
-
 #: Why a client of `dp-gbdt` need not check what a tree looks like.
 _ANY_TREE = "any: a row is in one leaf of each tree, and its gradient is bounded whatever it is"
 

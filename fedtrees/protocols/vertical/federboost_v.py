@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Change, Memory
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import BeyondParametersError, UsageError
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
-from fedtrees.core.requests import check_equal, refuse
+from fedtrees.core.requests import Turns, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.shared_trees import GrowRequest
@@ -46,7 +46,7 @@ class BucketHolder(SplitHolder):
         self, name: str, held: LocalData, bins: GlobalBins, protocol: FederBoostV, schema: Schema
     ) -> None:
         super().__init__(name, held, bins)
-        self.params, self.schema, self.told = protocol, schema, False
+        self.params, self.schema, self.asked = protocol, schema, Turns(1)
 
     @handles(GrowRequest, round="0, and answered once")
     def tell(self, message: GrowRequest) -> RowBuckets:
@@ -54,10 +54,8 @@ class BucketHolder(SplitHolder):
 
         Raises `BeyondParametersError` when asked twice: answers to both would tell more.
         """
-        if self.told:
-            raise BeyondParametersError(f"{self.name!r} told its bins before; they cross once")
-        check_equal(message, "round", 0, "the only round")
-        self.told, p = True, self.params
+        self.asked.take(message, "round")
+        p = self.params
         bins = [*self.own_bins().values()]
         if p.noisy:
             odds = float(odds_within(p.epsilon))
