@@ -85,7 +85,10 @@ def reconstruct_numbers(
         notes |= choice
     told: tuple[Claim, ...] = ()
     if counts is not None:
-        told = (LeafCounts(0, evidence.trees[0].leaves, counts.n0[:, None]),)
+        claim = LeafCounts(0, evidence.trees[0].leaves, counts.n0[:, None])
+        told = (claim,)
+        if not whole:
+            told = tuple(most_probable_claims(evidence, basis.sums, len(own), [claim]))
     return narrowed(Guess((Records(records), *told), notes))
 
 
