@@ -1,11 +1,11 @@
 """How many of the other parties' rows are of each class, from gradient sums over all of them.
 
-Secure aggregation hides the sums of one client behind those of all others. With one other client these
-are its sums, and with two they are those of both. Every tree then gives one equation: the total
-gradient of the others' rows is the number of their rows of each class times the mean gradient of that
-class. The mean gradients are estimated on the adversary's own rows, which pass through the same trees,
-and the numbers of rows follow by weighted least squares over all trees. Noise that is drawn anew for
-every tree averages out.
+Secure aggregation hides the sums of one client behind those of all others. With one other client
+these are its sums, and with two they are those of both. Every tree then gives one equation: the
+total gradient of the others' rows is the number of their rows of each class times the mean gradient
+of that class. The mean gradients are estimated on the adversary's own rows, which pass through the
+same trees, and the numbers of rows follow by weighted least squares over all trees. Noise that is
+drawn anew for every tree averages out.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,11 +1,12 @@
 """The class counts of the first tree's leaves that noisy sums make most probable.
 
-An attack that estimates the mean of a count and rounds it scores badly where noise is large: the mean
-of a leaf that is probably empty is a small positive number, and no leaf is then claimed to be empty.
-The score counts leaves that are right in every class, so that the best claim is the *mode* of the
-joint posterior of both integers. Trees whose splits ignore the data (`dp-gbdt`) have many empty leaves,
-which a prior with a fitted concentration expresses: the shares of the leaves are Dirichlet distributed,
-centred on the adversary's own rows, and the concentration is averaged over by its marginal likelihood.
+An attack that estimates the mean of a count and rounds it scores badly where noise is large: the
+mean of a leaf that is probably empty is a small positive number, and no leaf is then claimed to be
+empty. The score counts leaves that are right in every class, so that the best claim is the *mode*
+of the joint posterior of both integers. Trees whose splits ignore the data (`dp-gbdt`) have many
+empty leaves, which a prior with a fitted concentration expresses: the shares of the leaves are
+Dirichlet distributed, centred on the adversary's own rows, and the concentration is averaged over
+by its marginal likelihood.
 """
 
 from collections.abc import Sequence
@@ -28,10 +29,10 @@ Ints = NDArray[np.int64]
 CONCENTRATIONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 #: Pseudo-counts of the base rate in the Beta prior of the class share of one leaf.
 CLASS_WEIGHT = 2.0
-# Row totals of one leaf that are examined: those within so many nats of the best, and at most so many.
+# Row totals of one leaf that are examined: those within so many nats of the best, at most so many.
 _NATS, _MOST_TOTALS = 20.0, 400
-# Of more rows than four times this, only so many of the smallest totals are examined, and twice as
-# many around the likely one.
+# With more than four times so many rows, only so many of the smallest totals are examined, and
+# twice as many around the likely one.
 _WINDOW = 1024
 # Class counts examined for each total: within so many standard deviations, and at most so many.
 _DEVIATIONS, _MOST_COUNTS = 6.0, 200
@@ -78,7 +79,9 @@ def most_probable_counts(
     if total is None:
         return None
     leaves = _Leaves(evidence, sums, tree, total)
-    pairs = [leaves.best_pair(j, *each) for j, each in enumerate(zip(*leaves.totals(), strict=True))]
+    pairs = [
+        leaves.best_pair(j, *each) for j, each in enumerate(zip(*leaves.totals(), strict=True))
+    ]
     n, n1 = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     return n - n1, n1
 
@@ -114,9 +117,7 @@ def most_probable_claims(
     return found
 
 
-def _number_of_rows(
-    evidence: Evidence, sums: LeafSums, own_rows: int, tree: int
-) -> int | None:
+def _number_of_rows(evidence: Evidence, sums: LeafSums, own_rows: int, tree: int) -> int | None:
     """Return how many of the victims' rows the tree was grown on: declared, else from hessians."""
     declared = victims_of(evidence, own_rows, False)
     if declared is not None:

@@ -21,8 +21,8 @@ from fedtrees.attacks.evidence.boxes import (
 from fedtrees.attacks.evidence.counts import Counts, first_gradient
 from fedtrees.attacks.evidence.exhaustive import Tables, Training, likeliest, posterior
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
-from fedtrees.attacks.evidence.submission import JUDGES, Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
+from fedtrees.attacks.evidence.submission import JUDGES, Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
 from fedtrees.attacks.evidence.values import first_counts, left_out

@@ -16,6 +16,7 @@ from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes, stacked
 from fedtrees.attacks.evidence.counts import Counts, counts_bins
+from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
 from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
 from fedtrees.attacks.evidence.values import first_counts

@@ -66,7 +66,9 @@ def test_quantiles_at_the_precision_of_the_column_are_part_of_the_baseline(off, 
     held = {"passive": LocalData(np.arange(200), np.array([0]), X, None)}
     metric, feature = ThresholdsMetric(), Feature("whole", low=0, high=40)
     splits = {(0, k): TrueSplit(0, 4.0 * k + 2 + off, 10) for k in range(10)}
-    truth = VictimsSplits(splits, {0: 1e-4}, {0: 40.0}, {0: step_of(X[:, 0])}, Schema((feature,), "y"))
+    truth = VictimsSplits(
+        splits, {0: 1e-4}, {0: 40.0}, {0: step_of(X[:, 0])}, Schema((feature,), "y")
+    )
     case = Case(held, {"passive": "passive"}, (), truth.schema, Streams(0))
     made = metric.blind(case, truth)
     assert {"even-quantiles", "rounded-quantiles", "halved-quantiles"} <= set(made)
