@@ -25,6 +25,7 @@ from fedtrees.attacks.evidence.counts import (
 )
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
 from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out, victims_of
@@ -130,7 +131,9 @@ def reconstruct(
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
-    tables = (_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first)
+    tables = [_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first]
+    if not (whole or options.random_leaf or (bin_by_bin and counts_by_bins(evidence))):
+        tables = most_probable_claims(evidence, basis.sums, len(own), tables)
     return Guess((Records(records), *tables), notes)
 
 
