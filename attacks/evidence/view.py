@@ -113,6 +113,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         row_law=law_of_rows(view),
         own_in_bins=source == EVERYONE,
         targets=None if classes else Targets.unknown(),
+        population=view.population,
     )
     opened = opened_leaves(view) if level == "statistics" else {}
     return with_opened(view, found, together(opened)) if opened else found
@@ -231,8 +232,12 @@ def noise_of(
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
-    """Return how many rows every node holds if own rows are like all, one array per tree."""
-    X = (Table.empty(view.schema) if view.rows is None else view.rows).X
+    """Return the expected number of rows in every node, one array per tree.
+
+    The rows of the prior (`View.prior_rows`) are routed through each tree, and their share of a
+    node is taken for the share of all rows.
+    """
+    X = (view.prior_rows or Table.empty(view.schema)).X
     out = []
     for tree, leaf in zip(trees, Routes.of(trees).apply(X).T, strict=True):
         rows = np.bincount(leaf, minlength=len(tree)) + np.where(tree.feature < 0, 0.5, 0.0)
