@@ -93,6 +93,16 @@ def test_a_clients_own_sums_tell_its_classes(protocol, who):
     assert blind > 0.2
 
 
+PEERS = ("xgboost-ring[trees=1]", "xgboost-ring[trees=1,base_score=0.3]", "lightgbm-data[trees=1]")
+
+
+@pytest.mark.parametrize("protocol", here("protocol", PEERS))
+def test_peers_that_announce_their_class_counts_are_read_exactly(protocol):
+    found, blind = errors(protocol, "client-1")
+    assert found < 1e-6
+    assert blind > 0.2
+
+
 @pytest.mark.parametrize("protocol", here("protocol", ["fedtree-hist[trees=1]"]))
 def test_several_classes_are_told_and_sums_over_clients_tell_none(protocol):
     found, blind = errors(protocol, "server", classes=3)
