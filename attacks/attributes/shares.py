@@ -20,6 +20,7 @@ from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, Histogram, LabelSums
 from fedtrees.messages.captured import AgreedStart, GradientTotals, LabelShare
 from fedtrees.messages.class_counts import ClassTotals
+from fedtrees.messages.forests import LocalForest
 from fedtrees.messages.lightgbm import ClassRows
 from fedtrees.trees.boosted.fixed_point import from_fixed
 from fedtrees.trees.boosted.forest import Tree
@@ -68,6 +69,9 @@ def counts_of(view: View) -> dict[str, Floats]:
     for item, m in view.messages(ClassTotals):
         if item.sender not in view.principals and not item.opened:
             found[item.sender] = found.get(item.sender, 0.0) + m.counts
+    for item, m in view.messages(LocalForest):
+        if item.sender not in view.principals and m.counts is not None:
+            found[item.sender] = found.get(item.sender, 0.0) + m.counts[m.feature < 0].sum(axis=0)
     if not found:
         whole, noise = None, cell_variance(view.channel(Histogram, "totals", "client"))
         sums = {name: told for name, *told in _sums(view)}

@@ -28,7 +28,7 @@ import numpy as np
 
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.conformance.samples import sample_table
-from fedtrees.bench.evaluate import make_defense, seen, told_candidates
+from fedtrees.bench.evaluate import make_defense, seen, with_background
 from fedtrees.bench.federation import Federation, spread
 from fedtrees.bench.suite import DataRef, roles_of
 from fedtrees.core.attack import contenders
@@ -94,6 +94,7 @@ MORE: tuple[tuple[str, dict[str, Any], str], ...] = (
 #: The hand-written reasons: columns protocol, message, field and reason.
 REASONS = Path(__file__).with_name("evidence_reasons.csv")
 SEALED = "sealed: the adversary has no key for the value"
+EMPTY = "empty: the field has no value in any studied run"
 COLUMNS = ("protocol", "adversary", "direction", "message", "field", "read_by", "reason")
 
 
@@ -158,15 +159,20 @@ def views_of(protocol: str) -> list[tuple[dict[str, Any], str, str, Sequence[str
 # --- Removing one piece of evidence -----------------------------------------------------------
 
 
-def pieces_of(view: View) -> dict[Piece, bool]:
-    """Return the fields of all messages in a view; True: the adversary sees a sealed value."""
-    pieces: dict[Piece, bool] = {}
+def pieces_of(view: View) -> dict[Piece, str]:
+    """Return the fields of all messages in a view, with why a field tells nothing, or ``""``."""
+    pieces: dict[Piece, str] = {}
     for item in view.seen:
         for name in names_of(item.message):
             piece = Piece(_direction(item, view), type(item.message).__name__, name)
-            is_sealed = isinstance(getattr(item.message, name), Sealed)
-            pieces[piece] = pieces.get(piece, True) and is_sealed
+            value = getattr(item.message, name)
+            reason = SEALED if isinstance(value, Sealed) else EMPTY if _is_empty(value) else ""
+            pieces[piece] = reason and pieces.get(piece, reason)
     return pieces
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value is False or (np.ndim(value) > 0 and not np.size(value))
 
 
 def _direction(item: Seen, view: View) -> str:
@@ -347,9 +353,14 @@ def _is_guess(digest: str) -> bool:
 # --- The table --------------------------------------------------------------------------------
 
 
-def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str] | None]:
-    """Return the attacks that read every piece, by adversary and piece; None: it is sealed."""
-    table: dict[tuple[str, Piece], set[str] | None] = {}
+def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str] | str]:
+    """Return the attacks that read every piece, by adversary and piece.
+
+    A text in their place says why the piece tells nothing. Of malicious parties only the pieces are
+    listed that an attack reads: what else they receive, they receive as honest parties, too.
+    """
+    read: dict[tuple[str, Piece], set[str]] = {}
+    useless: dict[tuple[str, Piece], str] = {}
     trained: dict[str, tuple[Training, Federation, Setting]] = {}
     for parameters, defense, threat, attacks in views_of(protocol):
         run = f"{parameters} {defense} {threat if ':' in threat else ''}"
@@ -362,16 +373,16 @@ def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str]
         principals = Threat.parse(threat).principals(dict(setting.roles))
         case = federation.case(dict(setting.roles), principals, SEED, threat, training)
         view, adversary = seen(training, case), Threat.parse(threat).adversary
-        found: dict[Piece, set[str]] = {}
+        for piece, reason in pieces_of(view).items() if ":" not in threat else ():
+            if reason:
+                useless.setdefault((adversary, piece), reason)
+            else:
+                read.setdefault((adversary, piece), set())
         for name in attacks:
-            known = [p for (who, p), by in table.items() if who == adversary and by and name in by]
-            for piece in pieces_read(name, told_candidates(name, view, case), known):
-                found.setdefault(piece, set()).add(name)
-        for piece, is_sealed in pieces_of(view).items():
-            before = table.setdefault((adversary, piece), None)
-            if not is_sealed:
-                table[adversary, piece] = (before or set()) | found.get(piece, set())
-    return table
+            known = [p for (who, p), by in read.items() if who == adversary and name in by]
+            for piece in pieces_read(name, with_background(name, view, case), known):
+                read.setdefault((adversary, piece), set()).add(name)
+    return useless | read  # type: ignore[operator]
 
 
 def reason_of(reasons: Iterable[Mapping[str, str]], line: Mapping[str, str]) -> str:
@@ -397,8 +408,11 @@ def lines_of(protocol: str, rows: int = ROWS) -> list[dict[str, str]]:
     for (adversary, piece), names in measure(protocol, rows).items():
         line = {"protocol": protocol, "adversary": adversary, "direction": piece.direction}
         line |= {"message": piece.message, "field": piece.field}
-        line["read_by"] = " ".join(sorted(names or ()))
-        line["reason"] = SEALED if names is None else "" if names else reason_of(reasons, line)
+        if isinstance(names, str):
+            line |= {"read_by": "", "reason": names}
+        else:
+            line["read_by"] = " ".join(sorted(names))
+            line["reason"] = "" if names else reason_of(reasons, line)
         lines.append(line)
     return sorted(lines, key=lambda line: tuple(line[c] for c in COLUMNS[:5]))
 

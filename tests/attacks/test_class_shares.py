@@ -163,7 +163,10 @@ def test_sums_over_two_clients_tell_one_of_them_the_classes_of_the_other(protoco
     assert np.mean(found) < room  # own shares: .5; equal ones: .2
 
 
-@pytest.mark.parametrize("protocol", here("protocol", ["forest-hist[trees=20,max_depth=1]"]))
+DRAWING = ("forest-hist[trees=20,max_depth=1]", "local-forests[trees=60,max_depth=2]")
+
+
+@pytest.mark.parametrize("protocol", here("protocol", DRAWING))
 def test_drawn_rows_of_forests_tell_classes_nearly(protocol):
     assert errors(protocol, "server")[0] < 0.05  # sd of 800 draws of one client: .018
 

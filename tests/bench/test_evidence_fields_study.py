@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedtrees.bench.evaluate import seen, told_candidates
+from fedtrees.bench.evaluate import seen, with_background
 from fedtrees.benchmarks.papers.evidence_fields import (
     COLUMNS,
+    EMPTY,
     SEALED,
     Piece,
     lines_of,
@@ -39,7 +40,7 @@ def view_of_role(protocol, threat, defense="none", attack="timberstrike"):
     training, federation, setting = run_protocol(protocol, {}, defense, threat)
     principals = Threat.parse(threat).principals(dict(setting.roles))
     case = federation.case(dict(setting.roles), principals, 0, threat, training)
-    return told_candidates(attack, seen(training, case), case)
+    return with_background(attack, seen(training, case), case)
 
 
 def test_every_field_is_read_by_an_attack_or_has_a_reason_and_never_both():
@@ -52,7 +53,7 @@ def test_every_field_is_read_by_an_attack_or_has_a_reason_and_never_both():
 def test_the_reasons_in_the_table_are_the_written_ones_and_each_is_needed():
     reasons, used = written_reasons(), set()
     for line in table():
-        if line["reason"] and line["reason"] != SEALED:
+        if line["reason"] not in ("", SEALED, EMPTY):
             assert line["reason"] == reason_of(reasons, line)
             used.add(line["reason"])
     assert {r["reason"] for r in reasons if r["protocol"] != "none"} == used
