@@ -70,7 +70,8 @@ def counts_of(view: View) -> dict[str, Floats]:
         if item.sender not in view.principals and not item.opened:
             found[item.sender] = found.get(item.sender, 0.0) + m.counts
     for item, m in view.messages(LocalForest):
-        if item.sender not in view.principals and m.counts is not None:
+        is_own_forest = view.roles[item.sender] == "client"  # the server sends a pooled one
+        if is_own_forest and item.sender not in view.principals and m.counts is not None:
             found[item.sender] = found.get(item.sender, 0.0) + m.counts[m.feature < 0].sum(axis=0)
     if not found:
         whole, noise = None, cell_variance(view.channel(Histogram, "totals", "client"))

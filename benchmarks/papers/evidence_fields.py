@@ -15,7 +15,7 @@ import os
 import resource
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -32,7 +32,7 @@ from fedtrees.bench.evaluate import make_defense, seen, with_background
 from fedtrees.bench.federation import Federation, spread
 from fedtrees.bench.suite import DataRef, roles_of
 from fedtrees.core.attack import contenders
-from fedtrees.core.errors import FedtreesError
+from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.messages import Message, names_of
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
@@ -89,6 +89,8 @@ MORE: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("nvflare-hist", {"colsample_bytree": 0.6}, "none"),
     ("flower-bagging", {}, "mask-sum-hessian"),
     ("flower-bagging", {}, "split-only+leaf-rounding[decimals=2]"),
+    ("local-forests", {"leaf_counts": False}, "none"),
+    ("forest-hist", {"leaf_counts": False}, "none"),
     ("secureboost", {}, "reduced-leakage"),
 )
 #: The hand-written reasons: columns protocol, message, field and reason.
@@ -353,6 +355,15 @@ def _is_guess(digest: str) -> bool:
 # --- The table --------------------------------------------------------------------------------
 
 
+def _views(run: tuple[Training, Federation, Setting], threat: str) -> Callable[[str], View]:
+    """Return a function from an attack to the view that it receives under a threat."""
+    training, federation, setting = run
+    roles = dict(setting.roles)
+    case = federation.case(roles, Threat.parse(threat).principals(roles), SEED, threat, training)
+    view = seen(training, case)
+    return lambda attack: with_background(attack, view, case)
+
+
 def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str] | str]:
     """Return the attacks that read every piece, by adversary and piece.
 
@@ -367,12 +378,10 @@ def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str]
         try:
             if run not in trained:
                 trained[run] = run_protocol(protocol, parameters, defense, threat, rows)
-            training, federation, setting = trained[run]
-        except Unfit:  # a malicious behaviour belongs to the parties of another protocol
+            view_for, adversary = _views(trained[run], threat), Threat.parse(threat).adversary
+        except (Unfit, UsageError):  # the threat belongs to another kind of protocol
             continue
-        principals = Threat.parse(threat).principals(dict(setting.roles))
-        case = federation.case(dict(setting.roles), principals, SEED, threat, training)
-        view, adversary = seen(training, case), Threat.parse(threat).adversary
+        view = view_for("")
         for piece, reason in pieces_of(view).items() if ":" not in threat else ():
             if reason:
                 useless.setdefault((adversary, piece), reason)
@@ -380,7 +389,7 @@ def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str]
                 read.setdefault((adversary, piece), set())
         for name in attacks:
             known = [p for (who, p), by in read.items() if who == adversary and name in by]
-            for piece in pieces_read(name, with_background(name, view, case), known):
+            for piece in pieces_read(name, view_for(name), known):
                 read.setdefault((adversary, piece), set()).add(name)
     return useless | read  # type: ignore[operator]
 

@@ -163,6 +163,12 @@ def test_sums_over_two_clients_tell_one_of_them_the_classes_of_the_other(protoco
     assert np.mean(found) < room  # own shares: .5; equal ones: .2
 
 
+@pytest.mark.parametrize("protocol", here("protocol", ["local-forests[trees=9,max_depth=2]"]))
+def test_a_pooled_forest_belongs_to_no_single_client(protocol):
+    assert errors(protocol, "client-0")[0] == "no-client-sums"
+    assert errors(protocol, "public")[0] == "no-client-sums"
+
+
 DRAWING = ("forest-hist[trees=20,max_depth=1]", "local-forests[trees=60,max_depth=2]")
 
 
