@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers import recipes
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.price import Price, Utility
@@ -121,3 +122,13 @@ def test_a_recipe_that_held_would_be_named(name):
 
 def test_rounding_is_not_named():
     assert "rounding" not in recipes.named(recommend(TRIALS))
+
+
+def test_the_default_suite_runs_the_computed_recipe():
+    protocol, defense = parted(recipes.named(recommend(TRIALS)))
+    grids = Suite.load("quick").grids
+    assert any(
+        protocol in map(str, g.protocols) and defense in map(str, g.defenses) for g in grids
+    )
+    (first,) = {(g.data, g.clients, g.threats) for g in grids}  # comparable with the undefended run
+    assert first[0]

@@ -99,7 +99,7 @@ def threats(records):
 
 
 def check_reading(records, sentence, defense="none"):
-    """Check every ``can PHRASE (blind LINE, population LINE)`` against the records; return how many there were."""
+    """Check every ``can PHRASE (blind LINE)`` against the records; return how many there were."""
     seen = 0
     for key, measure in measures().items():
         if not measure.phrase:
