@@ -74,7 +74,8 @@ def reconstruct_numbers(
     else:
         worlds, group, notes = _from_leaves(evidence, basis, counts, schema, options, rng)
         weight = Weight.of(evidence, basis, n)
-        if evidence.suppressed and len(own):  # sums are of other rows than those in the leaves
+        # sums are of other rows than those in the leaves
+        if evidence.suppressed and len(evidence.prior_rows(own)):
             weight = replace(weight, trust=0.0)
     notes["trees_read"] = float(len(evidence.trees))
     records = matched_consensus(worlds, basis.prior.tolerance(schema), groups=group)
@@ -107,7 +108,8 @@ def _from_bins(
     counted, mine = CountedBins.of(evidence), to_bins(cuts, own.X[:, :d])
     if evidence.own_in_bins and len(own):
         counted.take_out(mine, own.X[:, -1].astype(np.float64))
-    alike = np.column_stack([mine, own.X[:, -1]]).astype(np.float64)
+    likely = evidence.prior_rows(own)
+    alike = np.column_stack([to_bins(cuts, likely.X[:, :d]), likely.X[:, -1]]).astype(np.float64)
     found, sure = read_off(counted, first_rows(counted), alike, rng)
     few = replace(schema, features=schema.features[:-1])
     ranges = prior.low[:-1], prior.high[:-1]
@@ -165,9 +167,9 @@ def _worlds(
 
 
 def _per_leaf(basis: Basis) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """Return victims' and own rows in the leaves of the first tree, where counts are seen."""
+    """Return the victims' and the prior's rows per leaf of the first tree, if counts are seen."""
     first = basis.sums[:1]
     if not first or first[0].h is None:
         return [], []
     rows = np.maximum(np.rint(first[0].h), 0).astype(np.int64)
-    return [rows[:, None]], [first[0].own_n0[:, None]]
+    return [rows[:, None]], [first[0].prior_counts[0][:, None]]

@@ -94,6 +94,23 @@ def by_seed(cell: Cell) -> str:
     return f"by seed {', '.join(value(cell, score) for score in cell.scores)}"
 
 
+def _by_population(cell: Cell) -> bool:
+    """Return whether the baseline that counts is the population's, not the blind one."""
+    blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
+    return not (cell.line == blind or math.isnan(blind))
+
+
+def failed(cell: Cell) -> str:
+    """Write that the attack failed: ``the attack did worse than a blind guess; ...``."""
+    other = "a guess from other rows" if _by_population(cell) else "a blind guess"
+    return f"the attack did worse than {other}; nothing is shown"
+
+
+def word(cell: Cell) -> str:
+    """Write the state of a cell in words."""
+    return failed(cell) if cell.below_baseline else WORDS[cell.state]
+
+
 class Elsewhere(str):
     """A recipe of another protocol, by name. `protocol`, `defense`: As typed."""
 
