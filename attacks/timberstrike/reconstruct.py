@@ -19,6 +19,7 @@ from fedtrees.attacks.evidence.boxes import (
 from fedtrees.attacks.evidence.counts import (
     Counts,
     first_gradient,
+    likeliest_counts,
     reliability_of,
     share_out,
     sums_of_counts,
@@ -72,6 +73,8 @@ def reconstruct(
     the victims, and diagnostics.
     """
     own = Table.empty(schema) if own is None else own
+    if not options.use_prior:
+        evidence = replace(evidence, population=None)
     bin_by_bin, whole = _reads_bins(evidence, options), options.scope == "union"
     wanted = options.max_trees
     if bin_by_bin and evidence.subsample < 1:
@@ -104,7 +107,7 @@ def reconstruct(
     n = int((counts[0].n0 + counts[0].n1).sum()) if counts else 0
     share = 1.0 if whole or rest is not None else share_of(n)
     read = None
-    informed = len(evidence.prior_rows(own) if options.use_prior else own) > 0
+    informed = len(evidence.prior_rows(own)) > 0
     if bin_by_bin and (not informed or reliability_of(evidence, n) >= LEAST_RELIABLE):
         read = rows_from_histograms(
             evidence, own, basis.prior, schema, options, (counts, share), rng
@@ -132,7 +135,10 @@ def reconstruct(
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
-    tables = (_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first)
+    tables = (
+        _victims_only(evidence, t, _claimed(evidence, t, counts[t], basis.sums[t]), sums, whole)
+        for t, sums in zip(first, basis.sums, strict=False)
+    )
     return Guess((Records(records), *tables), notes)
 
 
@@ -230,6 +236,13 @@ def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -
     """Return rows per class and leaf, int64 (2, J); where leaves are not right, (2, 1)."""
     rows = np.stack([n0, n1])
     return rows.sum(axis=1, keepdims=True) if evidence.suppressed else rows
+
+
+def _claimed(evidence: Evidence, t: int, counts: Counts, sums: LeafSums) -> Counts:
+    """Return the counts of a tree to claim: with population rows, the most probable ones."""
+    if sums.prior_n0 is None or evidence.targets is not None:
+        return counts
+    return likeliest_counts(counts, sums, first_gradient(evidence, t))
 
 
 def _victims_only(
