@@ -116,13 +116,14 @@ def _of_study(study: Study, lines: Sequence[Mapping[str, str]]) -> dict[str, Any
     marks = []
     for letter, line in zip(_LETTERS, lines, strict=False):
         read, blind = (float(line[name]) / unit for name in ("read", "blind"))
-        open_ = read - blind > MARGIN
+        open_ = read - blind > MARGIN  # the tables hold means only: without an interval no point
+        # can be called safe
         change = (float(line["utility"]) - base) / whole
         name = said.short(line["defense"]).replace(" calibrated=True", "")
         say = (f"{name}: {said.percent(read)}, blind {said.percent(blind)}, "
                f"{number(change, 3, signed=True)}")  # fmt: skip
         mark = svg.Mark(change, read, name, letter, say, f"#{study.key}",
-                        "open" if open_ else "shut")  # fmt: skip
+                        "open" if open_ else "unsettled")  # fmt: skip
         marks.append(mark)
     drawing = svg.draw(marks, float(lines[0]["blind"]) / unit)
     f = _figure(study.who, study.what, study.utility, drawing)

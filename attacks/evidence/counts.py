@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.routing import gradients
@@ -19,8 +18,6 @@ Floats = NDArray[np.float64]
 
 DIRICHLET_PRIOR = 0.5  # Jeffreys' pseudo-count per cell
 NOISE_FLOOR = 1e-9  # below this variance, sums are exact up to float32
-#: Most values of each class count that `likeliest_counts` compares, so that large tables fit memory
-MOST_TRIED = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,52 +93,6 @@ def _noisy_counts(raw: Floats, sums: LeafSums, h: float, n_victims: int | None) 
     left_var = gain * noise_var + 1e-12
     mean = mean + (total - mean.sum()) * left_var / left_var.sum()
     return share_out(mean, n_victims)
-
-
-def likeliest_counts(counts: Counts, sums: LeafSums, ph: tuple[float, float]) -> Counts:
-    """Return the most probable class counts of every leaf, given its noisy sums and the prior.
-
-    `counts_from_sums` estimates the mean of a count, which is best as a size. A claim is scored by
-    whether both counts of a leaf are exact, and the most probable pair is exact most often. The two
-    differ in leaves without rows: none of the prior's 114 rows in a leaf says that it is probably
-    empty, but the mean of its count is about 2 (breast cancer under `dp-gbdt`, epsilon 4).
-
-    The prior is Dirichlet-multinomial over (leaf, class) cells with the prior's rows plus
-    `DIRICHLET_PRIOR` as parameters, and the noise on the sums is Gaussian. Leaves are estimated one
-    by one, so that the counts need not add up to the number of rows.
-
-    `counts`: From `counts_from_sums`; values near them are compared, and near 0.
-    `ph`: From `first_gradient`.
-
-    Returns: ``counts`` unchanged where the sums are exact.
-    """
-    if sums.g is None or sums.h is None or sums.var_h.max(initial=0.0) <= NOISE_FLOOR:
-        return counts
-    p, h = ph
-    likely = [part + DIRICHLET_PRIOR for part in sums.prior_counts]
-    rows, weight = int((counts.n0 + counts.n1).sum()), float(np.add(*likely).sum())
-    n0, n1 = counts.n0.copy(), counts.n1.copy()
-    for j, (a0, a1) in enumerate(zip(*likely, strict=True)):
-        x0, x1 = _tried(n0[j], rows)[:, None], _tried(n1[j], rows)[None, :]
-        rest, a = rows - x0 - x1, weight - a0 - a1
-        other = np.maximum(rest, 0)
-        log = gammaln(x0 + a0) - gammaln(x0 + 1.0) + gammaln(x1 + a1) - gammaln(x1 + 1.0)
-        log = log + gammaln(other + a) - gammaln(other + 1.0)
-        log = log - (sums.h[j] - h * (x0 + x1)) ** 2 / (2 * max(sums.var_h[j], NOISE_FLOOR))
-        off_g = sums.g[j] - p * (x0 + x1) + x1
-        log = log - off_g**2 / (2 * max(sums.var_g[j], NOISE_FLOOR))
-        at = np.unravel_index(np.argmax(np.where(rest >= 0, log, -np.inf)), log.shape)
-        n0[j], n1[j] = x0[at[0], 0], x1[0, at[1]]
-    return Counts(n0, n1, counts.residual)
-
-
-def _tried(about: int, rows: int) -> Ints:
-    """Return the values of a count that are compared: all up to `rows`, or those near it and 0."""
-    if rows < MOST_TRIED:
-        return np.arange(rows + 1)
-    half = MOST_TRIED // 2
-    near = np.arange(max(about - half, half), min(about + half, rows) + 1)
-    return np.concatenate([np.arange(half), near])
 
 
 def counts_bins(evidence: Evidence) -> bool:

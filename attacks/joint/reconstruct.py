@@ -21,6 +21,7 @@ from fedtrees.attacks.evidence.boxes import (
 from fedtrees.attacks.evidence.counts import Counts, first_gradient
 from fedtrees.attacks.evidence.exhaustive import Tables, Training, likeliest, posterior
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
+from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
 from fedtrees.attacks.evidence.submission import JUDGES, Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
@@ -208,6 +209,8 @@ def reconstruct(
         counts = known.counts
     else:
         records, counts, notes = _run_chains(problem, rng)
+    if not certain:
+        counts = tuple(most_probable_claims(evidence, basis.sums, len(own), counts))
     stopped = max(part.get("stopped_early", 0.0) for part in (notes, known.notes))
     notes |= known.notes | {
         "stopped_early": stopped,

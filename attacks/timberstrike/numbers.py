@@ -16,6 +16,7 @@ from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes, stacked
 from fedtrees.attacks.evidence.counts import Counts, counts_bins
+from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
 from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
 from fedtrees.attacks.evidence.values import first_counts
@@ -88,7 +89,10 @@ def reconstruct_numbers(
         notes |= choice
     told: tuple[Claim, ...] = ()
     if counts is not None:
-        told = (LeafCounts(0, evidence.trees[0].leaves, counts.n0[:, None]),)
+        claim = LeafCounts(0, evidence.trees[0].leaves, counts.n0[:, None])
+        told = (claim,)
+        if not whole:
+            told = tuple(most_probable_claims(evidence, basis.sums, len(own), [claim]))
     return narrowed(Guess((Records(records), *told), notes))
 
 

@@ -19,13 +19,13 @@ from fedtrees.attacks.evidence.boxes import (
 from fedtrees.attacks.evidence.counts import (
     Counts,
     first_gradient,
-    likeliest_counts,
     reliability_of,
     share_out,
     sums_of_counts,
 )
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
 from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out, victims_of
@@ -135,10 +135,9 @@ def reconstruct(
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
-    tables = (
-        _victims_only(evidence, t, _claimed(evidence, t, counts[t], basis.sums[t]), sums, whole)
-        for t, sums in zip(first, basis.sums, strict=False)
-    )
+    tables = [_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first]
+    if not (whole or options.random_leaf or (bin_by_bin and counts_by_bins(evidence))):
+        tables = most_probable_claims(evidence, basis.sums, len(own), tables)
     return Guess((Records(records), *tables), notes)
 
 
@@ -236,13 +235,6 @@ def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -
     """Return rows per class and leaf, int64 (2, J); where leaves are not right, (2, 1)."""
     rows = np.stack([n0, n1])
     return rows.sum(axis=1, keepdims=True) if evidence.suppressed else rows
-
-
-def _claimed(evidence: Evidence, t: int, counts: Counts, sums: LeafSums) -> Counts:
-    """Return the counts of a tree to claim: with population rows, the most probable ones."""
-    if sums.prior_n0 is None or evidence.targets is not None:
-        return counts
-    return likeliest_counts(counts, sums, first_gradient(evidence, t))
 
 
 def _victims_only(

@@ -7,6 +7,7 @@ documentation quotes it, and tests compute the recommendation from it anew.
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from fedtrees.report.price import Price, Utility
 from fedtrees.report.recipe import Candidate, Recommendation, Trial, recommend
 from fedtrees.report.rows import UNDEFENDED, load_rows
 from fedtrees.report.said import Elsewhere, change
-from fedtrees.report.states import Cell
+from fedtrees.report.states import Cell, is_safe
 
 STORED = "recipes.csv"
 HEADER = ("recipe", "change in AUC", "rows: RA", "counts: rows in leaves", "reading")
@@ -78,11 +79,13 @@ def _trial(place: str, lines: Sequence[Mapping[str, str]]) -> Trial:
 
 
 def _cell(line: Mapping[str, str]) -> Cell:
+    """Return the cell of one line. Its state is never safer than its scores allow."""
     lists: dict[str, Any] = {n: tuple(float(v) for v in line[n].split()) for n in _LISTS}
     lists["seeds"] = tuple(map(int, lists["seeds"]))
     state: Any = line["state"]
     attacks = tuple(line["attacks"].split())
-    return Cell(line["metric"], state, **lists, attacks=attacks, rows=float(line["rows"]))
+    cell = Cell(line["metric"], state, **lists, attacks=attacks, rows=float(line["rows"]))
+    return replace(cell, state="unsettled") if state == "shut" and not is_safe(cell) else cell
 
 
 def stored() -> dict[str, list[Trial]]:

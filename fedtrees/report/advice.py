@@ -17,7 +17,7 @@ from fedtrees.report.findings import trials_of
 from fedtrees.report.intervals import Estimate, t_estimate
 from fedtrees.report.recipe import Candidate, Trial, recommend
 from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.said import can, change, parted, percent, some
+from fedtrees.report.said import can, change, failed, parted, percent, some
 from fedtrees.report.states import FEWEST_SEEDS, Cell, upper
 from fedtrees.report.style import interval, number
 from fedtrees.report.web_page import render
@@ -118,10 +118,24 @@ class Tried:
                 over.append((found / limit, told))
         return max(over)[1] if over else ""
 
+    def _failed_attacks(self) -> Iterator[str]:
+        """Yield by which limited measures nothing is shown, because the attack failed.
+
+        A failed attack has a low score, which would otherwise meet every wish.
+        """
+        for trial, cell in self._limited():
+            if cell.below_baseline:
+                yield f"{trial.place}: by {measure(cell.metric).name}, {failed(cell)}"
+
     def _reasons(self, shown: bool = False) -> Iterator[str]:
-        """Yield what speaks against it: by means, or by the ends of intervals where it is shown."""
+        """Yield the reasons against a recipe.
+
+        `shown`: Whether the ends of intervals are compared with the wish, instead of means.
+        """
         if read := self.read_beyond(shown):
             yield read
+        if shown:
+            yield from self._failed_attacks()
         least = self.utility.low if shown else self.utility.mean
         if not least >= self.wish.auc:
             auc = interval(self.utility) if shown else number(self.utility.mean)
@@ -305,8 +319,16 @@ def _risks(trials: Iterable[Trial]) -> list[str]:
     lines = []
     for t in trials:
         found: Sequence[Cell] = [c for c in t.cells if c.state == "open" and c.scores]
-        unsettled = [measure(c.metric).name for c in t.cells if c.state in ("unsettled", "unknown")]
+        below = [measure(c.metric).name for c in t.cells if c.below_baseline]
+        unsettled = [
+            measure(c.metric).name
+            for c in t.cells
+            if c.state in ("unsettled", "unknown") and not c.below_baseline
+        ]
         what = [can(c) for c in found] or ["nothing is shown to be read"]
         more = f"; not settled: {some(unsettled)}" if unsettled else ""
+        if below:
+            why = "the attack did worse than a blind guess, so that nothing is shown"
+            more += f"; {why}: {some(below)}"
         lines.append(f"- {t.place}: {'; '.join(what)}{more}")
     return ["\n".join(lines)]

@@ -162,15 +162,18 @@ def _sorts(value: float) -> str:
 
 
 def pareto(found: Found, adversary: Adversary, metric: str) -> set[str]:
-    """Return the defenses that no other beats in utility and in what is read.
+    """Return the defenses that no other one beats in both utility and advantage.
 
-    Where an attack failed or did not run, the leak is known from below alone: such take no part.
+    A defense takes no part if an attack failed, did not run, or scored worse than its baseline:
+    then the measured advantage is only a lower bound of the leak.
     """
     covered = adversary.reader.coverage if adversary.reader else {}
     known = []
     for d in found.defenses:
         cell = adversary.cell(d.spec, metric)
-        if d.price.by_seed and d.spec in covered and not covered[d.spec].missing:
+        if cell.below_baseline or d.spec not in covered or covered[d.spec].missing:
+            continue
+        if d.price.by_seed:
             gain = max(cell.advantage.mean, 0.0) if cell.scores else 0.0
             known.append((d.spec, d.price.change.mean, gain))
     if not known:

@@ -78,6 +78,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
     return {
         "metric": cell.metric,
         "state": cell.state,
+        "below_baseline": cell.below_baseline,
         "score": _number(cell.score),
         "line": _number(cell.line),
         "advantage": estimate(cell.advantage),

@@ -13,11 +13,11 @@ from fedtrees.report.intervals import finite
 from fedtrees.report.price import Price, Utility
 from fedtrees.report.recipe import Candidate, Recommendation, helps
 from fedtrees.report.rows import UNDEFENDED, Setting
-from fedtrees.report.states import MARGIN, Cell, Reader, gravity, plain
+from fedtrees.report.states import MARGIN, SETTLED, Cell, Reader, gravity, plain
 from fedtrees.report.tables import Cost, Guarantees
 
 REFUTED = "refuted"  # a bound, by an audit
-Kind = Literal["leak", "trace", "none-found", "none-clear", "unknown", "no-attack"]
+Kind = Literal["leak", "trace", "none-found", "none-clear", "attack-failed", "unknown", "no-attack"]
 
 
 def gravest(cell: Cell) -> tuple[float, float, float]:
@@ -93,7 +93,13 @@ class Defended:
 
 @dataclass(frozen=True)
 class Leak:
-    """What leads undefended: of which kind it is, whose, and by which cell."""
+    """The main finding without a defense: its kind, the adversary and the cell.
+
+    `kind`: "leak", an open cell; "trace", everything settled and an advantage below the margin that
+    is above zero; "none-found", everything settled; "none-clear", a cell is not settled;
+    "attack-failed", and in all such cells the attack scored worse than its baseline; "unknown", all
+    such cells lack the result of an attack; "no-attack", there is no cell.
+    """
 
     kind: Kind
     adversary: Adversary | None = None
@@ -185,10 +191,15 @@ class Found:
 
     @cached_property
     def stricter(self) -> Candidate | None:
-        """A recipe that leaves fewer persons exposed than the one to use, at a higher price."""
-        if self.use is None or self.use.left("person") <= 0:
+        """A recipe that is shown to expose fewer persons than `use`, at a higher price.
+
+        None if `use` exposes none. A recipe against which the attacks on persons failed is not
+        shown to expose fewer.
+        """
+        if self.use is None:
             return None
-        better = [c for c in self.helping if c.left("person") < self.use.left("person")]
+        exposed = max((c.weight for _, c in self.use.open if _of_person(c)), default=0.0)
+        better = [c for c in self.helping if c.left("person") < exposed]
         return min(better, key=lambda c: c.left("person"), default=None)
 
 
@@ -201,13 +212,17 @@ class Findings:
     version: str = ""
 
 
+def _of_person(cell: Cell) -> bool:
+    return measure(cell.metric).klass == "person"
+
+
 def local(found: Found) -> float:
     """Return the utility of training with nobody else."""
     return next((found.alone[name] for name in ALONE if name in found.alone), math.nan)
 
 
 def _leak(found: Found) -> Leak:
-    """Return what leads undefended; where nothing is open, how much is known."""
+    """Return the main finding without a defense; if nothing is open, how much is known."""
     leading = [(a, c) for a in found.tested if (c := a.leading()) is not None]
     if leading:
         adversary, cell = min(leading, key=lambda x: gravest(x[1]))
@@ -215,10 +230,13 @@ def _leak(found: Found) -> Leak:
     cells = [(a, c) for a in found.tested if a.reader is not None for c in a.reader.of(found.base)]
     if not any(c.state in ("shut", "unsettled", "unknown") for _, c in cells):
         return Leak("no-attack")
-    if all(c.state in ("shut", "gone", "undefined") for _, c in cells):
+    if all(c.state in SETTLED for _, c in cells):
         traces = [(a, c) for a, c in cells if c.advantage.low > 0]
         if traces:
             return Leak("trace", *min(traces, key=lambda x: gravest(x[1])))
         return Leak("none-found")
-    doubtful = [(a, c) for a, c in cells if c.state in ("unsettled", "unknown")]
-    return Leak("none-clear", *max(doubtful, key=lambda x: finite(x[1].advantage.mean)))
+    scored = [(a, c) for a, c in cells if c.state == "unsettled" and c.scores]
+    if not scored:
+        return Leak("unknown")
+    adversary, cell = max(scored, key=lambda x: finite(x[1].advantage.mean))
+    return Leak("attack-failed" if cell.below_baseline else "none-clear", adversary, cell)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from fedtrees.report.budgets import Budget, budgets, family, ordered
 from fedtrees.report.coverage import Coverage, coverage, cut_short
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
+from fedtrees.report.states import margin_of
 from fedtrees.report.worst import attack_metrics, by_seed, panels, worst_case
 
 
@@ -51,10 +52,11 @@ class Point:
     measured: str = ""  # by an audit, of the seed of which it showed most
     untouched: bool = False  # no attack applies
     unfit: bool = False  # the defense makes no sense with the protocol
+    attack_failed: bool = False  # the strongest attack scored worse than blind, by the margin
 
     @property
     def incomplete(self) -> bool:
-        """Whether an attack that applies is missing: the advantage is known only from below."""
+        """Whether an attack that applies is missing: the advantage is only a lower bound."""
         return self.coverage.missing
 
     @property
@@ -128,6 +130,8 @@ def _frontier(
         _point(spec, *(part.get(spec, empty) for part in parts), utility, varying[spec])
         for spec in specs
     )
+    limit = margin_of(metric, counted=bool(measure(metric).counted_by))
+    points = tuple(replace(p, attack_failed=p.advantage.mean < -limit) for p in points)
     refs, blind = references(rows, panel.setting, utility), blind_guesses(rows, panel, metric)
     front, lines = front_of(points, utility), lines_of(points)
     return Frontier(panel, metric, utility, points, front, lines, refs, blind)
@@ -238,10 +242,10 @@ def lines_of(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
 def front_of(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
     """Return the non-dominated points, by utility.
 
-    Incomplete points take no part: their advantage is known only from below, and an attack that
-    failed or did not run is not a defense.
+    Points take no part whose advantage is only a lower bound: an attack did not finish or did not
+    run (`Point.incomplete`), or it scored worse than the blind baseline (`Point.attack_failed`).
     """
-    solid = [p for p in points if p.drawn and not p.incomplete]
+    solid = [p for p in points if p.drawn and not (p.incomplete or p.attack_failed)]
     if not solid:
         return ()
     lower = measure(utility).better == "lower"

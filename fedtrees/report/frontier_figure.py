@@ -163,7 +163,7 @@ def _family(fig: Drawing, points: list[Point], look: tuple[str, str], rings: Seq
         x=[p.utility.mean for p in points], y=[p.advantage.mean for p in points], mode="markers",
         error_x=bars([p.utility for p in points], colour),
         error_y=bars([p.advantage for p in points], colour),
-        marker={"color": ["rgba(0,0,0,0)" if k else "white" if p.incomplete else colour
+        marker={"color": ["rgba(0,0,0,0)" if k else _fill(p, colour)
                           for p, k in zip(points, rings, strict=True)],
                 "size": [11 * (1 + RING * k) for k in rings],
                 "symbol": [style.SHAPES[p.kind][0] for p in points],
@@ -172,6 +172,11 @@ def _family(fig: Drawing, points: list[Point], look: tuple[str, str], rings: Seq
         hovertemplate="%{customdata}<extra></extra>",
         name="undefended" if group == UNDEFENDED else group, legendgroup=group,
     )  # fmt: skip
+
+
+def _fill(p: Point, colour: str) -> str:
+    """Return the fill of a point: white where its advantage is only a lower bound of the leak."""
+    return "white" if p.incomplete or p.attack_failed else colour
 
 
 def _hover(p: Point) -> str:
@@ -188,6 +193,8 @@ def _hover(p: Point) -> str:
         lines.append(f"measured {esc(p.measured)}")
     if p.incomplete:
         lines.append(f"incomplete, known only from below: {esc(str(p.coverage))}")
+    if p.attack_failed:
+        lines.append("the attack did worse than a blind guess; nothing is shown")
     if p.coverage.early:
         lines.append(esc(f"{listed(p.coverage.early)} stopped early"))
     return "<br>".join(lines)

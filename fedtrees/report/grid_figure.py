@@ -11,7 +11,9 @@ _ROW = 30  # pixels: a line of text and room for the eye
 
 
 def draw_heatmap(grid: Grid, limit: float) -> Drawing:
-    """Draw a grid of advantages; white is blind, orange a leak, blue worse than blind.
+    """Draw a grid of advantages: white equals the blind baseline, orange is a leak.
+
+    Blue is worse than the blind baseline. That is a failure of the attack and no sign of safety.
 
     `limit`: Advantage at the ends of the colour scale, which the page shows.
     """
@@ -72,6 +74,8 @@ def _cell_hover(row: str, column: str, cell: Cell) -> str:
         lines.append(f"advantage {style.interval(cell.advantage, signed=True)}")
         lines.append(f"score {style.number(cell.score)}, blind {style.number(cell.blind)}")
         lines.append(many(cell.advantage.n, "seed"))
+        if cell.failed:
+            lines.append("the attack did worse than a blind guess; nothing is shown")
     else:
         lines.append(esc(cell.state or "not part of the run"))
     return "<br>".join(lines + ([esc(cell.note)] if cell.note else []))

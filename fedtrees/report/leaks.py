@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from fedtrees.core.columns import measure
 from fedtrees.core.counts import many
 from fedtrees.report.budgets import ordered
 from fedtrees.report.intervals import Estimate, estimate, mean_of
 from fedtrees.report.rows import Setting
+from fedtrees.report.states import margin_of
 from fedtrees.report.worst import troubles, with_errors
 
 
@@ -29,6 +31,7 @@ class Cell:
     blind: float = math.nan
     state: str = ""
     note: str = ""
+    failed: bool = False  # whether the attack scored worse than blind, by more than the margin
     partial: bool = False  # whether a seed is missing because an attack failed or timed out
 
 
@@ -51,8 +54,10 @@ def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str) -> Grid:
     columns = ordered(set(here["defense_spec"]))
     names = sorted(set(zip(here["threat"], here["attack_spec"], strict=True)))
     groups = dict(iter(here.groupby(["threat", "attack_spec", "defense_spec"])))
+    margin = margin_of(metric, counted=bool(measure(metric).counted_by))
     cells = tuple(
-        tuple(_cell(groups.get((threat, attack, c))) for c in columns) for threat, attack in names
+        tuple(_cell(groups.get((threat, attack, c)), margin) for c in columns)
+        for threat, attack in names
     )
     return Grid(str(setting), metric, tuple(f"{t} · {a}" for t, a in names), tuple(columns), cells)
 
@@ -64,7 +69,7 @@ def limit(grids: Iterable[Grid]) -> float:
     return max([0.1, *finite])
 
 
-def _cell(rows: pd.DataFrame | None) -> Cell:
+def _cell(rows: pd.DataFrame | None, limit: float) -> Cell:
     if rows is None or rows.empty:
         return Cell()
     bad = {status: len(seeds) for (status,), seeds in troubles(rows, "status").items()}
@@ -84,6 +89,7 @@ def _cell(rows: pd.DataFrame | None) -> Cell:
         blind=mean_of(blinds),
         state="ok" if advantage.known else "undefined",
         note=note,
+        failed=advantage.mean < -limit,
         partial=bool({"failed", "timeout"} & bad.keys()),
     )
 

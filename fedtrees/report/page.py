@@ -242,14 +242,25 @@ def _remains(found: Found, use: Candidate) -> Iterator[tuple[str, str]]:
             continue
         cells = plain([c for c in trial.cells if c.state == "open"])
         cells.sort(key=lambda c: gravity(c.metric))
-        doubt = [c for c in trial.cells if c.state in ("unsettled", "unknown")]
+        failed = [c for c in trial.cells if c.below_baseline]
+        doubt = [c for c in trial.cells if c.state in ("unsettled", "unknown") and c not in failed]
         if cells:
             yield name, f"can still {listed([said.can(c) for c in cells])}."
         elif doubt:
-            heads = dict.fromkeys(measure(c.metric).head.lower() for c in doubt)
-            yield name, f"reads nothing that is clear; not settled: {listed([*heads])}."
-        else:
+            yield name, f"reads nothing that is clear; not settled: {_heads(doubt)}."
+        elif not failed:
             yield name, f"reads nothing beyond {found.margin:g} of a blind guess, by every measure."
+        if failed:
+            yield (
+                name,
+                f"({_heads(failed)}): the attack did worse than a blind guess, so that "
+                "nothing is shown.",
+            )
+
+
+def _heads(cells: list[Cell]) -> str:
+    """Write the names of measures."""
+    return listed([*dict.fromkeys(measure(c.metric).head.lower() for c in cells)])
 
 
 def _glossary(found: Findings) -> list[tuple[str, str]]:
@@ -263,9 +274,11 @@ def _glossary(found: Findings) -> list[tuple[str, str]]:
           if _explained(m).lower() != f"{measure(m).head}."),
         ("Read ●", "The advantage over blind is above the margin in the mean (of persons: one row "
          "or more), and above zero in every seed or with its whole interval."),
-        ("Within the margin ■", "The upper end of the 95% t interval of the advantage lies below "
-         "the margin; three seeds or more; every applicable attack finished."),
-        ("Not settled ◆", "Neither can be said. More seeds settle it."),
+        ("Within the margin ■", "The mean advantage is at least minus the margin, and the upper "
+         "end of its 95% t interval lies below the margin; three seeds or more; every applicable "
+         "attack finished."),
+        ("Not settled ◆", "Neither is shown. More seeds settle it, unless the attack did worse "
+         "than a blind guess: then the attack failed, and nothing is shown about the defense."),
         ("Recipe", "What holds against every adversary of the run; where nothing does, what leaves "
          "least: rows and labels first, then guesses, then facts about groups; ties by price."),
     ]  # fmt: skip

@@ -93,6 +93,8 @@ def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[svg
         say = f"{d.label} {said.short(d.spec)}. {measure(metric).head}: {said.shown(cell)}"
         if cell.scores:
             say += f" ({said.line(cell)})"
+        if cell.below_baseline:
+            say += f", {said.failed(cell)}"
         say += f". {measure(found.utility.metric).head} {said.change(e)}."
         spread = len(set(cell.scores)) > 1
         out.append(
@@ -101,6 +103,7 @@ def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[svg
                 else "no defense", d.label, say, f"#m{at}-{d.label}", cell.state,
                 e.low, e.high, unit * min(cell.scores) if spread else math.nan,
                 unit * max(cell.scores) if spread else math.nan, d.spec == found.recipe,
+                on_front=not cell.below_baseline,
             )
         )  # fmt: skip
     return out

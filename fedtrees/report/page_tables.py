@@ -75,7 +75,7 @@ def _row(
 
 
 def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any]:
-    word = said.WORDS[cell.state]
+    word = said.word(cell)
     e = cell.advantage
     title = word
     if e.known:
@@ -106,6 +106,9 @@ def untested(found: Found) -> Iterator[tuple[str, str, str]]:
     if told.defenses:
         yield (f"{many(len(told.defenses), 'defense')} that fit.",
                f"{listed([*told.defenses])}.", "")  # fmt: skip
+    for name, defense, heads in _failed_attacks(found):
+        yield (f"{said.capital(name)}, {said.short(defense)}.", f"By {heads} the attack did worse "
+               "than a blind guess; nothing is shown.", "")  # fmt: skip
     if told.cut:
         yield ("Longer searches.", f"{listed([*told.cut])} stopped at a limit; without it they may "
                "read more.", "")  # fmt: skip
@@ -114,6 +117,20 @@ def untested(found: Found) -> Iterator[tuple[str, str, str]]:
                "ten settle differences of about 0.01.", "--seeds 10")  # fmt: skip
     yield ("Collusion, knowledge from outside, attacks not yet written.",
            "Only a bounded guarantee speaks of those.", "")  # fmt: skip
+
+
+def _failed_attacks(found: Found) -> Iterator[tuple[str, str, str]]:
+    """Yield where attacks scored worse than their baseline: adversary, defense, measures.
+
+    Only of the undefended run and the recipe, on which the report's sentences are based. The
+    matrix shows the others.
+    """
+    for adversary in found.tested:
+        for spec in dict.fromkeys([found.base, *([found.recipe] if found.recipe else [])]):
+            cells = [adversary.cell(spec, m) for m in adversary.metrics]
+            heads = [measure(c.metric).head.lower() for c in cells if c.below_baseline]
+            if heads:
+                yield adversary.name, spec, listed(heads)
 
 
 def folds(

@@ -274,7 +274,7 @@ def _point(ax: Axes, p: Point, colour: str, drawn: Drawn, ring: int = 0) -> None
     ax.scatter([s.utility for s in seeds], [s.advantage for s in seeds], s=6, marker=shape,
                color=colour, alpha=_FAINT, linewidths=0, zorder=3)  # fmt: skip
     x, y = p.utility.mean, p.advantage.mean
-    fill = "none" if ring else "white" if p.incomplete else colour
+    fill = "none" if ring else "white" if p.incomplete or p.attack_failed else colour
     ax.errorbar(x, y, xerr=_bar(p.utility), yerr=_bar(p.advantage),
                 fmt=shape, ms=4.6 * (1 + RING * ring), mfc=fill, mec=colour, mew=1.0,
                 ecolor=colour, elinewidth=0.7, capsize=1.5, capthick=0.7,
@@ -308,8 +308,10 @@ def _legend(
         if kind in {p.kind for p in drawn}:
             label = names(name)
             handles.append(Line2D([], [], marker=style.SHAPES[kind][1], label=label, **look))
-    if any(p.incomplete for p in drawn):
-        label = names("incomplete: attack missing")
+    for label in (
+        *[names("incomplete: attack missing")] * any(p.incomplete for p in drawn),
+        *[names("attack did worse than blind")] * any(p.attack_failed for p in drawn),
+    ):
         handles.append(Line2D([], [], marker="o", mfc="white", label=label, **look))
     if any(len(group) > 1 for f in panels for group in together(f, _limits(f, panels))):
         ring = {"marker": "o", "ms": 6.5, "mfc": "none"}

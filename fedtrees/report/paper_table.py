@@ -24,6 +24,7 @@ from fedtrees.report.study import Study
 
 SUFFIXES = ("tex", "csv", "md")
 BELOW = "†"  # an attack that applies is missing: the leak is known only from below
+FAILED = "‡"  # the strongest attack did worse than the blind baseline: nothing is shown
 NO_ATTACK = "n/a"
 MEAN_RANK, POPULATION = "mean rank", "population"
 _FEWEST, _MOST, _ALONE = 2, 4, 3  # decimals: at least, at most, and where there is no spread
@@ -47,7 +48,9 @@ class Entry:
     """One number of the table.
 
     `loss`: What ranks are of, small is better. NaN where the row takes no part: its number is
-    unknown, or attacks on it failed. `below`: Whether an attack that applies is missing.
+    unknown, attacks did not finish, or the strongest one scored worse than the blind baseline.
+    `below`: Whether an attack that applies is missing. `failed`: Whether the strongest attack
+    scored worse than the blind baseline by more than the margin.
     """
 
     row: tuple[str, str, str]  # partition, protocol, defense
@@ -60,6 +63,7 @@ class Entry:
     untouched: bool = False  # no attack applies
     attack: str = ""
     population: Estimate = Estimate()
+    failed: bool = False
 
 
 def entries_of(frontiers: Sequence[Frontier]) -> list[Entry]:
@@ -81,13 +85,13 @@ def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
         sign * point.utility.mean,
     )  # fmt: skip
     untouched = not point.advantage.known and point.untouched
-    # Who attacks and scores less than blind would have submitted the blind guess.
-    failed = point.coverage.failed
+    # Within the margin, a score below blind is noise around the blind guess, an advantage of 0.
+    failed = point.coverage.failed or point.attack_failed
     loss = 0.0 if untouched else max(0.0, point.advantage.mean) if not failed else math.nan
     leak = Entry(
         row, setting.dataset, Shown(data.panel.threat, data.metric), point.score, point.blind,
         loss if untouched or point.advantage.known else math.nan, point.incomplete, untouched,
-        ", ".join(name for name, _ in point.attacks), point.population,
+        ", ".join(name for name, _ in point.attacks), point.population, point.attack_failed,
     )  # fmt: skip
     return utility, leak
 
@@ -157,7 +161,7 @@ class PaperTable:
                     "mean": e.value.mean, "low": e.value.low, "high": e.value.high,
                     "seeds": e.value.n, "blind": e.blind.mean,
                     "population": e.population.mean, "strongest_attack": e.attack,
-                    "attack_missing": e.below,
+                    "attack_missing": e.below, "attack_failed": e.failed,
                     "mean_rank": self.ranks.get(e.shown, {}).get(e.row, math.nan),
                 }
             )  # fmt: skip
@@ -246,6 +250,9 @@ class PaperTable:
             found.append("Mean rank over datasets, 1 is best; leaks by advantage over blind.")
         if any(e.below for e in self.entries):
             found.append(f"{BELOW} an attack that applies is missing: the leak is at least this.")
+        if any(e.failed for e in self.entries):
+            found.append(f"{FAILED} the strongest attack did worse than a blind guess: nothing is "
+                         "shown about the leak, and there is no rank.")  # fmt: skip
         if any(e.untouched for e in self.entries):
             found.append(f"{NO_ATTACK}: no attack applies.")
         return found
@@ -294,7 +301,9 @@ def _text(entry: Entry | None, digits: int) -> str | Cell:
         return NO_ATTACK
     half = (entry.value.high - entry.value.low) / 2
     spread = f"{half:.{digits}f}" if math.isfinite(half) else ""
-    return Cell(style.number(entry.value.mean, digits), spread, BELOW * entry.below)
+    return Cell(
+        style.number(entry.value.mean, digits), spread, BELOW * entry.below + FAILED * entry.failed
+    )
 
 
 def table_of(

@@ -1,8 +1,10 @@
-"""Which recipe to take, computed from results: for the verdict, the documentation and advice.
+"""Compute the recommended defense from results, for the verdict, the documentation and advice.
 
-A recipe *holds* where every attack that applies ran, against every adversary on every table, and
-nothing is open by any measure. Those come first; then what leaves the least, persons before guesses
-before facts about groups; then the price.
+A recipe is a protocol with a defense. It *holds* if every attack that applies ran, against every
+adversary on every table, and no cell is open. It is *shown* to resist if besides every cell is
+settled (`fedtrees.report.states`): a cell in which the attack scored worse than its baseline is
+not. Recipes that hold come first, then those that leave the smallest advantage, persons before
+guesses before facts about groups, then the cheapest.
 """
 
 import math
@@ -15,7 +17,7 @@ from fedtrees.report.intervals import finite, mean_of, t_estimate
 from fedtrees.report.price import TOLERANCE, Price
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.said import parted
-from fedtrees.report.states import MARGIN, Cell, gravity
+from fedtrees.report.states import MARGIN, SETTLED, Cell, gravity
 
 #: Places named where a recipe was not tested.
 MOST_NAMED = 3
@@ -71,9 +73,13 @@ class Candidate:
 
     @property
     def shown(self) -> bool:
-        """Whether everything is shown to be within the margin of blind."""
-        settled = ("shut", "gone", "undefined")
-        return self.holds and all(c.state in settled for t in self.trials for c in t.cells)
+        """Whether it holds, and every cell is shown to be within the margin of its baseline."""
+        return self.holds and all(c.state in SETTLED for t in self.trials for c in t.cells)
+
+    @property
+    def failed(self) -> tuple[tuple[str, Cell], ...]:
+        """Cells in which the attack scored worse than its baseline, with their places."""
+        return tuple((t.place, c) for t in self.trials for c in t.cells if c.below_baseline)
 
     @property
     def price(self) -> Price:
@@ -98,7 +104,7 @@ class Candidate:
         return f"open: {cell.metric} {cell.score:.3f} against {cell.line:.3f} ({place})"
 
     def left(self, klass: str) -> float:
-        """Return the largest advantage left by a class of measures."""
+        """Return the largest `Cell.weight` among the measures of one class."""
         cells = [c for t in self.trials for c in t.cells if measure(c.metric).klass == klass]
         return max((c.weight for c in cells), default=0.0)
 
@@ -170,25 +176,35 @@ def _missing(tried: Sequence[Trial], needed: Mapping[str, set[str]]) -> Iterator
 
 
 def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = MARGIN) -> bool:
-    """Tell whether a defense is shown to take a leak away, or a good part of one.
+    """Return whether a defense is shown to remove a leak, or a considerable part of one.
 
-    Shown: a leak is shut or gone, or its advantage falls clearly, paired by seed, by the margin; of
-    counted rows by a tenth of them.
+    This is the case if a cell that is open without the defense is shut or gone with it, or if its
+    advantage falls, paired by seed, with the whole interval and on average by the margin (of
+    counted persons: by a tenth of the advantage). A fall to less than the baseline does not count:
+    it shows that the attack failed, and another attack may still succeed.
+
+    Parameters
+    ----------
+    undefended, defended : sequence of Cell
+        Of the same adversary.
+    margin : float
+        Margin of the run.
     """
     after = {c.metric: c for c in defended}
     for before in undefended:
-        if before.state != "open" or before.metric not in after:
+        now = after.get(before.metric)
+        if before.state != "open" or now is None or now.below_baseline:
             continue
-        now = after[before.metric]
         if now.state in ("shut", "gone"):
             return True
-        pairs = dict(zip(now.seeds, now.advantages, strict=True))
-        drops = [
-            a - pairs[s] for s, a in zip(before.seeds, before.advantages, strict=True) if s in pairs
+        advantages = dict(zip(now.seeds, now.advantages, strict=True))
+        falls = [
+            advantage - advantages[seed]
+            for seed, advantage in zip(before.seeds, before.advantages, strict=True)
+            if seed in advantages
         ]
-        fell = t_estimate(drops)
-        counted = measure(before.metric).klass == "person" and math.isfinite(before.rows)
-        least = _RELIEF * before.advantage.mean if counted else margin
-        if fell.known and fell.low > 0 and fell.mean >= least:
+        fall = t_estimate(falls)
+        least = _RELIEF * before.advantage.mean if before.counts_persons else margin
+        if fall.known and fall.low > 0 and fall.mean >= least:
             return True
     return False

@@ -69,10 +69,26 @@ def can(cell: Cell) -> str:
 
 
 def line(cell: Cell) -> str:
-    """Write what a score is held against: ``blind 5.5%``, ``other rows tell 66%``."""
-    blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
-    name = "blind" if cell.line == blind or math.isnan(blind) else "other rows tell"
+    """Write the baseline of a score: ``blind 5.5%``, ``other rows tell 66%``."""
+    name = "other rows tell" if _by_population(cell) else "blind"
     return f"{name} {value(cell, cell.line)}"
+
+
+def _by_population(cell: Cell) -> bool:
+    """Return whether the baseline that counts is the population's, not the blind one."""
+    blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
+    return not (cell.line == blind or math.isnan(blind))
+
+
+def failed(cell: Cell) -> str:
+    """Write that the attack failed: ``the attack did worse than a blind guess; ...``."""
+    other = "a guess from other rows" if _by_population(cell) else "a blind guess"
+    return f"the attack did worse than {other}; nothing is shown"
+
+
+def word(cell: Cell) -> str:
+    """Write the state of a cell in words."""
+    return failed(cell) if cell.below_baseline else WORDS[cell.state]
 
 
 class Elsewhere(str):

@@ -1,7 +1,14 @@
-"""What one adversary reads by one measure under one defense, and whether that is settled.
+"""Decide what the results show about one adversary, one defense and one measure.
 
-A cell is *open* where the worst attack is clearly past blind, *shut* where it is shown not to be,
-*gone* where no attack has such a claim to make; everything else is named, and none of it is blank.
+Each combination is a `Cell` with one of six states:
+
+- *open*: the strongest attack is clearly above its baseline.
+- *shut* (safe): the attacks reach their baseline and are shown not to exceed it by the margin.
+- *gone*: no attack can make a claim of this kind under this defense.
+- *undefined*: the baseline already has the best score, so that no advantage exists.
+- *unknown*: an attack that could fill the cell failed or did not run.
+- *unsettled*: none of these is shown. This includes an attack that scored worse than its baseline:
+  such a score shows that the attack failed, and a failed attack shows nothing about the defense.
 """
 
 import math
@@ -19,27 +26,67 @@ from fedtrees.report.worst import attack_metrics, worst_case
 
 State = Literal["open", "shut", "gone", "undefined", "unknown", "unsettled"]
 
-#: Advantage that a defense may leave and still be called down to blind. Between federations of one
-#: table advantages differ by one to three points: three seeds can show five, and not much less.
+#: The states in which nothing is left to find out: a recipe is shown to resist every attack if
+#: all its cells are in one of them.
+SETTLED: frozenset[State] = frozenset({"shut", "gone", "undefined"})
+#: Largest advantage of an attack under a defense that still counts as no better than blind. Between
+#: federations of one table advantages differ by one to three points, so that three seeds can
+#: establish 0.05 and not much less.
 MARGIN = 0.05
-#: The same for counted persons, of whom one beyond a blind guess is a leak.
+#: The same for measures that count persons. One person beyond a blind guess is already a leak.
 PERSONS_MARGIN = 0.02
-FEWEST_SEEDS = 3  # of fewer no interval is believed
-#: Whom a leak is about, the worst first (`Measure.klass`).
+FEWEST_SEEDS = 3  # an interval over fewer seeds is not used
+#: Classes of measures (`Measure.klass`) that are leaks, the gravest first.
 CLASSES = ("person", "guess", "group")
 _ALPHA = 0.05
 
 
+def margin_of(metric: str, margin: float = MARGIN, counted: bool = True) -> float:
+    """Return the largest advantage by a measure that still counts as no better than blind.
+
+    Parameters
+    ----------
+    metric : str
+        Key of the measure.
+    margin : float
+        Margin of the run.
+    counted : bool
+        Whether the number of rows is known that the score is a share of.
+    """
+    return min(PERSONS_MARGIN, margin) if _counts_persons(metric, counted) else margin
+
+
+def _counts_persons(metric: str, counted: bool) -> bool:
+    return measure(metric).klass == "person" and counted
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One adversary, one defense, one measure: the worst attack on each seed.
+    """Results of one adversary against one defense by one measure: the strongest attack per seed.
 
-    `scores, blinds, populations, advantages`: By seed, of the attack of the largest advantage
-    there; the population line (whoever knows other rows) is NaN where the adversary has rows
-    itself. `advantages` are over the better of the two lines.
-    `errors`: Standard errors of the advantages, where a sample of the rows was scored, else 0.
-    `attacks`: The attacks that were worst, the most frequent first.
-    `rows`: How many rows the share is of; NaN where it is none of rows, or not told.
+    Attributes
+    ----------
+    metric : str
+        Key of the measure.
+    state : str
+        What the results show (see the module's description).
+    scores, blinds : tuple of float
+        By seed: the score of the attack with the largest advantage, and its blind baseline.
+    populations : tuple of float
+        By seed: the baseline of an adversary that knows other rows of the population. NaN where
+        the adversary has rows of its own, because then the blind baseline uses them already.
+    advantages : tuple of float
+        By seed, over the better of the two baselines.
+    errors : tuple of float
+        Standard errors of the advantages. 0 where all rows were scored.
+    seeds : tuple of int
+    attacks : tuple of str
+        The attacks that were strongest on a seed, the most frequent first.
+    rows : float
+        Number of rows that the score is a share of. NaN where it is not a share of rows, or where
+        the number is not recorded.
+    margin : float
+        Margin of the run (`MARGIN`).
     """
 
     metric: str
@@ -52,15 +99,16 @@ class Cell:
     seeds: tuple[int, ...] = ()
     attacks: tuple[str, ...] = ()
     rows: float = math.nan
+    margin: float = MARGIN
 
     @property
     def score(self) -> float:
-        """Mean over seeds."""
+        """Mean score over seeds."""
         return mean_of(self.scores)
 
     @property
     def line(self) -> float:
-        """What the score is held against: blind, or the population's line where that is better."""
+        """Mean of the better baseline: blind, or population where that is known and better."""
         pairs = zip(self.blinds, self.populations, strict=True)
         better = max if measure(self.metric).sign > 0 else min
         return mean_of([b if math.isnan(p) else better(b, p) for b, p in pairs])
@@ -71,11 +119,36 @@ class Cell:
         return t_estimate(self.advantages, self.errors)
 
     @property
+    def counts_persons(self) -> bool:
+        """Whether the score is a share of a known number of persons."""
+        return _counts_persons(self.metric, math.isfinite(self.rows))
+
+    @property
+    def limit(self) -> float:
+        """Margin that applies to this measure, as an advantage."""
+        return margin_of(self.metric, self.margin, counted=math.isfinite(self.rows))
+
+    @property
+    def below_baseline(self) -> bool:
+        """Whether the strongest attack scored worse than its baseline by more than the margin.
+
+        An adversary can always submit the baseline's guess, so that a worse score is a failure of
+        the attack. The cell is then not settled, however narrow its interval is.
+        """
+        return bool(self.advantages) and self.advantage.mean < -self.limit
+
+    @property
     def weight(self) -> float:
-        """The advantage by which recipes are compared: 1 where a failed attack hides it."""
-        if self.state in ("shut", "gone", "undefined"):
+        """Advantage by which recipes are compared, from 0 to 1.
+
+        It is 1 where nothing is known: where the attack did not finish, and where it scored worse
+        than its baseline. Otherwise a defense could improve its rank by making attacks fail.
+        """
+        if self.state in SETTLED:
             return 0.0
-        return 1.0 if self.state == "unknown" else max(self.advantage.mean, 0.0)
+        if self.state == "unknown" or self.below_baseline:
+            return 1.0
+        return max(self.advantage.mean, 0.0)
 
     @property
     def by_seed(self) -> dict[int, float]:
@@ -87,8 +160,14 @@ class Cell:
 class Reader:
     """All cells of one adversary in one setting.
 
-    `cells`: By defense and metric. `metrics`: Measured here under some defense, those about persons
-    first. `coverage`: Of every defense.
+    Attributes
+    ----------
+    cells : mapping of (str, str) to Cell
+        By defense and metric.
+    metrics : tuple of str
+        Metrics that some attack scored under some defense, those about persons first.
+    coverage : mapping of str to Coverage
+        By defense.
     """
 
     cells: Mapping[tuple[str, str], Cell]
@@ -96,7 +175,7 @@ class Reader:
     coverage: Mapping[str, Coverage] = field(default_factory=dict)
 
     def cell(self, defense: str, metric: str) -> Cell:
-        """Return a cell: "unknown" where a defense was not attacked, "gone" where there is none."""
+        """Return a cell: "unknown" if the defense was not attacked, "gone" if there is none."""
         state: State = "gone" if defense in self.coverage else "unknown"
         return self.cells.get((defense, metric), Cell(metric, state))
 
@@ -110,44 +189,56 @@ def read(
     coverage: Mapping[str, Coverage],
     margin: float = MARGIN,
 ) -> Reader:
-    """Return the cells of one adversary in one setting.
+    """Compute the cells of one adversary in one setting.
 
-    `attacks`: Its attack rows (`fedtrees.report.rows.load_rows`).
-    `coverage`: By defense: which attacks apply, and what became of them.
-    `margin`: Advantage that may be left and still be called down to blind.
+    Parameters
+    ----------
+    attacks : DataFrame
+        Attack rows of this adversary (`fedtrees.report.rows.load_rows`).
+    coverage : mapping of str to Coverage
+        By defense: which attacks apply, and how they ended.
+    margin : float
+        Largest advantage that counts as no better than blind.
     """
     known = [m for m in _defined(attacks) if measure(m).klass in CLASSES and measure(m).phrase]
     metrics = sorted(known, key=gravity)
-    defenses = list(dict.fromkeys(attacks["defense_spec"]))
+    by_defense = dict(iter(attacks.groupby("defense_spec", sort=False)))
     cells = {}
     for metric in metrics:
         worst = dict(iter(worst_case(attacks, metric).groupby("defense_spec")))
-        gave = (attacks["metric"] == metric) & (attacks["status"] == "ok")
-        givers = set(attacks.loc[gave, "attack"])
-        for spec in defenses:
-            found = _measured(metric, worst[spec]) if spec in worst else Cell(metric)
-            mine = attacks[attacks["defense_spec"] == spec]
-            state = _state(found, mine, givers, coverage.get(spec, Coverage()), margin)
-            cells[spec, metric] = replace(found, state=state)
+        scored = (attacks["metric"] == metric) & (attacks["status"] == "ok")
+        able = set(attacks.loc[scored, "attack"])  # attacks that scored this metric somewhere
+        for spec, rows in by_defense.items():
+            covered = coverage.get(spec, Coverage())
+            if spec in worst:
+                cell = replace(_measured(metric, worst[spec]), margin=margin)
+                state = state_of(cell, covered.complete)
+            else:
+                cell = Cell(metric, margin=margin)
+                state = _state_without_scores(metric, rows, able, covered)
+            cells[spec, metric] = replace(cell, state=state)
     return Reader(cells, tuple(metrics), coverage)
 
 
 def _defined(attacks: pd.DataFrame) -> list[str]:
-    """Return the metrics of a panel, those too of which every advantage is undefined."""
+    """Return the scored metrics, including those whose advantage is undefined everywhere."""
     ok = attacks[(attacks["status"] == "ok") & attacks["value"].notna() & attacks["blind"].notna()]
     return [*dict.fromkeys([*attack_metrics(attacks), *sorted(set(ok["metric"]))])]
 
 
 def _measured(metric: str, worst: pd.DataFrame) -> Cell:
+    """Build a cell, still without its state, from the worst-case row of each seed."""
     worst = worst.sort_values("seed")
-    blinds, lines = worst["blind"].tolist(), worst["population"].tolist()
+    blinds, populations = worst["blind"].tolist(), worst["population"].tolist()
+    # No advantage over the population baseline is defined where that baseline is perfect: then the
+    # attack shows nothing that other rows of the population do not show, an advantage of 0.
     beyond = worst["beyond"].where(worst["beyond"].notna() | worst["population"].isna(), 0.0)
     pairs = zip(worst["advantage"], beyond, strict=True)
     return Cell(
         metric,
         scores=tuple(worst["value"]),
         blinds=tuple(blinds),
-        populations=tuple(lines),
+        populations=tuple(populations),
         advantages=tuple(min(a, b) if math.isfinite(b) else a for a, b in pairs),
         errors=tuple(worst["advantage_error"]),
         seeds=tuple(int(s) for s in worst["seed"]),
@@ -156,49 +247,79 @@ def _measured(metric: str, worst: pd.DataFrame) -> Cell:
     )
 
 
-def _state(
-    cell: Cell, attacks: pd.DataFrame, givers: set[str], coverage: Coverage, margin: float
-) -> State:
-    if not cell.advantages:
-        mine = attacks[attacks["attack"].isin(givers)]
-        if mine["status"].isin(["failed", "timeout"]).any() or givers & {*coverage.left_out}:
-            return "unknown"
-        scored = mine[(mine["metric"] == cell.metric) & (mine["status"] == "ok")]
-        return "undefined" if len(scored) else "gone"
-    persons = measure(cell.metric).klass == "person" and math.isfinite(cell.rows)
-    if is_open(cell, PERSONS_MARGIN if persons else margin, persons):
+def state_of(cell: Cell, complete: bool) -> State:
+    """Return the state of a cell that has scores.
+
+    Parameters
+    ----------
+    cell : Cell
+        With at least one advantage. Its own state is ignored.
+    complete : bool
+        Whether every attack that applies ran to its end on every seed.
+    """
+    if is_open(cell):
         return "open"
-    limit = min(PERSONS_MARGIN, margin) if persons else margin
-    shown = len(cell.seeds) >= FEWEST_SEEDS and coverage.complete
-    return "shut" if shown and upper(cell) < limit else "unsettled"
+    return "shut" if complete and is_safe(cell) else "unsettled"
 
 
-def is_open(cell: Cell, margin: float, persons: bool) -> bool:
-    """Tell whether a cell is clearly past its line: of persons by one row, else by the margin."""
+def _state_without_scores(
+    metric: str, attacks: pd.DataFrame, able: set[str], coverage: Coverage
+) -> State:
+    """Return the state of a cell in which no attack has a defined advantage.
+
+    `attacks`: Attack rows of this defense. `able`: Attacks that scored the metric under some
+    defense.
+    """
+    mine = attacks[attacks["attack"].isin(able)]
+    if mine["status"].isin(["failed", "timeout"]).any() or able & {*coverage.left_out}:
+        return "unknown"
+    scored = mine[(mine["metric"] == metric) & (mine["status"] == "ok")]
+    return "undefined" if len(scored) else "gone"
+
+
+def is_open(cell: Cell) -> bool:
+    """Return whether a cell is clearly above its baseline.
+
+    The advantage must be above zero with its whole interval, or on every seed. Besides, its mean
+    must exceed the margin; of counted persons one more than the baseline suffices.
+    """
     if not cell.advantages:
         return False
     e = cell.advantage
     clear = e.low > 0 if math.isfinite(e.low) else False
     clear = clear or all(a > 0 for a in cell.advantages)
-    if persons:
-        return clear and (cell.score - cell.line) * cell.rows >= _fewest(cell)
-    return clear and e.mean > margin
+    if cell.counts_persons:
+        return clear and (cell.score - cell.line) * cell.rows >= _fewest_persons(cell)
+    return clear and e.mean > cell.limit
 
 
-def _fewest(cell: Cell) -> float:
-    """Return how many persons beyond its line a count must be.
+def is_safe(cell: Cell) -> bool:
+    """Return whether the scores show that an advantage lies within the margin.
 
-    One; of fewer federations than `FEWEST_SEEDS` two standard deviations of the line's own count.
+    Two conditions are necessary. The upper end of the interval lies below the margin, and the mean
+    is at least minus the margin. Without the second one, an attack that failed completely would
+    give the best evidence of safety.
     """
-    alone = len(cell.advantages) < FEWEST_SEEDS
-    return max(1.0, 2 * math.sqrt(max(cell.line, 0.0) * cell.rows)) if alone else 1.0
+    if len(cell.seeds) < FEWEST_SEEDS or cell.below_baseline:
+        return False
+    return upper(cell) < cell.limit
+
+
+def _fewest_persons(cell: Cell) -> float:
+    """Return by how many persons a count must exceed its baseline to be a leak.
+
+    By one. With fewer than `FEWEST_SEEDS` seeds, by two standard deviations of the baseline's own
+    count (Poisson), because one federation alone gives no interval.
+    """
+    few = len(cell.advantages) < FEWEST_SEEDS
+    return max(1.0, 2 * math.sqrt(max(cell.line, 0.0) * cell.rows)) if few else 1.0
 
 
 def upper(cell: Cell) -> float:
     """Return the upper end of the 95% interval of an advantage.
 
-    Where nothing was counted on any seed, at least the exact binomial bound (Clopper and Pearson
-    1934).
+    Where nothing was counted on any seed the t interval has length zero. The exact binomial bound
+    (Clopper and Pearson 1934) of zero successes then is the least possible value.
     """
     e = cell.advantage
     high = e.high if math.isfinite(e.high) else math.inf
@@ -208,12 +329,12 @@ def upper(cell: Cell) -> float:
 
 
 def gravity(metric: str) -> tuple[int, int]:
-    """Return a key that puts what is worst for persons first."""
-    told = measure(metric)
-    return CLASSES.index(told.klass) if told.klass in CLASSES else len(CLASSES), told.severity
+    """Return a sort key that puts the gravest leaks of persons first."""
+    m = measure(metric)
+    return CLASSES.index(m.klass) if m.klass in CLASSES else len(CLASSES), m.severity
 
 
 def plain(cells: Sequence[Cell]) -> list[Cell]:
-    """Return cells without those that another of them tells more plainly."""
+    """Return cells without those whose content another one states more plainly."""
     here = {c.metric for c in cells}
     return [c for c in cells if not here & {*measure(c.metric).beside}]

@@ -40,6 +40,7 @@ class Mark:
     y_low: float = math.nan
     y_high: float = math.nan
     recipe: bool = False
+    on_front: bool = True  # False: the attack failed, so that the point cannot be Pareto-optimal
     names: tuple[str, ...] = ()  # of marks that are drawn as one
 
 
@@ -179,6 +180,7 @@ def _merged(marks: Iterable[Mark]) -> list[Mark]:
 
 def _front(marks: Sequence[Mark], across: Scale, up: Scale) -> tuple[tuple[float, float], ...]:
     """Return the Pareto-optimal points: no other has more utility and leaves less."""
+    marks = [m for m in marks if m.on_front]
     kept = [
         m
         for m in marks

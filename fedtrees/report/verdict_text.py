@@ -13,7 +13,7 @@ from fedtrees.report.intervals import finite
 from fedtrees.report.price import Price
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.states import Cell, gravity, plain, upper
+from fedtrees.report.states import SETTLED, Cell, gravity, plain, upper
 
 MOST_WORDS = 120
 _FAR = 0.25  # advantage beyond what leads that is said beside it
@@ -126,6 +126,17 @@ def _leak(found: Found, more: bool) -> str:
                 f"A trace: {who} can {said.can(cell)}, by {_attack(cell)}; below the margin of "
                 f"{found.margin:g}."
             )
+        case "unknown", _:
+            failed = said.some(list(dict.fromkeys(name for name, _ in found.untested.failed)))
+            why = f"attacks failed ({failed})" if failed else "attacks that apply did not run"
+            return f"Not known: {why}, and no other attack shows a leak."
+        case "attack-failed", Cell() as cell:
+            guess, head = said.value(cell, cell.score), measure(cell.metric).head.lower()
+            return (
+                f"Nothing is shown: by every measure that is not settled, attacks did worse than "
+                f"their baseline. The best, {_attack(cell)} by {who}, has {head} {guess} "
+                f"({said.line(cell)})."
+            )
         case "none-clear", Cell() as cell:
             unsure = replace(cell.advantage, high=upper(cell))
             return (
@@ -190,7 +201,8 @@ def _use(found: Found, most: int) -> Iterator[Line]:
         if text := remains(found, None, most):
             yield Line("REMAINS", text)
         return
-    key = "USE" if use.holds and use.price.tier == 0 else "MAYBE" if use.holds else "EASES"
+    sure = use.price.tier == 0 and not use.failed
+    key = "EASES" if not use.holds else "USE" if sure else "MAYBE"
     yield Line(key, command(use))
     if text := _effect(found, use):
         yield Line("EFFECT", text)
@@ -230,13 +242,15 @@ def refused(found: Found) -> str:
         f"{name} leaves {said.value(least, least.score)} of {said.value(cell, cell.score)} "
         f"({said.line(cell)})."
     )
+    if least.below_baseline:
+        return f"Nothing is shown to help: under {name}, {said.failed(least)}. {said.capital(left)}"
     if least.score < cell.score:
         return f"Nothing is shown to help over {many(found.seeds, 'seed')}: {left}"
     return f"Nothing tried helps: {left}"
 
 
 def _effect(found: Found, use: Candidate) -> str:
-    """Say what a recipe does about the leak that is named, or another if it leaves that."""
+    """Write how a recipe changes the score of the leak that the verdict names."""
     cell, who = found.leak.cell, found.leak.adversary
     if cell is None or who is None:
         return ""
@@ -248,6 +262,8 @@ def _effect(found: Found, use: Candidate) -> str:
     if after.state == "gone":
         return f"{head}: {said.value(cell, cell.score)} → nothing to read."
     left = f"{head}: {said.value(cell, cell.score)} → {said.value(after, after.score)}"
+    if after.below_baseline:
+        return f"{left} ({said.failed(after)})."
     return f"{left}." if after.state == "shut" else f"{left} ({WORDS_LEFT[after.state]})."
 
 
@@ -266,28 +282,50 @@ def price(p: Price) -> str:
 
 
 def remains(found: Found, use: Candidate | None, most: int = _MOST_LEFT) -> str:
-    """Say what every adversary can still do under a recipe, so many things of each.
+    """Write what every adversary can still do under a recipe.
 
-    Without a recipe: what all but the one that leads can do, undefended.
+    Each adversary is in one of four groups: it can read something; its attacks did worse than their
+    baseline; something else is not settled; nothing is above the margin.
+
+    Parameters
+    ----------
+    found : Found
+        The setting.
+    use : Candidate or None
+        The recipe. None: what the other adversaries can do without a defense.
+    most : int
+        How many leaks are written of each adversary. 0: only how many adversaries have one.
     """
     if use is None:
         return _of_others(found, most)
-    parts, quiet = [], []
+    leaks, failed, doubtful, quiet = [], list[str](), list[str](), list[str]()
     for adversary in found.tested:
         trial = use.at(adversary.threat)
-        cells = plain([c for c in (trial.cells if trial else ()) if c.state == "open"])
+        if trial is None:
+            doubtful.append(adversary.name)
+            continue
+        cells = plain([c for c in trial.cells if c.state == "open"])
         cells.sort(key=lambda c: gravity(c.metric))
         if cells:
             can = " and ".join(said.can(c) for c in cells[:most])
-            parts.append(f"{adversary.name} can {can}")
-        elif trial and all(c.state in ("shut", "gone", "undefined") for c in trial.cells):
+            leaks.append(f"{adversary.name} can {can}")
+        elif any(c.below_baseline for c in trial.cells):
+            failed.append(adversary.name)
+        elif all(c.state in SETTLED for c in trial.cells):
             quiet.append(adversary.name)
-    if parts and not most:
-        return f"{many(len(parts), 'adversary', 'adversaries')} can read more: see the report."
-    if not parts:
-        return "" if len(quiet) < len(found.tested) else "Nothing above the margin."
-    text = said.capital("; ".join(parts)) + "."
-    return f"{text} Below the margin: {listed(quiet)}." if quiet else text
+        else:
+            doubtful.append(adversary.name)
+    if leaks and not most:
+        return f"{many(len(leaks), 'adversary', 'adversaries')} can read more: see the report."
+    if len(quiet) == len(found.tested):
+        return "Nothing above the margin."
+    parts = [said.capital("; ".join(leaks)) + "."] * bool(leaks)
+    if most:
+        if failed:
+            parts.append(f"Nothing shown (attacks did worse than a blind guess): {listed(failed)}.")
+        parts += [f"Not settled: {listed(doubtful)}."] * bool(doubtful)
+    parts += [f"Below the margin: {listed(quiet)}."] * bool(quiet)
+    return " ".join(parts)
 
 
 def _of_others(found: Found, most: int) -> str:

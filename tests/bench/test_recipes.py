@@ -61,5 +61,30 @@ def test_a_recipe_that_held_would_be_named(name):
     assert mine.shown
 
 
+def test_no_stored_cell_is_safe_whose_attacks_scored_below_their_baseline():
+    cells = [c for tried in TRIALS.values() for t in tried for c in t.cells]
+    safe = [c for c in cells if c.state == "shut"]
+    assert safe
+    for cell in safe:
+        mean = sum(cell.advantages) / len(cell.advantages)
+        assert mean >= -cell.limit, (cell.metric, mean)
+
+
+def test_a_recipe_with_a_failed_attack_is_not_shown_to_resist():
+    name = recipes.named(recommend(TRIALS))
+    held = [
+        replace(t, cells=tuple(replace(c, state="shut") for c in t.cells)) for t in TRIALS[name]
+    ]
+    cell = held[0].cells[0]
+    n = len(cell.seeds)
+    failed = replace(cell, state="shut", advantages=(-1.0,) * n)
+    held[0] = replace(held[0], cells=(failed, *held[0].cells[1:]))
+    again = recipes.read(recipes.written({UNDEFENDED: TRIALS[UNDEFENDED], name: held}))
+    (mine,) = recommend(again).candidates
+    assert mine.holds
+    assert not mine.shown
+    assert mine.left("person") == 1.0
+
+
 def test_rounding_is_not_named():
     assert "rounding" not in recipes.named(recommend(TRIALS))

@@ -19,7 +19,15 @@ WISH = Wish(exact_rows=0.01, membership=0.05, auc=0.75)
 NAME = "q with split-only"
 
 
-def advice(folder, exact=(0.0, 0.0, 0.0), members=(0.01, 0.02, 0.01), auc=0.9, n=2000, left_out=()):
+def advice(
+    folder,
+    exact=(0.0, 0.0, 0.0),
+    members=(0.01, 0.02, 0.01),
+    auc=0.9,
+    n=2000,
+    left_out=(),
+    blind=0.01,
+):
     """Return the advice of a run of one defense beside none, and its rows' recipe."""
     table = Table(folder)
     for seed, (rows, found) in enumerate(zip(exact, members, strict=True)):
@@ -29,7 +37,7 @@ def advice(folder, exact=(0.0, 0.0, 0.0), members=(0.01, 0.02, 0.01), auc=0.9, n
             table.train(defense, seed, utility + 0.001 * seed)
             table.applies(defense, seed, "timberstrike", "membership", *left_out)
             scored = {"exact_rows": ("timberstrike", read, 0.0),
-                      "members_1pct": ("membership", told, 0.01)}  # fmt: skip
+                      "members_1pct": ("membership", told, blind)}  # fmt: skip
             for metric, (attack, value, blind) in scored.items():
                 more = {"blind": blind, "advantage": (value - blind) / (1 - blind), "n": n}
                 table.add("attack", defense, seed, metric, value, attack=attack, threat="t", **more)
@@ -73,6 +81,8 @@ def test_what_a_recipe_leaves_within_the_wish_is_said(tmp_path):
         ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 members.*wished: 5\.0%"),
         ({"auc": 0.7}, True, r"AUC 0\.701; wished: 0\.75"),
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
+        # A failed attack recognises no member, where a blind guess recognises 6%.
+        ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack did worse than a blind"),
         ({"left_out": ("joint",)}, True, r"untested: .*2 of 3 applicable attacks ran.*joint"),
     ],
 )  # fmt: skip

@@ -8,13 +8,14 @@ import re
 import shutil
 
 import pytest
-from synthetic_run import DEFENSES, SETTINGS, write_run
+from synthetic_run import DEFENSES, SETTINGS, Table, write_run
 from synthetic_run import rows as made
 from test_report_browser import AXE, BROWSER, CHECKED, HOSTILE, dom, wider
 
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.reasons import Reason
 from fedtrees.report import board, submissions
+from fedtrees.report.findings import findings
 
 FEW = [d for d in DEFENSES if d[0] in ("none", "split-only")]
 
@@ -164,6 +165,17 @@ def test_a_defense_that_an_attack_did_not_finish_is_not_pareto_optimal(tmp_path)
     assert lines
     assert all('data-v="no"' in line for line in lines)
     assert '<path class="front"' not in worse  # one point makes no line
+
+
+def test_a_defense_whose_attack_scored_below_blind_is_not_pareto_optimal(tmp_path):
+    table = Table(tmp_path)
+    for seed in range(3):
+        for defense, utility, advantage in (("none", 0.9, 0.3), ("split-only", 0.9, -0.3)):
+            table.train(defense, seed, utility)
+            table.applies(defense, seed, "a")
+            table.attack(defense, seed, "a", advantage)
+    (found,) = findings(table.rows(), table.folder).settings
+    assert board.pareto(found, found.tested[0], "ra") == {"none"}
 
 
 def test_sources_are_the_papers_that_are_named_first():

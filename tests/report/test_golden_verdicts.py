@@ -17,6 +17,8 @@ from fedtrees.api import Run
 from fedtrees.bench import choice
 from fedtrees.cli.main import main
 from fedtrees.core.columns import measures
+from fedtrees.report.findings import findings
+from fedtrees.report.rows import load_rows
 
 SUITE = """
 name = "quick"
@@ -152,6 +154,7 @@ def check_near_blind(records, margin=0.05):
             by_seed = records.advantages(threat, key)
             if by_seed:
                 half = student.ppf(0.975, len(by_seed) - 1) * stdev(by_seed) / len(by_seed) ** 0.5
+                assert mean(by_seed) >= -margin, key
                 assert mean(by_seed) + half < margin, key
                 stayed.add(key)
     return len({k for k in stayed if not stayed & {*measures()[k].beside}})
@@ -230,6 +233,9 @@ def test_a_verdict_is_short_and_every_number_is_of_the_records(said):
         assert re.search(rf"by all {stayed} measures?,", told["LEAK"])
     else:
         assert case != "nothing"
+    readers = (a.reader for f in findings(load_rows(folder), folder).settings for a in f.tested)
+    for cell in (c for reader in readers if reader for c in reader.cells.values()):
+        assert cell.state != "shut" or cell.advantage.mean >= -cell.limit, cell
     if case in ("default", "split-only"):
         assert told["LEAK"].startswith("Your server can rebuild")
     if case == "rare":

@@ -16,7 +16,7 @@ from fedtrees.report.selection import Selection
 # Per dataset and defense: AUC and advantage of two seeds. A blind guess scores 0.4 of 1.
 MADE = {
     "a_1": {"none": (0.90, 0.5), "shield[step=2]": (0.80, 0.1), "fog": (0.85, 0.1)},
-    "b%": {"none": (0.70, 0.4), "shield[step=2]": (0.60, -0.2), "fog": (0.50, -0.1)},
+    "b%": {"none": (0.70, 0.4), "shield[step=2]": (0.60, -0.02), "fog": (0.50, -0.01)},
 }
 
 
@@ -108,6 +108,17 @@ def test_what_is_missing_is_marked_and_what_failed_has_no_rank(tmp_path):
     assert rows["a_1", "seal"][1] == "n/a"
     assert rows["mean rank", "seal"][-1] == "1.2"  # as good as blind: first, then with shield
     assert len(made.notes) == 4
+
+
+def test_an_attack_below_blind_is_marked_and_has_no_rank(tmp_path):
+    table = Table(tmp_path / "run")
+    fill(table, {d: {**m, "fog": (0.85, -0.3)} for d, m in MADE.items()}).rows()
+    made = table_of([tmp_path / "run"])
+    rows = {tuple(row[:2]): row[2:] for row in cells(made.md())}
+    assert rows["a_1", "fog"][1].endswith("‡")
+    assert rows["mean rank", "fog"][-1] == "–"
+    assert any("did worse than a blind guess: nothing is shown" in note for note in made.notes)
+    assert set(made.frame().query("attack_failed")["defense"]) == {"fog"}
 
 
 def test_several_runs_are_one_table_and_a_cell_counts_once(run, tmp_path):

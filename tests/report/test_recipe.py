@@ -1,11 +1,14 @@
 """What is recommended: tested everywhere, nothing past blind, the least cost; else a reason."""
 
+import math
+
 import pytest
 from present import CRYPTO
 from synthetic_run import Table
 
 from fedtrees.report.findings import trials_of
-from fedtrees.report.recipe import recommend
+from fedtrees.report.recipe import helps, recommend
+from fedtrees.report.states import Cell
 
 CALM = (-0.01, 0.0, 0.01)
 TESTED = ("a", "b")
@@ -62,6 +65,29 @@ def test_what_the_population_tells_is_no_leak_of_its_persons(table):
     tried(table, "leaky", 0.85, ra=(0.4, 0.41, 0.42), beyond=0.2)
     assert found(table).choice.name == "useful"
     assert reasons(table)["leaky"].startswith("open: ra 0.500 against 0.600")
+
+
+def test_a_recipe_against_which_attacks_fail_ranks_behind_one_that_resists_them(table):
+    undefended(table)
+    tried(table, "failing", 0.85, ra=(-0.5, -0.51, -0.52))
+    tried(table, "resisting", 0.8)
+    assert [c.name for c in found(table).candidates] == ["resisting", "failing"]
+    first, second = found(table).candidates
+    assert first.shown
+    assert not second.shown
+    assert len(second.failed) == 2  # against both adversaries
+
+
+def test_a_failed_attack_does_not_show_that_a_defense_helps():
+    def cell(state, *advantages):
+        n = len(advantages)
+        return Cell("ra", state, (0.5,) * n, (0.4,) * n, (math.nan,) * n, advantages, (0.0,) * n,
+                    tuple(range(n)))  # fmt: skip
+
+    before = cell("open", 0.5, 0.51, 0.52)
+    assert helps([before], [cell("open", 0.1, 0.11, 0.12)])
+    assert helps([before], [cell("unsettled", -0.02, 0.01, 0.08)])
+    assert not helps([before], [cell("unsettled", -0.5, -0.51, -0.52)])
 
 
 def test_of_two_recipes_that_hold_the_one_of_more_utility_is_taken(table):

@@ -111,6 +111,20 @@ def test_a_incomplete_point_neither_stands_on_the_front_nor_dominates(table):
     assert frontier.front == ("none",)
 
 
+def test_a_point_whose_attack_failed_neither_stands_on_the_front_nor_dominates(table):
+    for defense, utility, advantage in (
+        ("good", 0.9, -0.3),
+        ("calm", 0.85, -0.01),
+        ("none", 0.8, 0.5),
+    ):
+        table.train(defense, 0, utility)
+        table.attack(defense, 0, "a", advantage)
+    frontier = table.frontier()
+    assert frontier.point("good").attack_failed
+    assert not frontier.point("calm").attack_failed  # within the margin of blind
+    assert frontier.front == ("calm",)
+
+
 @pytest.mark.parametrize("status", ["skipped", "failed"])
 def test_of_a_defense_without_any_finished_attack_it_is_known_whether_one_applies(table, status):
     table.train("none", 0, 0.8)

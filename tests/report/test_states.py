@@ -1,15 +1,17 @@
 """States of cells: open, shut, gone, undefined, unknown, not settled; none is blank."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import Table
 
+from fedtrees.report import page_tables, said
 from fedtrees.report.coverage import Coverage
 from fedtrees.report.findings import findings
-from fedtrees.report.states import Cell, _state, is_open, upper
+from fedtrees.report.states import Cell, is_open, is_safe, state_of, upper
 
 WHOLE = Coverage(applicable=("a",))
 
@@ -19,8 +21,8 @@ def state(advantages, metric="ra", rows=math.nan, coverage=WHOLE, scores=None, m
     n = len(advantages)
     cell = Cell(metric, scores=tuple(scores or advantages), blinds=(0.0,) * n,
                 populations=(math.nan,) * n, advantages=tuple(advantages), errors=(0.0,) * n,
-                seeds=tuple(range(n)), attacks=("a",), rows=rows)  # fmt: skip
-    return _state(cell, None, {"a"}, coverage, margin)
+                seeds=tuple(range(n)), attacks=("a",), rows=rows, margin=margin)  # fmt: skip
+    return state_of(cell, coverage.complete)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,8 @@ def state(advantages, metric="ra", rows=math.nan, coverage=WHOLE, scores=None, m
         ((0.0, 0.001, 0.002), "shut"),
         ((0.0, 0.0), "unsettled"),  # two seeds show nothing
         ((0.02, 0.021, 0.022), "shut"),
+        ((-0.01, -0.02, -0.03), "shut"),
+        ((-0.3, -0.31, -0.32), "unsettled"),  # the attack failed, which shows nothing
     ],
 )
 def test_a_share_is_open_above_the_margin_and_shut_with_its_whole_interval(advantages, wanted):
@@ -51,7 +55,7 @@ def test_one_federation_s_count_is_read_two_deviations_beyond_its_line(found, li
     cell = Cell("exact_rows", scores=(found / 193,), blinds=(line / 193,), populations=(math.nan,),
                 advantages=((found - line) / (193 - line),), errors=(0.0,), seeds=(0,),
                 attacks=("a",), rows=193.0)  # fmt: skip
-    assert is_open(cell, 0.02, True) == wanted
+    assert is_open(cell) == wanted
 
 
 def test_zero_of_few_rows_shows_nothing():
@@ -76,13 +80,25 @@ def test_noise_never_makes_a_defense_look_safer(values, factor):
     wider = [mean + factor * (v - mean) for v in values]
     if state(tuple(wider)) == "shut":
         assert state(tuple(values)) == "shut"
-    assert not (state(tuple(values)) == "shut" and is_open(_cell(values), 0.05, False))
+    assert not (state(tuple(values)) == "shut" and is_open(_cell(values)))
 
 
 def _cell(values):
     n = len(values)
     return Cell("ra", scores=tuple(values), blinds=(0.0,) * n, populations=(math.nan,) * n,
                 advantages=tuple(values), errors=(0.0,) * n, seeds=tuple(range(n)))  # fmt: skip
+
+
+def test_no_cell_of_a_run_is_safe_whose_attack_scored_below_its_baseline(rows, run):
+    found = [
+        adversary.cell(d.spec, metric)
+        for setting in findings(rows, run).settings
+        for adversary in setting.tested
+        for metric in adversary.metrics
+        for d in setting.defenses
+    ]
+    assert all(c.advantage.mean >= -c.limit for c in found if c.state == "shut")
+    assert {c.state for c in found if c.below_baseline} <= {"unsettled"}
 
 
 @pytest.fixture
@@ -127,12 +143,61 @@ def test_where_a_blind_guess_is_perfect_nothing_is_defined(table):
     assert cells(table) == {"none": "undefined"}
 
 
-def test_what_the_population_tells_is_no_leak_of_its_persons(table):
+def test_an_attack_below_the_population_baseline_is_neither_a_leak_nor_safe(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
         table.attack("none", seed, "a", 0.4, population=0.6, beyond=-0.2)
     (found,) = findings(table.rows(), table.folder).settings
     cell = found.tested[0].cell("none", "ra")
-    assert cell.state == "shut"
+    assert cell.state == "unsettled"
+    assert cell.below_baseline
     assert cell.line == pytest.approx(0.6)
+    assert said.word(cell) == "the attack did worse than a guess from other rows; nothing is shown"
+
+
+def test_an_attack_below_the_blind_baseline_has_a_sentence_of_its_own(table):
+    for seed in range(3):
+        table.train("none", seed, 0.9)
+        table.applies("none", seed, "a")
+        table.attack("none", seed, "a", -0.5, value=0.1)
+    (found,) = findings(table.rows(), table.folder).settings
+    cell = found.tested[0].cell("none", "ra")
+    assert cell.state == "unsettled"
+    assert said.word(cell) == "the attack did worse than a blind guess; nothing is shown"
+    assert found.leak.kind == "attack-failed"
+    why = "By cells guessed the attack did worse than a blind guess; nothing is shown."
+    assert ("The party 't', no defense.", why, "") in [*page_tables.untested(found)]
+
+
+@given(
+    advantages=st.lists(st.floats(-5, 1), min_size=1, max_size=8),
+    rows=st.one_of(st.just(math.nan), st.integers(1, 2000).map(float)),
+    metric=st.sampled_from(["ra", "exact_rows", "members_1pct", "leaf_mass_exact"]),
+    complete=st.booleans(),
+    margin=st.sampled_from([0.01, 0.05, 0.2]),
+)
+def test_a_safe_cell_reaches_its_baseline_and_stays_within_the_margin(
+    advantages, rows, metric, complete, margin
+):
+    n = len(advantages)
+    cell = Cell(metric, scores=tuple(advantages), blinds=(0.0,) * n, populations=(math.nan,) * n,
+                advantages=tuple(advantages), errors=(0.0,) * n, seeds=tuple(range(n)),
+                rows=rows, margin=margin)  # fmt: skip
+    mean = math.fsum(advantages) / n
+    if state_of(cell, complete) == "shut":
+        assert complete
+        assert n >= 3
+        assert -cell.limit <= mean < cell.limit <= margin
+        assert upper(cell) < cell.limit
+        assert not is_open(cell)
+    if mean < -cell.limit:
+        assert cell.below_baseline
+        assert state_of(cell, complete) == "unsettled"
+        assert replace(cell, state="unsettled").weight == 1.0
+
+
+@given(values=st.lists(st.floats(-0.04, 0.04), min_size=3, max_size=8), fall=st.floats(0.1, 5))
+def test_a_worse_attack_never_makes_a_cell_safe(values, fall):
+    worse = tuple(v - fall for v in values)
+    assert not is_safe(_cell(worse))

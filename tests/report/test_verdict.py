@@ -122,6 +122,28 @@ def test_what_did_not_run_against_many_is_counted():
     assert "(q; t; against 4 defenses; 4 seeds)" in str(many)
 
 
+def test_a_recipe_is_never_used_for_sure_where_the_attack_failed(table):
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    tried(table, "split-only", 0.9, (-0.3, -0.3, -0.3))
+    text = said(table)
+    assert "USE" not in text
+    assert text["MAYBE"] == "split-only"
+    assert text["EFFECT"].endswith("(the attack did worse than a blind guess; nothing is shown).")
+    remains = "Nothing shown (attacks did worse than a blind guess): the party 't'."
+    assert text["REMAINS"] == remains
+
+
+def test_without_a_defense_a_failed_attack_is_not_called_safe(table):
+    tried(table, "none", 0.9, (-0.3, -0.3, -0.3))
+    assert said(table)["LEAK"].startswith("Nothing is shown: by every measure that is not settled")
+
+
+def test_what_is_not_settled_under_a_recipe_is_said(table):
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    tried(table, "split-only", 0.9, (-0.1, 0.0, 0.2))
+    assert said(table)["REMAINS"] == "Not settled: the party 't'."
+
+
 def test_where_nothing_helps_the_least_is_named(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (0.3, 0.31, 0.32))
