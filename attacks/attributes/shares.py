@@ -36,13 +36,16 @@ class ClassShareInference(Attack):
     mean of those of all columns and to what all clients have together. Forests count them.
     """
 
+    claims = (ClassShares,)
+
     def inapplicable(self, view: View) -> Reason | None:
         """Return why no client is told from the others in a view."""
         return None if counts_of(view) else Reason("no-client-sums")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the shares of every client whose own sums were seen."""
-        return Guess(tuple(ClassShares(n, c / c.sum()) for n, c in counts_of(view).items()))
+        claims = (ClassShares(n, c / c.sum()) for n, c in counts_of(view).items())
+        return Guess.of(claims, otherwise=Reason("no-client-sums"))
 
 
 def counts_of(view: View) -> dict[str, Floats]:
