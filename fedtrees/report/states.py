@@ -56,7 +56,8 @@ def margin_of(metric: str, margin: float = MARGIN, counted: bool = True) -> floa
     counted : bool
         Whether the number of rows is known that the score is a share of.
     """
-    return min(PERSONS_MARGIN, margin) if _counts_persons(metric, counted) else margin
+    limit = min(PERSONS_MARGIN, margin) if _counts_persons(metric, counted) else margin
+    return limit * measure(metric).margin
 
 
 def _counts_persons(metric: str, counted: bool) -> bool:

@@ -13,7 +13,7 @@ from fedtrees.report import page_tables, said, verdict_text
 from fedtrees.report.coverage import Coverage
 from fedtrees.report.findings import findings
 from fedtrees.report.gaps import Gaps
-from fedtrees.report.states import Cell, is_open, is_safe, state_of, upper
+from fedtrees.report.states import Cell, is_open, is_safe, margin_of, state_of, upper
 
 WHOLE = Coverage(applicable=("a",))
 
@@ -42,6 +42,23 @@ def state(advantages, metric="ra", rows=math.nan, coverage=WHOLE, scores=None, m
 )
 def test_a_share_is_open_above_the_margin_and_shut_with_its_whole_interval(advantages, wanted):
     assert state(advantages) == wanted
+
+
+def test_an_auc_of_membership_opens_what_its_true_positive_rate_leaves_unsettled():
+    """14 runs on Pima: AUC 0.657 ± 0.024, true positive rate 4.3 ± 2.4% against 1.3%."""
+    spread = [(k - 6.5) / 4.03 for k in range(14)]  # mean 0, standard deviation 1
+    found = tuple(2 * (0.657 + 0.024 * x) - 1 for x in spread)
+    rates = tuple(0.043 + 0.024 * x - 0.013 for x in spread)
+    assert state(found, "members_auc") == "open"
+    assert state(rates, "members_1pct", rows=300) != "open"
+
+
+@pytest.mark.parametrize(("auc", "wanted"), [(0.545, "shut"), (0.56, "open"), (0.44, "unsettled")])
+def test_the_margin_of_an_auc_is_a_difference_of_two_aucs(auc, wanted):
+    assert state((2 * auc - 1,) * 3, "members_auc") == wanted
+    assert margin_of("members_auc") == 0.1
+    assert margin_of("members_auc", 0.02) == 0.04
+    assert margin_of("members_1pct") == 0.05
 
 
 def test_of_counted_persons_one_beyond_blind_is_open():
