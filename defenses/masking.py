@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Turns, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
@@ -54,7 +55,7 @@ from fedtrees.messages.aggregation import (
     MaskShares,
     MaskSurvivors,
 )
-from fedtrees.sealing.errors import MissingPartyError, TooFewPartiesError
+from fedtrees.sealing.errors import MissingPartyError, RepeatedError, TooFewPartiesError
 from fedtrees.sealing.ledger import Ledger, Told, costs_by_party
 
 # Sums whose masks are agreed on at once (`MaskPlan.sums`); those that are left at the end of a run
@@ -170,7 +171,7 @@ class MaskedSums(Aggregation):
 
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:
         """Make a client's side."""
-        return MaskedReplies(self, name, known.parties)
+        return MaskedReplies(self, name, known)
 
     def opening(self) -> Opening:
         """Make the side of whoever adds."""
@@ -208,9 +209,32 @@ class MaskedSums(Aggregation):
 class MaskedReplies(Closing):
     """One client's side: its masks, its shares, and what it refuses to open."""
 
-    def __init__(self, sums: MaskedSums, name: str, parties: tuple[str, ...]) -> None:
+    rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
+        MaskKeysRequest: {
+            "batch": "ascending, each once",
+            "sums": "the agreed number",
+            "threshold": "the agreed number",
+        },
+        MaskRoster: {
+            "parties": "different clients of the agreement, at least the threshold",
+            "keys": "one for each, the client's own among them",
+        },
+        MaskBoxes: {
+            "parties": "different clients of the roster, at least the threshold",
+            "boxes": "one for each, sealed by its sender for this client",
+        },
+        MaskSurvivors: {
+            "sum": "a sum that the client masked; for one set of survivors only",
+            "parties": "different clients, at least the threshold; where clients share the noise, "
+            "at least as many as its shares are scaled for",
+        },
+    }
+
+    def __init__(self, sums: MaskedSums, name: str, known: Known) -> None:
         super().__init__()
-        self._sums, self._name, self._parties = sums, name, parties
+        self._sums, self._name, self._parties = sums, name, known.parties
+        self._known, self._shares = known, dict[int, int]()  # needed for noise, by sum
+        self._batches = Turns(1 << 31, gaps=True)  # a client that is gone misses some
         self._opened = SurvivorSets(exposing=sums.exposing)
         self.ledger = Ledger()
         self._masker: Masker
@@ -230,28 +254,49 @@ class MaskedReplies(Closing):
                     f"keys for {message.sums} sums of {message.threshold} are asked for; agreed on "
                     f"are {plan.sums} of {plan.threshold}"
                 )
+            self._batches.take(message, "batch")
+            self._shares = {}
             batch, opened = message.batch, self._opened
             self._masker = sums.masker(plan, batch, self._name, self.ledger, opened)
             return MaskKeys(sums.opaque(self._masker.keys(), KEY_BYTES))
         if isinstance(message, MaskRoster):
-            among = message.parties.split(",")
+            among = self._named(message, message.parties)
             self._dealt = len(among)
             text = self._masker.shares(message.keys.payload, among)
             return MaskShares(sums.opaque(text, sizes.deal(self._masker.plan, len(among))))
         if isinstance(message, MaskBoxes):
-            self._masker.collect(message.boxes.payload, message.parties.split(","))
+            self._masker.collect(message.boxes.payload, self._named(message, message.parties))
             return None
         assert isinstance(message, MaskSurvivors)
-        survivors = message.parties.split(",")
+        survivors = self._named(message, message.parties)
         if self._name not in survivors:  # its own refusals depend on what was opened
             self._opened.note(survivors)
             return None
+        if message.sum not in self._shares:
+            refuse(message, "sum", f"{self._name!r} has masked nothing for that sum")
+        needed = self._shares[message.sum]
+        if len(survivors) < needed:
+            rule = f"{needed} parties share the noise of that sum, and fewer have too little"
+            refuse(message, "parties", rule)
         text = self._masker.opening(message.sum, survivors)
         return MaskOpening(message.sum, sums.opaque(text, sizes.unmasking(self._dealt)))
+
+    def _named(self, message: Message, parties: str) -> list[str]:
+        """Return the parties that a message names; refuse strangers and repeated names."""
+        names = parties.split(",")
+        if len({*names}) != len(names) or not {*names} <= {*self._parties}:
+            refuse(message, "parties", f"different ones of {', '.join(self._parties)} take part")
+        return names
 
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
         """Mask all summed fields of the reply as one array; ``sum`` is its number in the batch."""
         assert reply is not None
+        if how["sum"] in self._shares:
+            raise RepeatedError(
+                f"{self._name!r} has masked an array for sum {how['sum']} before; two under one "
+                "mask tell their difference. Plan another sum"
+            )
+        self._shares[how["sum"]] = self._known.shares.get(type(reply), 0)
         arrays = summands(reply)
         parts = {field: whole(array) for field, array in arrays.items()}
         array = np.concatenate(list(parts.values()))

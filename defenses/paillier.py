@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from fedtrees.core.errors import UsageError, check_flag, check_whole
 from fedtrees.core.messages import Message, Trait
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Once, check_equal
 from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import encrypted_sums
 from fedtrees.defenses.real_sums import RealSums, opaque
@@ -233,11 +234,23 @@ class _Client(Closing):
 
 
 class KeyHolding(_Client):
-    """The first client's side: it draws the key, and opens sums."""
+    """The first client's side: it draws the key, and opens sums.
+
+    A product of other ciphertexts than those of all other clients does not open: their seeds bind
+    them to one another, and to what all were told.
+    """
+
+    rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
+        PaillierSeeds: {
+            "parties": "all other clients of the agreement, in order",
+            "seeds": "taken once",
+        },
+    }
 
     def __init__(self, sums: PaillierSums, name: str, rows: int | None, known: Known) -> None:
         super().__init__(sums, name, rows, known)
         self._holder: encrypted_sums.KeyHolder
+        self._seeded = Once()
         self._reply: Message | None = None  # its part of the sum that it will open
 
     def takes(self, message: Message) -> bool:
@@ -259,6 +272,9 @@ class KeyHolding(_Client):
     def answer(self, message: Message) -> Message | None:
         """Open a sum, and add its own part; take in the others' seeds before."""
         if isinstance(message, PaillierSeeds):
+            others = ",".join(self._known.parties[1:])
+            check_equal(message, "parties", others, "the list of other clients")
+            self._seeded.take(message)
             names, text = message.parties.split(","), message.seeds.payload
             size = len(text) // len(names)
             texts = {name: text[i * size : (i + 1) * size] for i, name in enumerate(names)}
@@ -279,10 +295,18 @@ class KeyHolding(_Client):
 class Encrypting(_Client):
     """Another client's side: it encrypts."""
 
+    rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
+        PaillierKey: {
+            "holder": "the first client of the agreement",
+            "bits": "the agreed length",
+            "key": "taken once",
+        },
+    }
+
     def __init__(self, sums: PaillierSums, name: str, rows: int | None, known: Known) -> None:
         super().__init__(sums, name, rows, known)
         self._encrypter = sums.encrypter(name, self.ledger)
-        self._holder = ""
+        self._holder, self._keyed = "", Once()
 
     def takes(self, message: Message) -> bool:
         """Tell whether it is the key."""
@@ -291,6 +315,9 @@ class Encrypting(_Client):
     def answer(self, message: Message) -> Message:
         """Take in the key, and tell its holder the seed of its masks."""
         assert isinstance(message, PaillierKey)
+        check_equal(message, "holder", self._known.parties[0], "the holder of the key")
+        check_equal(message, "bits", self._sums.how.bits, "the length of the key")
+        self._keyed.take(message)
         self._encrypter.learn(message.key.payload, message.bits)
         self._holder = message.holder
         return self._sums.seeds([self._name], [self._encrypter.seed()])

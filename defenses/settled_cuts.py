@@ -192,7 +192,7 @@ class PrivateGridCuts(SummedCounts):
         assert isinstance(message, GridCounts)
         scale = self.cuts().count_scale(message.features)
         rng = ctx.rng("grid-noise")
-        parties = self.survivors or message.clients
+        parties = self.survivors or ctx.count("client")  # as agreed, whatever a server writes
         noise = discrete_laplace_share(scale, message.counts.shape, rng, parties)
         l1 = float(message.features)
         ctx.spend("laplace", l1=l1, scale=scale, what="GridCounts", trusted=_SHARED)

@@ -27,7 +27,7 @@ from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.imputer import Imputer, guessed
 
 Floats = NDArray[np.float64]
-#: What a nat of the model's confidence may be worth: own rows, which it was trained on, tell.
+#: Weights of a nat of the model's confidence; the one that fits the rows of the prior is taken.
 _WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 _TAUGHT = 2  # how often the rows that are sought teach one another, for who holds none
 _GAIN = 0.005  # nats a row, for a weight to beat a smaller one
@@ -38,11 +38,11 @@ _GAIN = 0.005  # nats a row, for a weight to beat a smaller one
 class AttributeInference(Attack):
     """Name the sensitive attribute of rows that are told but for it (``sensitive=0``).
 
-    Chances of every value, by own rows (`fedtrees.trees.imputer.Imputer`), times the model's
-    confidence in the label that is known (Fredrikson et al. 2014; Mehnaz et al. 2022), fitted to
-    what else was seen: values and counts of sketches, sums of nodes and bins, leaf values (not in
-    a paper). Without own rows all values are as likely at first; then what sums say of the rows
-    that are sought takes the place of own ones.
+    The probability of every value, estimated from own rows or from rows of the population
+    (`fedtrees.trees.imputer.Imputer`), times the model's confidence in the known label (Fredrikson
+    et al. 2014; Mehnaz et al. 2022), fitted to the other evidence: values and counts of sketches,
+    sums of nodes and bins, leaf values (not in a paper). Without such rows all values are equally
+    likely at first; then estimates from the sums replace them.
     """
 
     claims = (Entries,)
@@ -62,7 +62,7 @@ class AttributeInference(Attack):
         told = Told.of(view)
         if told is None:
             return Guess.none(Reason("not-all-but-one"))
-        imputer = Imputer(view.rows, view.schema, told.columns)
+        imputer = Imputer(view.prior_rows, view.schema, told.columns)
         held = _held(view, told)
         values = imputer.values if held is None else held.values[:, None]
         p = imputer.chances(told.rows, values)
@@ -151,7 +151,7 @@ def _confidence(model: object, rows: Table, values: NDArray[np.float32], told: T
 
 
 def _weight(model: object, imputer: Imputer, values: NDArray[np.float32], told: Told) -> float:
-    """Return what a nat of confidence is worth beside own rows' word, as these tell."""
+    """Return the weight of a nat of the model's confidence that fits the prior's rows best."""
     known = imputer.held_out(imputer.values)
     if known is None:
         return 1.0

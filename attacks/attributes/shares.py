@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from fedtrees.attacks.attributes.class_regression import other_clients, regressed_counts
 from fedtrees.attacks.evidence.clients.victims import Victim, victims_of
 from fedtrees.attacks.evidence.counts import NOISE_FLOOR
 from fedtrees.attacks.evidence.laws import cell_variance, law_of_sums
@@ -34,17 +35,27 @@ class ClassShareInference(Attack):
     Rows of a class all bring the same to the first tree of each output: numbers of rows are fitted
     to a client's own sums (Di Gennaro et al. 2025, Eqs. 4-9, of all its rows), under noise to the
     mean of those of all columns and to what all clients have together. Forests count them.
+
+    Where only sums over all clients are visible and at most two other clients take part, the total
+    gradients of all trees are regressed on own rows (`class_regression`), and every other client is
+    claimed to have the shares that fit.
     """
 
     claims = (ClassShares,)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why no client is told from the others in a view."""
-        return None if counts_of(view) else Reason("no-client-sums")
+        """Return why a view says nothing about the classes of one client."""
+        if counts_of(view) or regressed_counts(view) is not None:
+            return None
+        return Reason("no-client-sums")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Return the shares of every client whose own sums were seen."""
-        claims = (ClassShares(n, c / c.sum()) for n, c in counts_of(view).items())
+        """Return the shares of clients whose sums were seen, alone or together with one other's."""
+        found = counts_of(view)
+        together = None if found else regressed_counts(view)
+        if together is not None:
+            found = dict.fromkeys(other_clients(view), together)
+        claims = (ClassShares(n, c / c.sum()) for n, c in found.items())
         return Guess.of(claims, otherwise=Reason("no-client-sums"))
 
 

@@ -34,7 +34,9 @@ class Basis:
     grid: Grid
     prior: Prior
     sums: list[LeafSums]  # Of the rows sought, one per tree
-    own: Table  # Own rows, some of many, also where the prior is of likely rows
+    # Own rows, else rows of the population, also where the prior is of likely rows. Of many rows,
+    # these are some.
+    own: Table
 
     @staticmethod
     def of(
@@ -50,17 +52,20 @@ class Basis:
         """Work it out from all trees of the evidence.
 
         Sums are those of the first ``n_trees`` (all), less own rows where these are in them and
-        ``subtract`` says so. ``ranges`` says where value ranges come from that cut points do not
-        tell; without ``use_prior`` neither own rows nor sketches are knowledge of the distribution.
-        Of many rows some are.
+        ``subtract`` says so. The prior is estimated from likely rows that sketches give, from own
+        rows, or from the rows of the population that `Evidence.population` contains, in this order
+        of preference. Of many rows, a sample is used. ``ranges`` says where value ranges come from
+        if cut points do not determine them. Without ``use_prior``, none of these rows serve as
+        knowledge of the distribution.
         """
         codes = [len(feature.categories) for feature in schema.features]
         grid = Grid.of(evidence.trees, len(codes), codes)
         if evidence.targets is not None:
             grid = replace(grid, edges=(*grid.edges[:-1], evidence.targets.edges))
         cuts = evidence.cuts if evidence.ranges_told else None
-        low, high = value_ranges(schema, own, grid, cuts, ranges)
-        known = own if use_prior else own.take(np.zeros(0, dtype=np.intp))
+        background = evidence.prior_rows(own) if use_prior else own
+        low, high = value_ranges(schema, background, grid, cuts, ranges)
+        known = background if use_prior else own.take(np.zeros(0, dtype=np.intp))
         told = use_prior and evidence.likely is not None
         if told and evidence.likely is not None:
             known = evidence.likely
@@ -73,7 +78,7 @@ class Basis:
         if told or len(known) != len(own) or len(few) < len(known):
             known = few
             sums = with_leaves_of(known, evidence, sums)
-        mine = spaced(own, wanted(len(own)))
+        mine = spaced(background, wanted(len(background)))
         return Basis(grid, make_prior(schema, known, grid, low, high, told), sums, mine)
 
     def with_missing_values(self) -> Basis:

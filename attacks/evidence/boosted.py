@@ -154,6 +154,10 @@ class Evidence:
         (`fedtrees.attacks.evidence.targets.with_targets`); None: rows have classes.
     own_in_bins : bool
         Whether histograms are of own rows, too: not where what the principals sent was taken off.
+    population : Table or None
+        Rows of the same population that no party has (`fedtrees.core.view.View.population`). They
+        are the prior of an adversary without own rows, and are in no sum. Once targets have cells,
+        numeric targets are their last column, too.
     """
 
     trees: tuple[Tree, ...]
@@ -185,6 +189,7 @@ class Evidence:
     row_law: Channel | None = None
     own_in_bins: bool = True
     targets: Targets | None = None
+    population: Table | None = None
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):
@@ -233,6 +238,13 @@ class Evidence:
         shape = (n,) if self.outputs == 1 else (n, self.outputs)
         start = np.asarray(self.base_margin, dtype=np.float32)
         return np.full(shape, start.reshape(()) if self.outputs == 1 else start)
+
+    def prior_rows(self, own: Table) -> Table:
+        """Return the rows from which a prior is estimated: own rows, else the population's.
+
+        The result is empty if there are neither.
+        """
+        return own if len(own) or self.population is None else self.population
 
     def is_foreign(self, t: int) -> bool:
         """Tell whether tree ``t`` was grown on rows of others."""

@@ -49,8 +49,9 @@ def counts_from_sums(
     """Solve Eqs. 6 and 9 for the victims of every leaf.
 
     With exact sums, N = H / (p(1-p)) and N1 = N p - G, rounded. With noise of known variance
-    (not in the paper), both are shrunk: N towards the own rows' share of the leaf under the
-    constraint that leaves add up to ``n_victims``, N1 towards the rate among own rows of the leaf.
+    (not in the paper), both are shrunk: N towards the share of the prior's rows in the leaf under
+    the constraint that leaves add up to ``n_victims``, N1 towards the rate among these rows in the
+    leaf (`LeafSums.prior_counts`).
     Where that is not known, there are no more than ``most_rows``.
     """
     assert sums.g is not None
@@ -76,10 +77,13 @@ def counts_from_sums(
 
 
 def _noisy_counts(raw: Floats, sums: LeafSums, h: float, n_victims: int | None) -> Ints:
-    """Combine noisy counts with a Dirichlet-multinomial prior from own rows, fixed total."""
+    """Combine noisy counts with a Dirichlet-multinomial prior, at a fixed total.
+
+    The parameters of the prior are the counts of its rows per leaf, plus `DIRICHLET_PRIOR`.
+    """
     total = float(n_victims) if n_victims is not None else max(float(raw.sum()), 0.0)
-    own = (sums.own_n0 + sums.own_n1).astype(np.float64) + DIRICHLET_PRIOR
-    share, weight = own / own.sum(), float(own.sum())
+    likely = np.add(*sums.prior_counts) + DIRICHLET_PRIOR
+    share, weight = likely / likely.sum(), float(likely.sum())
     prior_var = total * share * (1 - share) * (total + weight) / (weight + 1) + 1e-9
     noise_var = sums.var_h / h**2
     gain = prior_var / (prior_var + noise_var)
@@ -141,35 +145,39 @@ def share_out(weights: Floats, total: int) -> Ints:
 def shrink_positives(n1_raw: Floats, n: Ints, sums: LeafSums) -> Floats:
     """Shrink noisy positives per leaf to a rate of the leaf (a beta-binomial prior).
 
-    That rate is the own rows' in the leaf, shrunk to the base rate, itself shrunk to all own rows'.
+    That rate is the one among the prior's rows in the leaf, shrunk to the base rate, which itself
+    is shrunk to the rate among all rows of the prior.
     """
     total = float(n.sum())
     if total <= 0:
         return n1_raw
-    own_n1, own_n = float(sums.own_n1.sum()), float((sums.own_n0 + sums.own_n1).sum())
-    rate = (own_n1 + 1) / (own_n + 2)
-    rate_var = rate * (1 - rate) / (own_n + 3) + 1e-12
+    in_leaf = np.add(*sums.prior_counts)
+    positives = sums.prior_counts[1]
+    rows = float(in_leaf.sum())
+    rate = (float(positives.sum()) + 1) / (rows + 2)
+    rate_var = rate * (1 - rate) / (rows + 3) + 1e-12
     seen_var = float(sums.var_g.sum()) / total**2 + 1e-12
     gain = rate_var / (rate_var + seen_var)
     rate = float(np.clip(rate + gain * (n1_raw.sum() / total - rate), 0.0, 1.0))
-    # leaves of a fitted tree differ more than binomially: own rows say by how much, and which way
+    # leaves of a fitted tree differ more than binomially: rows of the prior show by how much
     spread = _between_leaf_variance(sums)
-    weight = max(rate * (1 - rate) / spread, 1e-6)  # of the base rate, in own rows
-    own_j = (sums.own_n0 + sums.own_n1).astype(np.float64)
-    rate_j = (sums.own_n1 + weight * rate) / (own_j + weight)
-    var = n * rate_j * (1 - rate_j) * (1 + (n - 1) / (own_j + weight + 1))
+    weight = max(rate * (1 - rate) / spread, 1e-6)  # of the base rate, in rows of the prior
+    rows_j = in_leaf.astype(np.float64)
+    rate_j = (positives + weight * rate) / (rows_j + weight)
+    var = n * rate_j * (1 - rate_j) * (1 + (n - 1) / (rows_j + weight + 1))
     gain_j = np.divide(var, var + sums.var_g, out=np.zeros_like(var), where=var + sums.var_g > 0)
     return n * rate_j + gain_j * (n1_raw - n * rate_j)
 
 
 def _between_leaf_variance(sums: LeafSums) -> float:
-    """Moment estimate of the variance of the positive rate between leaves, from own rows."""
-    n = (sums.own_n0 + sums.own_n1).astype(np.float64)
+    """Moment estimate of the variance of the positive rate between leaves, from the prior."""
+    positives = sums.prior_counts[1]
+    n = np.add(*sums.prior_counts).astype(np.float64)
     used = n > 0
     if n.sum() < 2 or used.sum() < 2:
         return 0.02
-    rate = sums.own_n1.sum() / n.sum()
-    leaf = sums.own_n1[used] / n[used]
+    rate = positives.sum() / n.sum()
+    leaf = positives[used] / n[used]
     between = float((n[used] * (leaf - rate) ** 2).sum() / n.sum())
     within = float(rate * (1 - rate) * used.sum() / n.sum())
     return max(between - within, 0.002)

@@ -21,24 +21,26 @@ Longs = NDArray[np.int64]
 def on_grid(view: View) -> tuple[Column, ...] | None:
     """Return the columns that the last sum of counts on a grid tells, less what principals sent.
 
-    A cell's rows have own rows' values in it, else the one that is written with the fewest decimal
-    places. Noisy counts are believed as far as their law allows.
+    A cell's rows get the values that rows of the prior (`View.prior_rows`) have in it. A cell
+    without such a value gets the number in it that has the fewest decimal places. Noisy counts are
+    believed as far as their law allows, and the prior's counts complete them.
     """
     laid = [m for _, m in view.messages(GridRequest)]
     opened = [m for item, m in view.messages(GridCounts) if item.opened]
     if not laid or not opened:
         return None
     borders = np.split(laid[-1].borders, laid[-1].offsets[1:-1])
-    own = Table.empty(view.schema) if view.rows is None else view.rows
-    mine, sent = count_cells(own.X, borders), _sent(view)
-    others = opened[-1].counts - sum((m.counts for m in sent), start=np.zeros_like(mine))
+    likely = view.prior_rows or Table.empty(view.schema)
+    expected, sent = count_cells(likely.X, borders), _sent(view)
+    others = opened[-1].counts - sum((m.counts for m in sent), start=np.zeros_like(expected))
     variance = _noise_left(view, len(sent))
     sizes = [len(inner) + 1 if len(inner) else 0 for inner in borders]
-    ends, n = np.cumsum(sizes)[:-1], victims_rows(view) or not_held_out(view, len(own))
+    own = 0 if view.rows is None else len(view.rows)
+    ends, n = np.cumsum(sizes)[:-1], victims_rows(view) or not_held_out(view, own)
     columns = []
-    parts = (np.split(part, ends) for part in (others, mine))
+    parts = (np.split(part, ends) for part in (others, expected))
     for feature, x, b, noisy, held in zip(
-        view.schema.features, own.X.T, borders, *parts, strict=True
+        view.schema.features, likely.X.T, borders, *parts, strict=True
     ):
         present = round(n * (np.isfinite(x).sum() + 1) / (len(x) + 1))
         if not len(b):

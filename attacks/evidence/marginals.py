@@ -88,34 +88,37 @@ def likely_rows(
 ) -> Table | None:
     """Return rows as the victims' may be, by `rows_with`; None unless every sketch is seen.
 
-    They are as many as the victims' rows, but no more than own rows or `MOST_LIKELY_ROWS`. None,
-    too, where own rows, or declared ranges, say more of the victims' columns than noisy sketches
-    do. Of one ``owner``, who has so many ``rows``, its own sketch counts.
+    Their columns depend on one another as in the rows of the prior (`View.prior_rows`). They are as
+    many as the victims' rows, but no more than rows of the prior or `MOST_LIKELY_ROWS`. None, too,
+    where these rows, or declared ranges, say more of the victims' columns than noisy sketches do.
+    Of one ``owner``, who has so many ``rows``, its own sketch counts.
     """
     columns = columns_of(view).get(owner) if owner is not None else None
     columns, alone = (pooled(view), False) if columns is None else (columns, True)
     if columns is None or not view.schema.classes:
         return None
-    own = Table.empty(view.schema) if view.rows is None else view.rows
+    likely = view.prior_rows or Table.empty(view.schema)
     drawn = are_drawn(view)
-    if (len(own) or drawn) and ranks_told(view, columns) < LEAST_RELIABLE:
+    if (len(likely) or drawn) and ranks_told(view, columns) < LEAST_RELIABLE:
         return None
     most = fullest(columns)
     of = max(most, rows if alone else victims_rows(view))
-    n = min(of, max(len(own), MOST_LIKELY_ROWS))
+    n = min(of, max(len(likely), MOST_LIKELY_ROWS))
     of = most if drawn else of  # what is drawn stands for fewer rows than there are
-    columns = filled(columns, own)
+    columns = filled(columns, likely)
     owner = np.zeros(n, dtype=np.int64)
-    y = labels_of(label_shares(view, own), owner, rng)
-    return rows_with(columns, of, own, y, redraws_of(own, view.schema, rng), rng)
+    y = labels_of(label_shares(view), owner, rng)
+    return rows_with(columns, of, likely, y, redraws_of(likely, view.schema, rng), rng)
 
 
-def label_shares(view: View, own: Table) -> NDArray[np.float64]:
-    """Return the victims' share of every class: by the base score, else as own rows.
+def label_shares(view: View) -> NDArray[np.float64]:
+    """Return the victims' share of every class: by the base score, else as in the prior's rows.
 
-    The base score, where it is not a fixed one, is the label mean of all rows.
+    The base score, unless it is a fixed one, is the label mean of all rows. The classes of the
+    principals' own rows are subtracted from what it says of all rows.
     """
     classes = max(len(view.schema.classes), 2)
+    own = view.rows or Table.empty(view.schema)
     mine = np.bincount(own.y, minlength=classes).astype(np.float64)
     told = [m for _, m in view.messages(BaseScore)]
     if told and view.parameters.get("base_score") is None:
@@ -124,7 +127,10 @@ def label_shares(view: View, own: Table) -> NDArray[np.float64]:
         rest = np.maximum(view.n_rows * odds / odds.sum() - mine, 0.0)
         if rest.sum() > 0:
             return np.asarray(rest / rest.sum())
-    return mine / mine.sum() if len(own) else np.full(classes, 1 / classes)
+    likely = view.prior_rows
+    if likely is None or not len(likely):
+        return np.full(classes, 1 / classes)
+    return np.asarray(np.bincount(likely.y, minlength=classes) / len(likely))
 
 
 def labels_of(share: NDArray[np.float64], owner: Longs, rng: np.random.Generator) -> Longs:

@@ -1,9 +1,16 @@
-"""Trees grown again from histogram sums, as everybody can who holds the sums."""
+"""Rebuild boosted trees from the histograms and the leaf values that a view contains.
+
+The server of a histogram protocol chooses the splits of a tree from the summed histograms of its
+nodes, and every party that receives these sums can repeat its choice. `replay_trees` is the only
+function that does so for a view. It gives every tree the leaf values that were sent, because the
+clients add these values, not those that follow from the sums, to the margins from which the next
+tree is computed: a defense such as `leaf-rounding` makes the two differ.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -198,8 +205,8 @@ def sum_of(parts: Mapping[str, Sums]) -> Sums:
 
 
 @dataclass(frozen=True, eq=False)
-class Grown:
-    """A tree and its histograms."""
+class ReplayedTree:
+    """A tree that was rebuilt from its levels, with the histograms of its nodes."""
 
     tree: Tree
     # int32 (k,): nodes with histograms, in the order in which they waited for a split
@@ -217,54 +224,103 @@ class Grown:
     bits: Bits
 
 
-def grow_again(
+def replay_trees(view: View, *, by_client: bool) -> Iterator[ReplayedTree]:
+    """Yield the boosted trees of a run in order, rebuilt from the histograms in a view.
+
+    Every attack that reads histograms obtains its trees here, so that all of them compute the same
+    margins: those of the model that was released.
+
+    Parameters
+    ----------
+    view : View
+    by_client : bool
+        Whether to keep the histograms of single clients apart where the view contains them. False:
+        the trees have the sums over all clients that are not principals, as the source `OTHERS`.
+
+    Yields
+    ------
+    ReplayedTree
+        Nothing where the view contains no cut points or no readable histogram.
+    """
+    cuts, params = cuts_of(view), params_of(view)
+    if cuts is None:
+        return
+    released = {message.tree: message for _, message in view.messages(LeafValues)}
+    for number, levels in sorted(levels_of(view).items()):
+        if not by_client:
+            levels = [level.summed(view.principals) for level in levels]
+        yield _replay_tree(
+            levels,
+            cuts,
+            params,
+            view.schema.complete,
+            released.get(number),
+            numeric_targets=not view.schema.classes,
+        )
+
+
+def _replay_tree(
     levels: Sequence[TreeLevel],
     cuts: Cuts,
     params: TreeParams,
     complete: NDArray[np.bool_],
-    released: LeafValues | None = None,
+    released: LeafValues | None,
     *,
-    numbers: bool = False,
-) -> Grown:
-    """Grow a tree as its server did, from the root down, and follow the sums of every source.
+    numeric_targets: bool,
+) -> ReplayedTree:
+    """Grow a tree from the root down as its server did, and follow the sums of every source.
 
-    ``complete`` are the features in which no row lacks a value, bool (d,).
-    ``released`` are the leaf values that were sent, which a defense may have changed. None, or
-    other leaves: the values are those that the sums suggest. ``numbers``: targets are.
+    `complete`: bool array, shape (d,). Features in which no row lacks a value.
+    `released`: The leaf values that the server sent. None where clients compute the values from
+    the sums themselves, as in `nvflare-hist`.
     """
     root, bits = levels[0].shared_totals[0], levels[0].bits
-    grower = TreeGrower(cuts, params, root, bits=bits, complete=complete, unbounded=numbers)
-    sources = {o: _Source(cuts, totals) for o, totals in levels[0].totals.items()}
+    grower = TreeGrower(cuts, params, root, bits=bits, complete=complete, unbounded=numeric_targets)
+    sources = {name: _Source(cuts, totals) for name, totals in levels[0].totals.items()}
     nodes: list[NDArray[np.int32]] = []
     for level in levels:
         waiting, built = grower.nodes, grower.to_build
-        for o, source in sources.items():
-            source.complete(waiting, built, level.sums[o], level.off, level.hidden.get(o))
+        for name, source in sources.items():
+            hidden = level.hidden.get(name)
+            source.complete(waiting, built, level.sums[name], level.off, hidden)
         nodes.append(waiting)
-        chosen = grower.decide(level.shared, level.allowed)
+        decisions = grower.decide(level.shared, level.allowed)
         for source in sources.values():
-            source.split(chosen)
-    known = released is not None and np.array_equal(released.nodes, grower.leaves()[0])
-    every = np.concatenate(nodes)
-    return Grown(
-        grower.finish(released.value if released is not None and known else None),
-        every,
-        {o: np.concatenate(s.levels) for o, s in sources.items()},
-        {o: np.array([s.total[n] for n in sorted(s.total)]) for o, s in sources.items()},
-        {o: np.concatenate(s.hidden) for o, s in sources.items() if s.hidden},
-        np.concatenate(next(iter(sources.values())).made),
-        np.concatenate(next(iter(sources.values())).off),
+            source.split(decisions)
+    any_source = next(iter(sources.values()))
+    return ReplayedTree(
+        grower.finish(_values_of_leaves(released, grower.leaves()[0])),
+        np.concatenate(nodes),
+        {name: np.concatenate(s.levels) for name, s in sources.items()},
+        {name: np.array([s.total[n] for n in sorted(s.total)]) for name, s in sources.items()},
+        {name: np.concatenate(s.hidden) for name, s in sources.items() if s.hidden},
+        np.concatenate(any_source.made),
+        np.concatenate(any_source.off),
         bits,
     )
+
+
+def _values_of_leaves(
+    released: LeafValues | None, leaves: NDArray[np.int32]
+) -> NDArray[np.float32] | None:
+    """Return the released values in the order of `leaves`; None: compute them from the sums.
+
+    None where no values were sent, or where they belong to other leaves. The latter happens when
+    a malicious server sends leaf values that do not fit the histograms it received.
+    """
+    if released is None or not np.array_equal(np.sort(released.nodes), np.sort(leaves)):
+        return None
+    ascending = np.argsort(released.nodes)
+    return released.value[ascending[np.searchsorted(released.nodes, leaves, sorter=ascending)]]
 
 
 class _Source:
     """One source's histograms of a tree that grows.
 
     `levels`: list of int64 array, shape (k, total_bins, 2). Histograms of all nodes of every level.
-    `hidden`: list of bool array, shape (k, total_bins). As of `Grown`, of every level; none where
-    no bin is left out.
-    `made, off`: list of int64 array, shape (k,). As of `Grown`, of every level.
+    `hidden`: list of bool array, shape (k, total_bins). As of `ReplayedTree`, of every
+    level; empty where no bin is left out.
+    `made, off`: list of int64 array, shape (k,). As of `ReplayedTree`, of every level.
     `total`: dict of int to int64 array, shape (2,). Sums over the rows of every node.
     """
 

@@ -33,7 +33,7 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
     altered = any(issubclass(FeatureSketch, p.guards) for p in view.defense.parts)
     changes = view.changes(FeatureSketch, "points", "client")
     noise = sum(c.rank_error**2 for c in changes if isinstance(c, Mechanism))
-    own = 0 if view.rows is None else len(view.rows)
+    likely = len(view.prior_rows or ())
     # rows held out for early stopping are in no sketch
     some = bool(view.parameters.get("early_stopping_rounds"))
     size = POINTS_PER_BIN * int(view.parameters.get("max_bin", 0))
@@ -47,7 +47,7 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
                 _column(sketch, f, size, whole, None if known is None else bool(known[f]))
                 for f in range(len(sketch.low))
             )
-            told = (replace(c, reliability=_of_ranks(c.present, own, noise)) for c in columns)
+            told = (replace(c, reliability=_of_ranks(c.present, likely, noise)) for c in columns)
             found[owner] = tuple(_categories(view, changes, f, c) for f, c in enumerate(told))
     exact = not view.changes(ClientShapes, "bin_weights", "client")
     for item, shapes in view.messages(ClientShapes):
@@ -126,8 +126,8 @@ def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -
     if not feature.categories or not laws or not n:
         return column
     codes = np.arange(len(feature.categories), dtype=np.float32)
-    own = Table.empty(view.schema).X[:, f] if view.rows is None else view.rows.X[:, f]
-    mine = np.bincount(own[np.isfinite(own)].astype(np.int64), minlength=len(codes))
+    x = (view.prior_rows or Table.empty(view.schema)).X[:, f]
+    mine = np.bincount(x[np.isfinite(x)].astype(np.int64), minlength=len(codes))
     each = column.counts // np.gcd.reduce(column.counts)
     points = np.repeat(column.values.astype(np.float64), each)
     low, high = (float(end[f]) for end in view.schema.ranges)
@@ -142,11 +142,11 @@ def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -
 
 
 def _of_ranks(n: int, own: int, noise: float) -> float:
-    """Return what share of the variance of n rows' ranks among own rows is not noise.
+    """Return what share of the variance of n rows' ranks among the prior's rows is not noise.
 
     Of n rows drawn as m others were, the rank of a value is off by ``n q (1-q) (1 + n/m)``: on
-    average over values, n/6 (1 + n/m). Without own rows by a tenth of the rows: more says no more
-    than the range of the values.
+    average over values, n/6 (1 + n/m). Without such rows (``own`` 0) it is off by a tenth of the
+    rows: a larger error says no more than the range of the values.
     """
     drawn = n / 6 * (1 + n / (own + 1)) if own else (n / 10) ** 2
     return drawn / (drawn + noise) if noise else 1.0

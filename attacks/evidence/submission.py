@@ -213,13 +213,14 @@ def _gain(
 
 
 def own_rows_differ(victims: Sequence[NDArray[np.int64]], own: Sequence[NDArray[np.int64]]) -> bool:
-    """Tell whether own rows are no draw of the victims': then no blind guess is worth much.
+    """Tell whether the rows of the prior are no draw of the victims': then no blind guess is worth
+    much.
 
     Pearson's test of equal shares, at one in a hundred over all trees. Leaves where few rows are
     expected count as one (Cochran 1954): with many small leaves chance looks like a difference.
 
-    `victims, own`: sequence of int64 array, shape (J, K). Rows of each class in each leaf of every
-    tree of the first round.
+    `victims, own`: sequence of int64 array, shape (J, K). The victims' rows, and those of the prior
+    (own ones, else the population's), of each class in each leaf of every tree of the first round.
     """
     for pair in zip(victims, own, strict=False):
         both = np.stack([each.ravel() for each in pair])

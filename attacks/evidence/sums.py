@@ -25,6 +25,8 @@ class LeafSums:
     `own_g, own_h`: float64 array, shape (J,). Own rows' part.
     `own_n0, own_n1`: int64 array, shape (J,). Own rows of other classes than the tree's, and of
     that class.
+    `prior_n0, prior_n1`: int64 array, shape (J,). The same of the rows from which leaf shares and
+    class rates are estimated: own rows, else rows of the population. Default: own rows.
     `own_leaf`: int32 array, shape (n_own,). Position (not node number) of the leaf of each row of
     the prior: own ones, or likely ones.
     """
@@ -38,6 +40,15 @@ class LeafSums:
     own_n0: NDArray[np.int64]
     own_n1: NDArray[np.int64]
     own_leaf: NDArray[np.int32]
+    prior_n0: NDArray[np.int64] | None = None
+    prior_n1: NDArray[np.int64] | None = None
+
+    @property
+    def prior_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows of the prior in each leaf, not of the tree's class and of it, (J,) each."""
+        if self.prior_n0 is None or self.prior_n1 is None:
+            return self.own_n0, self.own_n1
+        return self.prior_n0, self.prior_n1
 
 
 def victim_sums(
@@ -51,15 +62,27 @@ def victim_sums(
     margin = evidence.start(len(own))
     out = []
     nodes = Routes.of(evidence.trees[:n_trees]).apply(own.X)
+    likely = evidence.prior_rows(own)
+    placed = None if likely is own else Routes.of(evidence.trees[:n_trees]).apply(likely.X)
     for t in range(n_trees):
         tree, node, k = evidence.trees[t], nodes[:, t], t % evidence.outputs
         if k == 0:
             before = margin.copy()
         g, h = gradients_of(evidence, before, own.y, own.X[:, -1], k)
         positive = own.y == evidence.class_of(t)
-        out.append(_one_tree(evidence, t, positive, node, (g, h), subtract))
+        sums = _one_tree(evidence, t, positive, node, (g, h), subtract)
+        if placed is not None:
+            of_class = likely.y == evidence.class_of(t)
+            n0, n1 = (_per_leaf(tree, placed[part, t]) for part in (~of_class, of_class))
+            sums = replace(sums, prior_n0=n0, prior_n1=n1)
+        out.append(sums)
         add_values(margin, k, tree.value[node])
     return out
+
+
+def _per_leaf(tree: Tree, node: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return how many rows are in each leaf of a tree, int64 (J,), given their nodes."""
+    return np.bincount(node, minlength=len(tree))[tree.leaves]
 
 
 def with_leaves_of(rows: Table, evidence: Evidence, sums: list[LeafSums]) -> list[LeafSums]:

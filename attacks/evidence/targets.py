@@ -62,14 +62,17 @@ def with_targets(
 ) -> tuple[Evidence, Table, Schema]:
     """Return evidence with cells of the victims' targets, and own rows with theirs as a column.
 
+    The rows of `Evidence.population` in the returned evidence have that column, too.
+
     `schema`: Returned, too, with that column.
     `told`: What else is known of the victims' targets.
     `inside`: How many of the rows are none of the victims'; default: all own ones.
     """
     moments = moments_of(evidence, own, told)
     n = _victims_in(evidence, len(own) if inside is None else inside)
-    targets = targets_of(moments, own.y.astype(np.float64), n)
-    evidence = replace(evidence, targets=targets, sizes=(n, 0))
+    targets = targets_of(moments, evidence.prior_rows(own).y.astype(np.float64), n)
+    likely = None if evidence.population is None else wide(evidence.population)
+    evidence = replace(evidence, targets=targets, sizes=(n, 0), population=likely)
     return evidence, wide(own), widened(schema, moments.range)
 
 
@@ -88,16 +91,17 @@ def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:
     """Return the most that is known of the victims' targets.
 
     `evidence`: Its leaf sums are of own rows, too, if ``own_inside``.
-    `rows`: Own rows.
+    `rows`: Own rows. Without any, the deviation is that of the rows of the population.
     `told`: Of the victims, from elsewhere.
     """
     own, first = rows.y.astype(np.float64), evidence.first_own
+    likely = evidence.prior_rows(rows)
     base = float(np.ravel(evidence.base_margin)[0])
-    if first and len(own):  # by what others' trees add to own rows
-        base = float(at_tree(evidence, rows.X, first)[1].mean())
+    if first and len(likely):  # by what others' trees add to rows of the prior
+        base = float(at_tree(evidence, likely.X, first)[1].mean())
     mean, deviation, exact = told.mean, told.deviation, evidence.noise is None
-    if deviation is None and len(own) > 1:
-        deviation = float(own.std())
+    if deviation is None and len(likely) > 1:
+        deviation = float(likely.y.astype(np.float64).std())
     sums = leaf_sums(evidence, first) if evidence.trees else None
     if mean is None:
         mean = base

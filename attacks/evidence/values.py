@@ -100,8 +100,8 @@ def counts_from_values(
 ) -> Counts:
     """Return the most probable counts of tree ``t`` of the first round given its leaf values.
 
-    The prior is Dirichlet-multinomial over (leaf, class) cells given own rows: conditional on
-    the total, it is a product of negative binomials per cell.
+    The prior is Dirichlet-multinomial over (leaf, class) cells given the prior's rows: conditional
+    on the total, it is a product of negative binomials per cell.
     """
     leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
     n_max = leaves.most_rows
@@ -211,7 +211,7 @@ def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
     """List the integer pairs of leaf ``j`` that its value allows, one N1 per N."""
     evidence, tree, p, h = leaves.evidence, leaves.tree, leaves.p, leaves.h
     own0, own1 = (int(part[j]) for part in leaves.inside)
-    like0, like1 = int(leaves.sums.own_n0[j]), int(leaves.sums.own_n1[j])
+    like0, like1 = (int(part[j]) for part in leaves.sums.prior_counts)
     value = tree.value[tree.leaves[j]]
     n = np.arange(own0 + own1, n_max + 1, dtype=np.int64)
     if len(tree) > 1 and evidence.min_child_weight > 0:
@@ -244,12 +244,12 @@ def _totals(leaves: _Leaves, n_leaves: int, n_max: int) -> Floats:
         return np.where(size == n_max, 0.0, -np.inf)
     # Dirichlet-multinomial normaliser, and 1/N for the unknown size
     inside = sum(int(part.sum()) for part in leaves.inside)
-    like = int((leaves.sums.own_n0 + leaves.sums.own_n1).sum())
+    like = int(np.add(*leaves.sums.prior_counts).sum())
     victims = np.maximum(size - inside, 0.0)
     r = like + 2 * DIRICHLET_PRIOR * n_leaves
     norm = gammaln(victims + 1) + gammaln(r) - gammaln(victims + r)
     if leaves.evidence.n_rows is not None:
-        n_own = like if leaves.evidence.own_inside else 0
+        n_own = leaves.n_own if leaves.evidence.own_inside else 0
         return np.asarray(norm + _binomial(size - inside, leaves.evidence.n_rows - n_own, share))
     norm -= np.log(size + 1)
     if leaves.evidence.mean_start:
@@ -267,9 +267,9 @@ def _binomial(x: Floats, n: int, share: float) -> Floats:
     return np.where(x == inside, out, -np.inf)
 
 
-def _log_prior(extra: Ints, own: int) -> Floats:
-    """Return the log weight of ``extra`` victims in a cell that holds ``own`` own rows."""
-    r = own + DIRICHLET_PRIOR
+def _log_prior(extra: Ints, rows: int) -> Floats:
+    """Return the log weight of ``extra`` victims in a cell with ``rows`` rows of the prior."""
+    r = rows + DIRICHLET_PRIOR
     return np.asarray(gammaln(extra + r) - gammaln(r) - gammaln(extra + 1.0), dtype=np.float64)
 
 
@@ -327,13 +327,13 @@ def _forward(offsets, n, score, n_max):  # type: ignore[no-untyped-def]
 
 
 def _closest(leaves: _Leaves, n_max: int) -> Counts:
-    """Fall back to own shares for N and the nearest N1 when no exact combination exists."""
+    """Fall back to the prior's shares for N and the nearest N1 if no exact combination exists."""
     evidence, tree, sums = leaves.evidence, leaves.tree, leaves.sums
     inside = leaves.inside
     there = inside[0] + inside[1]
     if evidence.share < 1 and evidence.n_rows is not None:
         n_max = int(there.sum()) + round(evidence.share * max(n_max - leaves.n_own, 0))
-    n = share_out(sums.own_n0 + sums.own_n1 + DIRICHLET_PRIOR, n_max - int(there.sum()))
+    n = share_out(np.add(*sums.prior_counts) + DIRICHLET_PRIOR, n_max - int(there.sum()))
     u = tree.value[tree.leaves].astype(np.float64) / evidence.learning_rate
     weight = (n + there) * leaves.h + evidence.reg_lambda
     exact = (n + there) * leaves.p + u * weight + evidence.reg_alpha * np.sign(u) - inside[1]

@@ -29,13 +29,12 @@ from fedtrees.attacks.evidence.own_sums import bins_left, own_sums
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
     OTHERS,
-    Grown,
+    ReplayedTree,
     clients_in,
     cuts_of,
-    grow_again,
     grown_alone,
-    levels_of,
     params_of,
+    replay_trees,
 )
 from fedtrees.attacks.evidence.sketched import are_drawn
 from fedtrees.core.schema import Table
@@ -68,13 +67,10 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     source, level = EVERYONE, most
     if cuts is None or start is None:  # whoever has the model alone
         trees, start, level = _released(view)
-    elif levels := levels_of(view):
-        summed = ([one.summed(view.principals) for one in levels[t]] for t in sorted(levels))
-        complete, numbers = view.schema.complete, not classes
-        grown = [grow_again(tree, cuts, params, complete, numbers=numbers) for tree in summed]
-        (source,) = grown[0].sums
-        trees = tuple(g.tree for g in grown)
-        histograms = tuple(histograms_of(view, g, source) for g in grown)
+    elif replayed := list(replay_trees(view, by_client=False)):
+        (source,) = replayed[0].sums
+        trees = tuple(one.tree for one in replayed)
+        histograms = tuple(histograms_of(view, one, source) for one in replayed)
         level = "histograms"
     else:
         trees = _assemble(view)
@@ -117,6 +113,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         row_law=law_of_rows(view),
         own_in_bins=source == EVERYONE,
         targets=None if classes else Targets.unknown(),
+        population=view.population,
     )
     opened = opened_leaves(view) if level == "statistics" else {}
     return with_opened(view, found, together(opened)) if opened else found
@@ -146,13 +143,13 @@ def _start(view: View) -> NDArray[np.float32] | None:
     return None
 
 
-def histograms_of(view: View, grown: Grown, source: str) -> NodeHistograms:
-    """Return the histograms of one source of a tree that was grown again."""
-    both = grown.sums[source], grown.totals[source][grown.nodes]
-    parts = (from_fixed(part, grown.bits) for part in both)
+def histograms_of(view: View, replayed: ReplayedTree, source: str) -> NodeHistograms:
+    """Return the histograms of one source in a replayed tree, converted from fixed point."""
+    fixed = replayed.sums[source], replayed.totals[source][replayed.nodes]
+    sums, totals = (from_fixed(part, replayed.bits) for part in fixed)
     law = law_of_sums(view, clients_in(view, source), hiding=False)
-    slack = None if law is None else reach_of(law, grown.made, grown.bits)
-    return NodeHistograms(grown.nodes, *parts, slack)
+    slack = None if law is None else reach_of(law, replayed.made, replayed.bits)
+    return NodeHistograms(replayed.nodes, sums, totals, slack)
 
 
 def _assemble(view: View) -> tuple[Tree, ...]:
@@ -235,8 +232,12 @@ def noise_of(
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
-    """Return how many rows every node holds if own rows are like all, one array per tree."""
-    X = (Table.empty(view.schema) if view.rows is None else view.rows).X
+    """Return the expected number of rows in every node, one array per tree.
+
+    The rows of the prior (`View.prior_rows`) are routed through each tree, and their share of a
+    node is taken for the share of all rows.
+    """
+    X = (view.prior_rows or Table.empty(view.schema)).X
     out = []
     for tree, leaf in zip(trees, Routes.of(trees).apply(X).T, strict=True):
         rows = np.bincount(leaf, minlength=len(tree)) + np.where(tree.feature < 0, 0.5, 0.0)

@@ -48,15 +48,19 @@ class Question:
     # mapping of int to int16 array, shape (n,), or None: levels of variables that are known of
     # every row; G stands for the class
     known: dict[int, NDArray[np.int16]] | None = None
+    # shape (p, G + 1): rows of the same population, with their class, that are in no count. They
+    # take part in the prior alone.
+    population: NDArray[np.int16] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.n, bool) or self.n < 1:
             raise DataError(f"n={self.n}: a reconstruction needs at least one row")
         width = len(self.forest.variables) + 1
-        if self.own is not None and (self.own.ndim != 2 or self.own.shape[1] != width):
-            raise DataError(
-                f"own rows of shape {self.own.shape}; give levels and class: (k, {width})"
-            )
+        for name, rows in (("own", self.own), ("population", self.population)):
+            if rows is not None and (rows.ndim != 2 or rows.shape[1] != width):
+                raise DataError(
+                    f"{name} rows of shape {rows.shape}; give levels and class: (k, {width})"
+                )
         for g, values in (self.known or {}).items():
             if not 0 <= g < width or np.shape(values) != (self.n,):
                 raise DataError(
@@ -72,11 +76,18 @@ class Question:
         return np.append(self.forest.variables.sizes, self.forest.n_classes)
 
     def world(self) -> tuple[World, NDArray[np.int64]]:
-        """Return what a chain needs to know, and the counts that its table of costs reaches."""
+        """Return what a chain needs to know, and the counts that its table of costs reaches.
+
+        The rows of the population are rows of the chain that cannot move. Their counts are added to
+        the noisy ones, so that residuals do not depend on them.
+        """
         m = self.n + (0 if self.own is None else len(self.own))
         noisy, cost = self.noise.table(self.forest.noisy, m)
         known = np.array(list(self.known or ()), dtype=int)
         labels = Labels.of(self.noise, self.forest.noisy, m)
+        if self.population is not None:
+            noisy = noisy + self.forest.counts(self.population[:, :-1], self.population[:, -1])
+            m += len(self.population)
         return World.of(self.forest, cost, m, known, labels), noisy
 
     def small(self) -> Question:
@@ -88,7 +99,8 @@ class Question:
             noisy = noisy - self.forest.counts(self.own[:, :-1], self.own[:, -1])
         forest = replace(self.forest, noisy=np.rint(noisy * share).astype(np.int64))
         scale = 0.0 if self.noise.kind == "exact" else self.noise.scale
-        return Question(forest, Noise("geometric", max(0.5, scale * share)), SMALL)
+        law = Noise("geometric", max(0.5, scale * share))
+        return Question(forest, law, SMALL, population=self.population)
 
     def start(
         self,
@@ -97,13 +109,13 @@ class Question:
         rng: np.random.Generator,
         begin: NDArray[np.int16] | None = None,
     ) -> State:
-        """Return a state of rows drawn uniformly or given, own ones behind them."""
+        """Return a state of rows drawn uniformly or given, followed by those that do not move."""
         value = np.stack([rng.integers(0, r, self.n) for r in self.sizes], axis=1)
         value = value if begin is None else begin.copy()
         for g, known in (self.known or {}).items():
             value[:, g] = known
-        if self.own is not None:
-            value = np.concatenate([value, self.own])
+        fixed = [rows for rows in (self.own, self.population) if rows is not None]
+        value = np.concatenate([value, *fixed])
         latent = rng.integers(0, CLASSES, len(value))
         return State.of(self.forest, world, noisy, value, latent)
 

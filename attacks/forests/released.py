@@ -31,24 +31,33 @@ class Source:
     def question(self, view: View, rows: Literal["declared", "estimated"]) -> Question:
         """Return what to ask: of one client's rows, or of all but the principals' own.
 
-        Where attributes of all those rows are told, so is their number.
+        Where attributes of all those rows are told, so is their number. Rows of the population are
+        in the prior, unless leaves tell their labels alone, or latent classes of so many rows could
+        not be weighed.
         """
         feature, threshold = self.tests.feature, self.tests.threshold
         thresholds = [np.unique(threshold[feature == j]) for j in range(len(view.schema.features))]
         own = None if view.rows is None or not len(view.rows) else view.rows
-        known = None if own is None else own.X
-        variables = Variables.of_schema(view.schema, thresholds, known)
+        likely = view.prior_rows if view.prior_rows is not None and len(view.prior_rows) else None
+        values = None if likely is None else likely.X
+        variables = Variables.of_schema(view.schema, thresholds, values)
+        coded = None if likely is None else np.column_stack([variables.encode(likely.X), likely.y])
         forest = NoisyForest.of(variables, feature, self.counts, threshold)
+        prior = None
+        if own is None and coded is not None and self.noise.kind != "labels":
+            if weighable(len(variables) + 1, view.n_rows + len(coded)):
+                prior = coded.astype(np.int16)
         if self.owner is not None:
-            return Question(forest, self.noise, self.rows or forest.estimated_rows())
+            n = self.rows or forest.estimated_rows()
+            return Question(forest, self.noise, n, population=prior)
         mine, told = 0 if own is None else len(own), told_columns(view)
         declared = rows == "declared" or told is not None
         total = view.n_rows if declared else forest.estimated_rows(mine + 1)
-        held = None if own is None else np.column_stack([variables.encode(own.X), own.y])
+        held = None if own is None else coded
         return Question(
             forest, self.noise, max(1, total - mine),
             own=None if held is None else held.astype(np.int16),
-            known=None if told is None else _levels(variables, *told),
+            known=None if told is None else _levels(variables, *told), population=prior,
         )  # fmt: skip
 
 

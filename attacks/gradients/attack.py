@@ -42,11 +42,11 @@ class TabLeak(Attack):
     What differs from the published algorithm (`tableak-published`): logits of categories are free,
     Adam follows the gradient itself and not its sign, numbers are moved themselves and clipped, and
     rows are held to the span that the first layer's gradient leaves them. Labels are counted off
-    the output bias. Beside noise, or of many rows, who has rows of its own draws batches of such
-    that explain the gradient (`explained`). Fewer rows than hidden units are roots of equations,
+    the output bias. Beside noise, or of many rows, an adversary with own rows or rows of the
+    population draws batches of such rows that explain the gradient (`explained`). Fewer rows than hidden units are roots of equations,
     those of local steps one step after the other (`hidden`); what is left of an update is taken for
     one gradient on its way. Coordinates that were not sent only bound the gradient. Beside noise
-    without own rows, of several steps with some, and of few coordinates, the attack first rehearses
+    without such rows, of several steps with some, and of few coordinates, the attack first rehearses
     on likely rows, and submits such in place of found ones if those fared better.
 
     Parameters
@@ -115,22 +115,22 @@ class TabLeak(Attack):
         rng: np.random.Generator,
     ) -> tuple[tuple[Table, NDArray[np.float64]], dict[str, float]]:
         """Return rows, how sure their cells are, and what there is to note."""
-        local, own, notes = local_steps_of(view), view.rows, dict[str, float]()
-        own = own if own is not None and len(own) >= 2 else None
+        local, known, notes = local_steps_of(view), view.prior_rows, dict[str, float]()
+        known = known if known is not None and len(known) >= 2 else None
         noise = drowning(layers, item.gradient, item.rows, encoding)
         few = self.by_algebra and item.shown is not None
         # shares of columns alone flatter rows that are drawn by them
         doubted = noise and (local is None or encoding.groups)
-        if few or ((local is not None) if own is not None else doubted):
+        if few or ((local is not None) if known is not None else doubted):
             kept = int(item.shown.sum()) if few and item.shown is not None else 0
             notes["rehearsed"], notes["likely"] = trial = rehearsed(
                 layers, item.start, noise, view, encoding, bounds, item.rows, local, rng, kept
             )
-            handicap = 1.0 if encoding.groups or own is not None else _FLATTERED
+            handicap = 1.0 if encoding.groups or known is not None else _FLATTERED
             if trial[1] > handicap * trial[0]:
                 table = likely_rows(view, encoding, _as_many(view, item.rows), rng)
                 return (table, np.zeros(table.X.shape)), {**notes, "likely_rows": 1.0}
-        likely = own if local is None else None
+        likely = known if local is None else None
         found = self.inverted(item, layers, encoding, bounds, likely, rng)
         notes["loss"], table, sure = found.loss, found.table, found.confidence
         if (more := _as_many(view, item.rows) - len(table)) > 0:

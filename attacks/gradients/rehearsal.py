@@ -23,13 +23,14 @@ def likely_rows(
 ) -> Table:
     """Return rows of the distribution: what most samples agree on, row by row.
 
-    Samples are own rows drawn anew, or without such of independent columns: categories by their
-    shares, which the means of the inputs are, and normal numbers. One sample is that sample.
+    Samples are drawn with replacement from own rows, or from rows of the population
+    (`View.prior_rows`). Without either their columns are independent: categories by their shares,
+    which are the means of the inputs, and normal numbers. One sample is that sample.
     """
-    own = view.rows
-    if own is not None and len(own) >= 2:
-        drawn = [own.take(rng.integers(0, len(own), rows)) for _ in range(samples)]
-        width = Tolerance.of(own, view.schema).width
+    known = view.prior_rows
+    if known is not None and len(known) >= 2:
+        drawn = [known.take(rng.integers(0, len(known), rows)) for _ in range(samples)]
+        width = Tolerance.of(known, view.schema).width
     else:
         drawn = [_by_shares(view, encoding, rows, rng) for _ in range(samples)]
         width = accepted(encoding)

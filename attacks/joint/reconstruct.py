@@ -21,6 +21,7 @@ from fedtrees.attacks.evidence.boxes import (
 from fedtrees.attacks.evidence.counts import Counts, first_gradient
 from fedtrees.attacks.evidence.exhaustive import Tables, Training, likeliest, posterior
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
+from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
 from fedtrees.attacks.evidence.submission import JUDGES, Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
@@ -180,7 +181,8 @@ def reconstruct(
     """Reconstruct the victims' rows from the leaf sums or values of all trees.
 
     First exactly, as far as that goes (``options.exact``), then by Markov chains. Own rows are
-    subtracted from every sum, and known to the prior. ``certain`` are the victims' counts in the
+    subtracted from every sum. They are also the prior, or the rows of `Evidence.population` if
+    there are none. ``certain`` are the victims' counts in the
     first round's leaves, where what was done to sums leaves no doubt of them, and ``told`` is what
     else is known of numeric targets. Other parameters and
     the guess are those of `fedtrees.attacks.timberstrike.reconstruct`, which guesses where there is
@@ -207,6 +209,8 @@ def reconstruct(
         counts = known.counts
     else:
         records, counts, notes = _run_chains(problem, rng)
+    if not certain:
+        counts = tuple(most_probable_claims(evidence, basis.sums, len(own), counts))
     stopped = max(part.get("stopped_early", 0.0) for part in (notes, known.notes))
     notes |= known.notes | {
         "stopped_early": stopped,
@@ -395,11 +399,15 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
 def _submitted(
     problem: _Problem, found: Table, tables: Sequence[Table], rng: np.random.Generator
 ) -> tuple[Table, dict[str, float]]:
-    """Return what is submitted; exact counts tell whether own rows are like the victims'."""
+    """Return what is submitted.
+
+    If exact counts show that the rows of the prior are distributed differently from the victims',
+    a guess from them gets no weight.
+    """
     evidence, known, basis = problem.evidence, problem.known, problem.basis
     counts = [c.counts for c in known.counts[: evidence.outputs]]
-    own = [np.stack([s.own_n0, s.own_n1], axis=1) for s in basis.sums[: len(counts)]]
-    strange = evidence.noise is None and own_rows_differ(counts, own)
+    likely = [np.stack(s.prior_counts, axis=1) for s in basis.sums[: len(counts)]]
+    strange = evidence.noise is None and own_rows_differ(counts, likely)
     weight = Weight.of(evidence, basis, len(found), known.share)
     weight = replace(weight, trust=weight.trust * _whole(problem))
     blind = Blind.of(basis, problem.schema, known.share, rng, strange=strange)

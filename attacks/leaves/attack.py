@@ -33,8 +33,9 @@ MOST_DRAWS = 1_500_000
 class ForestBoxes(Attack):
     """Reconstruct rows from the boxes of all leaves of a random forest and their class counts.
 
-    Beyond the papers. A chain makes tables that explain the counts of all trees, drawn or not, and
-    what they and draws of own rows agree on is submitted (docs/explanation/forests.md). Where
+    Beyond the papers. A chain makes tables that explain the counts of all trees, drawn or not. The
+    attack submits the rows that these tables and draws from the prior's rows agree on; these are
+    own rows, or rows of the population without own ones (docs/explanation/forests.md). Where
     leaves tell shares alone, counts are drawn, too. Values are taken to be there: none is guessed
     missing.
 
@@ -56,13 +57,14 @@ class ForestBoxes(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the rows of the victims, with owner where every client has its own trees."""
-        own = Table.empty(view.schema) if view.rows is None else view.rows
+        own = view.rows or Table.empty(view.schema)
+        likely = view.prior_rows or own
         tables, owners, notes = [], list[str](), list[dict[str, float]]()
         for source in sources_of(view):
             known = own if source.owner is None else own.take(slice(0))
             if source.rows <= len(known):
                 continue
-            table, note = self._rows(source, known, own, view, rng)
+            table, note = self._rows(source, known, likely, view, rng)
             tables.append(table)
             notes.append(note)
             owners += [source.owner or ""] * len(table)
@@ -73,36 +75,44 @@ class ForestBoxes(Attack):
         return Guess((Records(Table.concat(tables), owner=named),), mean)
 
     def _rows(
-        self, source: Source, known: Table, own: Table, view: View, rng: np.random.Generator
+        self, source: Source, known: Table, likely: Table, view: View, rng: np.random.Generator
     ) -> tuple[Table, dict[str, float]]:
-        """Return the guess of a source's rows beside those known."""
+        """Return the guess of a source's rows without the known ones.
+
+        ``known`` are own rows that the trees were grown on, and ``likely`` the rows of the prior.
+        """
         boxes = Boxes.of(source.trees, len(view.schema.features))
         n = source.rows - len(known)
         numbers = None if source.step is None else Numbers.of(boxes, source)
-        y = _classes(boxes, source, known, own, n)
+        y = _classes(boxes, source, known, likely, n)
         chains = [self._chain(boxes, source.drawn, numbers, y, known, rng) for _ in range(CHAINS)]
-        likely = [value for value, _ in chains]
-        values = _values(boxes, own, view)
+        fit = [value for value, _ in chains]
+        values = _values(boxes, likely, view)
         # rows are merged of the likeliest chain, and judged by the other: its own are too alike
         worlds, apart = (
             [
-                Table(_drawn(boxes, values, level, own, rng) if len(own) else _at(values, level), y)
+                Table(
+                    _drawn(boxes, values, level, likely, rng)
+                    if len(likely)
+                    else _at(values, level),
+                    y,
+                )
                 for level in chains[i][1]
             ]
-            for i in np.argsort(likely)[[-1, 0]]
+            for i in np.argsort(fit)[[-1, 0]]
         )
         ends = np.array([[v.min(), v.max()] for v in values], dtype=np.float64).T
-        width = estimated_width(own, view.schema, *ends)
+        width = estimated_width(likely, view.schema, *ends)
         found = matched_consensus(worlds, width)
-        if not len(own):
-            return found, {"log_likelihood": max(likely), "submits_blind": 0.0}
-        blind = Blind.of_rows(own, view.schema, rng)
+        if not len(likely):
+            return found, {"log_likelihood": max(fit), "submits_blind": 0.0}
+        blind = Blind.of_rows(likely, view.schema, rng)
         counted = boxes.counts[boxes.nodes[:, 0] < 0].size
         told = told_by(counted, n * len(boxes.thresholds))
         # chains know what counts tell, and nothing else of which values are likely or go together
         guess, notes = submitted(found, apart, blind, Weight(told, told), rng)
         return guess, {
-            "log_likelihood": max(likely), "submits_blind": notes["submits_blind"],
+            "log_likelihood": max(fit), "submits_blind": notes["submits_blind"],
         }  # fmt: skip
 
     def _chain(
@@ -134,30 +144,34 @@ class ForestBoxes(Attack):
         return likelihood(boxes, state), samples
 
 
-def _classes(boxes: Boxes, source: Source, known: Table, own: Table, n: int) -> NDArray[np.int64]:
-    """Return a class for each of n rows, int64, as the leaves tell, or own rows where they do not.
+def _classes(
+    boxes: Boxes, source: Source, known: Table, likely: Table, n: int
+) -> NDArray[np.int64]:
+    """Return a class for each of n rows, int64, in the shares that the leaves' counts have.
 
-    Shares alone do not say which leaves are large.
+    Leaves with class shares instead of counts do not say which of them are large. Then the classes
+    are as frequent as among the rows of the prior.
     """
     totals = boxes.counts[boxes.nodes[:, 0] < 0].sum(axis=0).astype(np.float64)
-    if source.step is not None and len(own):
-        totals = np.bincount(own.y, minlength=len(totals)).astype(np.float64)
+    if source.step is not None and len(likely):
+        totals = np.bincount(likely.y, minlength=len(totals)).astype(np.float64)
     share = totals / totals.sum() * source.rows - np.bincount(known.y, minlength=len(totals))
     share = np.maximum(share, 0) + 1e-9
     ends = np.round(np.cumsum(share / share.sum()) * n).astype(np.int64)
     return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)).astype(np.int64)
 
 
-def _values(boxes: Boxes, own: Table, view: View) -> list[NDArray[np.float32]]:
+def _values(boxes: Boxes, likely: Table, view: View) -> list[NDArray[np.float32]]:
     """Return a value for every level of each feature.
 
     The lower edge, where thresholds are values of rows; else the middle. Open ends are as far from
-    the outermost threshold as its neighbour, where neither own rows nor the schema tell.
+    the outermost threshold as its neighbour, unless the rows of the prior or the schema give a
+    value.
     """
     out = []
     lower = view.protocol == "local-forests"
     for f, (edges, feature) in enumerate(zip(boxes.thresholds, view.schema.features, strict=True)):
-        x = own.X[np.isfinite(own.X[:, f]), f]
+        x = likely.X[np.isfinite(likely.X[:, f]), f]
         if not len(edges):
             out.append(np.array([np.median(x) if len(x) else feature.low or 0], dtype=np.float32))
             continue
@@ -179,15 +193,15 @@ def _drawn(
     boxes: Boxes,
     values: list[NDArray[np.float32]],
     level: Ints,
-    own: Table,
+    likely: Table,
     rng: np.random.Generator,
 ) -> NDArray[np.float32]:
-    """Return values of levels as own rows of these levels have them, or somewhere in between."""
-    X, mine = _at(values, level), boxes.level(own.X)
+    """Draw a value for every level from the prior's rows at that level, else from its interval."""
+    X, mine = _at(values, level), boxes.level(likely.X)
     for f, edges in enumerate(boxes.thresholds):
         for g in np.unique(level[:, f]).tolist():
             here = np.flatnonzero(level[:, f] == g)
-            pool = own.X[(mine[:, f] == g) & np.isfinite(own.X[:, f]), f]
+            pool = likely.X[(mine[:, f] == g) & np.isfinite(likely.X[:, f]), f]
             if len(pool):
                 X[here, f] = rng.choice(pool, len(here))
             elif 0 < g < len(edges):

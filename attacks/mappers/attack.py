@@ -51,17 +51,21 @@ def _filled(
     read: Read,
     counted: Mapping[tuple[str, int], NDArray[np.int64]],
 ) -> Iterator[ColumnValues]:
-    """Yield the likeliest columns of others, as many values as own rows have of as many rows.
+    """Yield the likeliest columns of others.
+
+    They have the share of missing values, and between the known values the distribution, of the
+    rows of the prior (`View.prior_rows`).
 
     `counted`: int64 array, shape (b,). Rows in each bin, where they are known.
     """
-    assert view.rows is not None
+    likely = view.prior_rows
+    assert likely is not None
     found, midway = told.columns, view.defense.cut_plan is None
     least = int(view.parameters.get("min_data_in_bin", 1)) if midway else 0
     for owner, root in told.roots.items():
         if owner in view.principals:
             continue
-        for column, own in enumerate(view.rows.X.T.astype(np.float64)):
+        for column, own in enumerate(likely.X.T.astype(np.float64)):
             present = own[~np.isnan(own)]
             n = round(root.rows * len(present) / len(own))
             if not n or not len(present):
@@ -117,7 +121,7 @@ class BinMapperReading(Attack):
             (owner, column): _claim(owner, column, values, np.ones(len(values), int), False)
             for (owner, column), values in read.items()
         }
-        if view.rows is not None and len(view.rows):
+        if view.prior_rows is not None and len(view.prior_rows):
             claims |= {(c.owner, c.feature): c for c in _filled(view, told, read, {})}
         notes = {"values": float(sum(map(len, read.values())))}
         return Guess.of(claims.values(), notes, otherwise=Reason("no-bins-found"))
@@ -168,7 +172,7 @@ class SingleRowBins(Attack):
                 claims[key] = _claim(name, bins.column, found.values[some], held[some, 0], exact)
                 notes["values_with_labels"] += int((held[:, 0] == 1).sum())
                 notes["certain_ones"] += int((sure & (held[:, 0] == 1)).sum())
-        if view.rows is not None and len(view.rows):
+        if view.prior_rows is not None and len(view.prior_rows):
             for claim in _filled(view, told, read, counted):
                 if (key := (claim.owner, claim.feature)) not in claims or not claims[key].exact:
                     claims[key] = claim

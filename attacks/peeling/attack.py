@@ -149,17 +149,17 @@ class HistogramPeeling(Attack):
         assert whole is not None
         assert whole.cuts is not None
         cuts, d = whole.cuts, len(view.schema.features)
-        own = np.zeros((0, d), np.float32) if view.rows is None else view.rows.X
-        ranges, edges = ranges_of(view.schema, own, cuts), lower_edges(cuts, view)
+        likely = (view.prior_rows or Table.empty(view.schema)).X
+        ranges, edges = ranges_of(view.schema, likely, cuts), lower_edges(cuts, view)
         tables, owners = [Table(np.zeros((0, d)), np.zeros(0))], list[str]()
         for owner, evidence in (told_apart(view) or {"": whole}).items():
             counted = CountedBins.of(evidence)
             if evidence.own_in_bins and view.rows is not None:
-                counted.take_out(to_bins(cuts, own), view.rows.y)
+                counted.take_out(to_bins(cuts, view.rows.X), view.rows.y)
             found, sure = read_off(counted, first_rows(counted), np.zeros((0, d + 1)), rng)
             if self.confidence > SURE_NUMBER:
                 sure[:] = False
-            X = values_in(cuts, view.schema, found.bins[sure], own, ranges, rng, edges)
+            X = values_in(cuts, view.schema, found.bins[sure], likely, ranges, rng, edges)
             tables.append(Table(X, counted.targets(found.g[sure])))
             owners += [owner] * int(sure.sum())
         table = Table.concat(tables)
@@ -254,12 +254,16 @@ def _records(
     columns: Mapping[str, Sequence[Column]],
     rng: np.random.Generator,
 ) -> Records:
-    """Turn what was read into rows: values of the owner in the bins, own ones, or a middle."""
-    own = Table.empty(view.schema) if view.rows is None else view.rows
+    """Turn rows of bins into rows of values.
+
+    A bin gets a value that its owner has in it, if a sketch tells the owner's values; else a value
+    that rows of the prior (`View.prior_rows`) have in it; else its middle.
+    """
+    likely = view.prior_rows or Table.empty(view.schema)
     bins = np.concatenate([p.bins for p in found.values()])
     y = np.concatenate([p.y for p in found.values()])
-    ranges = ranges_of(view.schema, own.X, cuts)
-    X = values_in(cuts, view.schema, bins, own.X, ranges, rng, lower_edges(cuts, view))
+    ranges = ranges_of(view.schema, likely.X, cuts)
+    X = values_in(cuts, view.schema, bins, likely.X, ranges, rng, lower_edges(cuts, view))
     owner: list[str] | None = [o for o, p in found.items() for _ in p.y]
     if EVERYONE in found or OTHERS in found:
         names = list(columns)

@@ -1,4 +1,4 @@
-"""What a view shows of histograms: the trees, and per source the sums over its rows."""
+"""Read the trees of a view and, for every source of histograms, the sums over its rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,16 +11,15 @@ from fedtrees.attacks.evidence.laws import law_of_sums, reach_of
 from fedtrees.attacks.evidence.readable import classes_of_leaves, some_rows
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
-    Grown,
+    ReplayedTree,
     clients_in,
     cuts_of,
-    grow_again,
-    levels_of,
     params_of,
+    replay_trees,
 )
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, LeafValues
+from fedtrees.messages.boosting import BaseScore
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, UNIT_BITS
 
@@ -30,52 +29,63 @@ MOST_BINS = 3e7
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """The trees of a run and all histograms of their terminal visible nodes."""
+    """The trees of a run, and the histograms of the terminal nodes among those with a histogram."""
 
     forest: BinnedForest
     cuts: Cuts
-    # Disjoint sets of rows, by owner; `EVERYONE` or `OTHERS` where sums alone are seen
+    # The histograms of disjoint sets of rows, by client. The only name is `EVERYONE` or `OTHERS`
+    # where the view contains nothing but sums over clients.
     parts: Mapping[str, Residual]
 
 
 def sources_of(view: View) -> Sources | None:
-    """Read trees and histograms of two classes from a view; None where there are none."""
+    """Read the trees of two classes and their histograms from a view.
+
+    Returns: None where the view contains no histograms with a base score and cut points, where
+    gradients are not in the units of two classes, and where the principals' own rows may or may
+    not be in the sums (rows are subsampled, or a defense changed what was sent).
+    """
     if classes_of_leaves(view) != 2:
         return None
-    cuts, params, levels = cuts_of(view), params_of(view), levels_of(view)
+    cuts, params = cuts_of(view), params_of(view)
     start = next((m for _, m in view.messages(BaseScore)), None)
-    if cuts is None or start is None or not levels or (start.g_bits, start.h_bits) != UNIT_BITS:
+    if cuts is None or start is None or (start.g_bits, start.h_bits) != UNIT_BITS:
         return None
-    released = {m.tree: m for _, m in view.messages(LeafValues)}
-    owners = sorted(next(iter(levels.values()))[0].sums)
-    if EVERYONE in owners and some_rows(view) and view.rows is not None and len(view.rows):
-        return None  # own rows are in the sums or not, and what was sent is sealed
-    kept: list[Grown] = []
+    trees: list[ReplayedTree] = []
     size = 0.0
-    for tree in sorted(levels):
-        grown = grow_again(levels[tree], cuts, params, view.schema.complete, released.get(tree))
-        size += grown.sums[owners[0]].shape[0] / 2 * cuts.total_bins * len(owners)
-        if kept and size > MOST_BINS:
+    for one in replay_trees(view, by_client=True):
+        first_sums = next(iter(one.sums.values()))
+        size += len(first_sums) / 2 * cuts.total_bins * len(one.sums)
+        if trees and size > MOST_BINS:
             break
-        kept.append(grown)
+        trees.append(one)
+    if not trees:
+        return None
+    owners = sorted(trees[0].sums)
+    if EVERYONE in owners and some_rows(view) and view.rows is not None and len(view.rows):
+        return None
     forest = BinnedForest.of(
-        [g.tree for g in kept], [g.nodes for g in kept], cuts, start.margin[0],
+        [one.tree for one in trees],
+        [one.nodes for one in trees],
+        cuts,
+        start.margin[0],
         view.defense.gradient_clip,
-    )  # fmt: skip
-    last = [forest.terminal(t, g.nodes) for t, g in enumerate(kept)]
+    )
+    terminal = [forest.terminal(t, one.nodes) for t, one in enumerate(trees)]
 
-    def ends(of: Callable[[Grown], NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate([of(g)[k] for g, k in zip(kept, last, strict=True)])
+    def at_terminal_nodes(field: Callable[[ReplayedTree], NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([field(one)[k] for one, k in zip(trees, terminal, strict=True)])
 
-    made, off = ends(lambda g: g.made), ends(lambda g: g.off)
+    made, off = at_terminal_nodes(lambda t: t.made), at_terminal_nodes(lambda t: t.off)
     parts = {}
-    for o in owners:
-        if o in view.principals:
-            continue  # a colluding party's own rows
-        law = law_of_sums(view, clients_in(view, o), hiding=False)
+    for name in owners:
+        if name in view.principals:
+            continue  # the rows of a colluding party are known
+        law = law_of_sums(view, clients_in(view, name), hiding=False)
         slack = np.ldexp(reach_of(law, made, UNIT_BITS), FIXED_POINT_BITS) + off
-        hidden = ends(lambda g, o=o: g.hidden[o]) if kept[0].hidden else None
-        sums, totals = ends(lambda g, o=o: g.sums[o]), ends(lambda g, o=o: g.totals[o][g.nodes])
-        told = (view.schema.complete, hidden, params.max_depth, params.subsample < 1)
-        parts[o] = Residual.of(sums, totals, forest.offsets, slack, *told)
+        hidden = at_terminal_nodes(lambda t, o=name: t.hidden[o]) if trees[0].hidden else None
+        sums = at_terminal_nodes(lambda t, o=name: t.sums[o])
+        totals = at_terminal_nodes(lambda t, o=name: t.totals[o][t.nodes])
+        conditions = (view.schema.complete, hidden, params.max_depth, params.subsample < 1)
+        parts[name] = Residual.of(sums, totals, forest.offsets, slack, *conditions)
     return Sources(forest, cuts, parts)

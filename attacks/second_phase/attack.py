@@ -121,8 +121,9 @@ class LeafInversion(Attack):
         return Guess.of(claims, notes, otherwise=why)
 
     def known(self, view: View, rng: np.random.Generator) -> Table:
-        """Return rows to begin with, as many as there are."""
-        tables = [] if view.rows is None or self.starts == "none" else [view.rows]
+        """Return rows to begin with: own ones, else the population's, and rows from the trees."""
+        likely = None if self.starts == "none" else view.prior_rows
+        tables = [] if likely is None else [likely]
         if self.starts == "trees" and no_trees(view) is None:
             tables += [r.table for r in TimberStrike().run(view, rng).all(Records)]
         return Table.concat(tables) if tables else Table.empty(view.schema)

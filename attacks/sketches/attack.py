@@ -44,7 +44,8 @@ class SketchReading(Attack):
     Before the first tree, XGBoost's collective sends every worker's sketch of every column to all
     (measured: docs/studies/sketches.md). With no more than ``8 max_bin`` different values it is the
     column. So it is told by the bins of an explainable boosting machine, merged ones too.
-    Rows are guessed besides: own rows, redrawn so that every column is the victims'.
+    Rows are guessed as well: own rows, or rows of the population for an adversary without own ones,
+    redrawn so that every column is the victims'.
 
     `draws`: Tables of rows merged by matched consensus: 20, as the blind adversary's.
     """
@@ -90,20 +91,20 @@ class SketchReading(Attack):
     def _rows(
         self, view: View, columns: Mapping[str, Sequence[Column]], rng: np.random.Generator
     ) -> tuple[Records, dict[str, float]]:
-        own = Table.empty(view.schema) if view.rows is None else view.rows
+        likely = view.prior_rows or Table.empty(view.schema)
         everybody = pooled(view) is not None
-        columns = {owner: filled(parts, own) for owner, parts in columns.items()}
+        columns = {owner: filled(parts, likely) for owner, parts in columns.items()}
         whole = owners_rows(columns, victims_rows(view) if everybody else 0)
         total = sum(whole.values())
         fewer = share_out(np.array(list(whole.values()), dtype=np.float64), wanted(total))
         sizes = whole if wanted(total) == total else dict(zip(whole, fewer.tolist(), strict=True))
         owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))
-        y = labels_of(label_shares(view, own), owner, rng)
-        tables, redraws = [], redraws_of(own, view.schema, rng)
+        y = labels_of(label_shares(view), owner, rng)
+        tables, redraws = [], redraws_of(likely, view.schema, rng)
         drawn = are_drawn(view)
         for _ in range(self.draws):
             parts = [
-                rows_with(c, fullest(c) if drawn else n, own, y[owner == k], redraws, rng)
+                rows_with(c, fullest(c) if drawn else n, likely, y[owner == k], redraws, rng)
                 for k, (c, n) in enumerate(zip(columns.values(), whole.values(), strict=True))
             ]
             tables.append(Table(np.concatenate([p.X for p in parts]), y))
@@ -117,11 +118,11 @@ class SketchReading(Attack):
         if all(c.exact for parts in columns.values() for c in parts):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
         trust = float(np.mean([ranks_told(view, parts) for parts in columns.values()]))
-        if drawn and not len(own) and trust < LEAST_RELIABLE:  # declared ranges tell more
+        if drawn and not len(likely) and trust < LEAST_RELIABLE:  # declared ranges tell more
             guess = Draws(None, view.schema, len(y), rng).of("low")[-1]
             return Records(guess), {"submits_blind": 1.0}
         weight = Weight(trust, 1.0)
-        blind = Blind.of_rows(own, view.schema, rng)
+        blind = Blind.of_rows(likely, view.schema, rng)
         rows, choice = submitted(Table(X, y), tables, blind, weight, rng)
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
@@ -129,15 +130,16 @@ class SketchReading(Attack):
 def _told(view: View, columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
     """Yield what is known of every column of every owner.
 
-    What a mechanism drew lies anywhere between two values: it says how many own ones are there, as
-    far as it is reliable.
+    Values that a mechanism drew lie anywhere between two true values. They say how many values of
+    the prior's rows (`View.prior_rows`) lie there, as far as they are reliable.
     """
-    own = None if view.rows is None or not are_drawn(view) else view.rows.X
-    sizes = owners_rows(columns, 0 if own is None else victims_rows(view))
+    likely = view.prior_rows if are_drawn(view) else None
+    sizes = owners_rows(columns, 0 if likely is None else victims_rows(view))
     for owner, parts in columns.items():
         share = sizes[owner] / max(fullest(parts), 1)
         for f, c in enumerate(parts):
-            mine = np.zeros(0) if own is None else own[:, f][~np.isnan(own[:, f])]
+            x = np.zeros(0) if likely is None else likely.X[:, f]
+            mine = x[~np.isnan(x)]
             told = _as_own(c, mine, round(share * c.present)) if len(mine) else (c.values, c.counts)
             yield ColumnValues(owner, f, *told, c.exact)
 

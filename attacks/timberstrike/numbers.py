@@ -16,6 +16,7 @@ from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes, stacked
 from fedtrees.attacks.evidence.counts import Counts, counts_bins
+from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
 from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.targets import Moments, narrowed, place_targets, with_targets
 from fedtrees.attacks.evidence.values import first_counts
@@ -73,7 +74,8 @@ def reconstruct_numbers(
     else:
         worlds, group, notes = _from_leaves(evidence, basis, counts, schema, options, rng)
         weight = Weight.of(evidence, basis, n)
-        if evidence.suppressed and len(own):  # sums are of other rows than those in the leaves
+        # sums are of other rows than those in the leaves
+        if evidence.suppressed and len(evidence.prior_rows(own)):
             weight = replace(weight, trust=0.0)
     notes["trees_read"] = float(len(evidence.trees))
     records = matched_consensus(worlds, basis.prior.tolerance(schema), groups=group)
@@ -85,7 +87,10 @@ def reconstruct_numbers(
         notes |= choice
     told: tuple[Claim, ...] = ()
     if counts is not None:
-        told = (LeafCounts(0, evidence.trees[0].leaves, counts.n0[:, None]),)
+        claim = LeafCounts(0, evidence.trees[0].leaves, counts.n0[:, None])
+        told = (claim,)
+        if not whole:
+            told = tuple(most_probable_claims(evidence, basis.sums, len(own), [claim]))
     return narrowed(Guess((Records(records), *told), notes))
 
 
@@ -103,7 +108,8 @@ def _from_bins(
     counted, mine = CountedBins.of(evidence), to_bins(cuts, own.X[:, :d])
     if evidence.own_in_bins and len(own):
         counted.take_out(mine, own.X[:, -1].astype(np.float64))
-    alike = np.column_stack([mine, own.X[:, -1]]).astype(np.float64)
+    likely = evidence.prior_rows(own)
+    alike = np.column_stack([to_bins(cuts, likely.X[:, :d]), likely.X[:, -1]]).astype(np.float64)
     found, sure = read_off(counted, first_rows(counted), alike, rng)
     few = replace(schema, features=schema.features[:-1])
     ranges = prior.low[:-1], prior.high[:-1]
@@ -161,9 +167,9 @@ def _worlds(
 
 
 def _per_leaf(basis: Basis) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """Return victims' and own rows in the leaves of the first tree, where counts are seen."""
+    """Return the victims' and the prior's rows per leaf of the first tree, if counts are seen."""
     first = basis.sums[:1]
     if not first or first[0].h is None:
         return [], []
     rows = np.maximum(np.rint(first[0].h), 0).astype(np.int64)
-    return [rows[:, None]], [first[0].own_n0[:, None]]
+    return [rows[:, None]], [first[0].prior_counts[0][:, None]]

@@ -25,6 +25,7 @@ from fedtrees.attacks.evidence.counts import (
 )
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
 from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out, victims_of
@@ -63,8 +64,9 @@ def reconstruct(
     """Reconstruct the rows behind a boosted forest (TimberStrike, Di Gennaro et al. 2025).
 
     `evidence`: What was seen of the training.
-    `own`: The adversary's own training rows; their part is subtracted from every statistic, and
-    they serve as prior knowledge unless ``options.use_prior`` is False.
+    `own`: The adversary's own training rows, whose part is subtracted from every statistic. Unless
+    ``options.use_prior`` is False they are also the prior; an adversary without own rows takes the
+    rows of `Evidence.population` as the prior.
     `rng`: The only source of randomness.
 
     Returns: Records of the victims (of all clients with ``scope="union"``), first-tree counts of
@@ -103,7 +105,8 @@ def reconstruct(
     n = int((counts[0].n0 + counts[0].n1).sum()) if counts else 0
     share = 1.0 if whole or rest is not None else share_of(n)
     read = None
-    if bin_by_bin and (not len(own) or reliability_of(evidence, n) >= LEAST_RELIABLE):
+    informed = len(evidence.prior_rows(own) if options.use_prior else own) > 0
+    if bin_by_bin and (not informed or reliability_of(evidence, n) >= LEAST_RELIABLE):
         read = rows_from_histograms(
             evidence, own, basis.prior, schema, options, (counts, share), rng
         )
@@ -114,7 +117,7 @@ def reconstruct(
         rest is None
         and options.weighs_blind
         and len(read.paired)
-        and not (len(own) or evidence.sketched)
+        and not (informed or evidence.sketched)
     ):
         chosen = _follow_likely(read, evidence, len(basis.sums), schema, options, share, rng)
     else:
@@ -130,7 +133,9 @@ def reconstruct(
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
-    tables = (_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first)
+    tables = [_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first]
+    if not (whole or options.random_leaf or (bin_by_bin and counts_by_bins(evidence))):
+        tables = most_probable_claims(evidence, basis.sums, len(own), tables)
     return Guess((Records(records), *tables), notes)
 
 
@@ -156,9 +161,10 @@ def _follow_likely(
 ) -> Rows:
     """Follow rows like those of the first tree's bins through all trees.
 
-    For who has neither own rows nor sketches, these are all that is known of what values there are
-    and what goes together; rows that were read off are subtracted from every sum. Where sketches
-    told the values, the pairs are half a point better than what follows (breast cancer, Pima).
+    An adversary without own rows, rows of the population and sketches knows nothing else about
+    which values exist and which of them occur together. Rows that were read off are subtracted from
+    every sum. If sketches give the values, the pairs of bins are half a point of RA better than
+    this (breast cancer, Pima).
     """
     evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
     basis = Basis.of(evidence, read.sure, schema, trees, ranges=options.ranges)
@@ -204,12 +210,13 @@ def _weighed(
 ) -> tuple[Table, dict[str, float]]:
     """Return what is submitted of the rows not read off.
 
-    ``of`` is how many rows are known besides, and for which share of the others records stand.
-    Exact counts that own rows are unlike say that no guess made of own rows is worth much.
+    ``of`` is how many rows are known besides, and for which share of the others records stand. If
+    exact counts show that the rows of the prior are distributed differently, a guess from these
+    rows gets no weight.
     """
     strange = evidence.noise is None and own_rows_differ(
         [_classes(c.n0, c.n1, evidence) for c in counts],
-        [_classes(s.own_n0, s.own_n1, evidence) for s in basis.sums[: len(counts)]],
+        [_classes(*s.prior_counts, evidence) for s in basis.sums[: len(counts)]],
     )
     records, (inside, share) = chosen.paired, of
     rows = None if evidence.n_rows is None else round(share * max(evidence.n_rows - inside, 0))

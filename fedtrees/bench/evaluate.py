@@ -188,7 +188,7 @@ def evaluate_attack(
     reason = before(cell.attack, replace(_data(case), view=view))
     if not reason.ok:
         raise Unfit(reason)
-    view = told_candidates(cell.attack.name, view, case)
+    view = with_background(cell.attack.name, view, case)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
         raise Unfit(answer.reason)
@@ -242,9 +242,16 @@ def _is_told(attack: str) -> bool:
     return known and bool(getattr(register.get("attack", attack), "candidates", False))
 
 
-def told_candidates(attack: str, view: View, case: Case) -> View:
-    """Return the view with candidates, if an attack says which of them were trained on."""
-    if case.candidates is None or not _is_told(attack):
+def with_background(attack: str, view: View, case: Case) -> View:
+    """Return the view with what an attack receives besides the transcript.
+
+    A membership attack receives the candidates. Every other attack of an adversary without local
+    rows receives the rows of the population from which its population baseline is computed. A
+    membership attack must not receive those: the candidates that are non-members are among them.
+    """
+    if not _is_told(attack):
+        return replace(view, population=case.background)
+    if case.candidates is None:
         return view
     return replace(view, candidates=case.candidates.table)
 
@@ -328,7 +335,9 @@ def _metric_rows(
 ) -> Iterator[Row]:
     def best_blind() -> Sequence[Claim]:
         name = blind.best.get(metric.name) if blind else None
-        return metric.blind(case, truth)[name] if name else ()
+        if not name:
+            return ()
+        return _population_guess(metric, truth, case) or metric.blind(case, truth)[name]
 
     measured = {} if blind is None else blind.scores
     scores = metric.score(metric.completed(claims, truth, best_blind), truth)
@@ -341,6 +350,21 @@ def _metric_rows(
         beside = line.get(score.name) if score.blind is None else score.blind
         row = _scored(metric, score, truth, beside, population.get(score.name))
         yield {**row, "certain": certain}
+
+
+def _population_guess(metric: Metric[Any], truth: Any, case: Case) -> Sequence[Claim]:
+    """Return the best guess from rows of the population, empty where the adversary has none.
+
+    It completes the claims of an attack that omits rows: an attack that knows the population would
+    fill the gap with this guess. The best guess is the best by the first of `Metric.main`.
+    """
+    informed = case.of_population
+    if informed is None or not metric.main:
+        return ()
+    guesses = metric.blind(informed, truth)
+    scored = {name: metric.score(claims, truth) for name, claims in guesses.items()}
+    best = metric.best_of(scored).get(metric.main[0])
+    return () if best is None else guesses[best.guess]
 
 
 def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:

@@ -100,6 +100,7 @@ class Federation:
             top=tuple(self.dataset.top),
             reserve=self.reserve,
             others=self.others,
+            population=self.test,
             model=None if training is None else training.model,
             transcript=None if training is None else training.transcript,
             grown_on=None if training is None else partial(_grown_on, self, training, seed),

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 DECLARED = (
     "columns, public ranges, names of all categories and classes (of held-out rows, too), the "
-    "number of rows N, the protocol, the defense and their parameters"
+    "number of rows N, the protocol, the defense and their parameters. In a bench, adversaries "
+    "without local rows also know held-out rows of the same population (not for membership)"
 )
 
 

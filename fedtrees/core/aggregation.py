@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ class Known:
     exact: bool  # whether nobody adds noise or rounds: sums are then bounded by what rows can bring
     classes: int  # of the target; 0: it is a number
     parameters: Mapping[str, Any]  # the protocol's public parameters
+    # by type of reply, how many parties' shares of noise a sum needs to be opened
+    shares: Mapping[type[Message], int]
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ class Closing(ABC):
     """
 
     ledger: Any = None
+    #: Rules by which it keeps a dishonest server from opening more than agreed, by the messages
+    #: that it takes and their fields (as `fedtrees.core.party.handles` states them for parties).
+    rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {}
 
     def __init__(self) -> None:
         self.kept: list[tuple[Message, str]] = []

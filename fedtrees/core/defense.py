@@ -78,6 +78,8 @@ class Context:
         Name of the part that is asked, where it does not say that it reads rows.
     columns : intp array, shape (c,), or None
         Which columns the party holds, as positions in the schema; None: it holds no rows.
+    roles : mapping of str to str
+        Role of every party of the run by name, as the party itself agreed to.
     """
 
     party: str
@@ -90,6 +92,7 @@ class Context:
     level: Level | None = None
     reader: str | None = None
     columns: NDArray[np.intp] | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
     _held: LocalData | None = None
     _draws: Counter[str] = field(default_factory=Counter)
 
@@ -109,6 +112,10 @@ class Context:
                 "reads_rows = True"
             )
         return self._held
+
+    def count(self, role: str) -> int:
+        """Return how many parties of a role take part, by the agreement."""
+        return sum(other == role for other in self.roles.values())
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a fresh secret generator of the acting party, another at every call."""

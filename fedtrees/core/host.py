@@ -42,11 +42,25 @@ class Agreement:
     summed: tuple[type[Message], ...] = ()
     shared: tuple[type[Message], ...] = ()
 
+    def members(self, role: str) -> tuple[str, ...]:
+        """Return the names of the parties of a role, in order."""
+        return tuple(name for name, other in self.roles.items() if other == role)
+
     def sums(self, role: str) -> Known:
         """Return what everybody knows of sums of a role's replies."""
-        parties = tuple(name for name, other in self.roles.items() if other == role)
-        classes = len(self.schema.classes)
-        return Known(parties, self.defense.sums_exactly, classes, self.parameters)
+        parties, classes = self.members(role), len(self.schema.classes)
+        exact = self.defense.sums_exactly
+        return Known(parties, exact, classes, self.parameters, self.noise_shares(role))
+
+    def noise_shares(self, role: str) -> dict[type[Message], int]:
+        """Return the replies that contain a share of noise, and how many shares are needed.
+
+        A sum over fewer replies of such a type has less noise than claimed.
+        """
+        stated = {**dict.fromkeys(self.shared, 0)}
+        stated |= self.defense.shared(self.schema, self.parameters)
+        every = len(self.members(role))
+        return {kind: least or every for kind, least in stated.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +134,7 @@ class Host:
             streams=streams.child(name, "defense"),
             ledger=[],
             columns=None if held is None else held.columns,
+            roles=agreement.roles,
             _held=held if reads else None,
         )
 
@@ -127,7 +142,7 @@ class Host:
         """Take the party in, and hand it what is its own."""
         self.party = party
         with acting(party):
-            party.streams = self._streams
+            party.streams, party.agreement = self._streams, self.agreement
             party.row_hook = partial(self.agreement.defense.rows, ctx=self.context)
             party.before_sealing = partial(self.agreement.defense.outgoing, ctx=self.context)
             party.sealing = None if self._sealing is None else self._sealing.part(self.role)

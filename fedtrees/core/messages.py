@@ -66,9 +66,13 @@ _NAMES: dict[type, tuple[str, ...]] = {}
 
 def names_of(message: Message) -> tuple[str, ...]:
     """Return the names of the fields of a message, which are looked up once for each type."""
-    kind: type = type(message)
+    return names_of_type(type(message))
+
+
+def names_of_type(kind: type[Message]) -> tuple[str, ...]:
+    """Return the names of the fields of a type of message."""
     if kind not in _NAMES:
-        _NAMES[kind] = tuple(f.name for f in fields(message))
+        _NAMES[kind] = tuple(f.name for f in fields(kind))
     return _NAMES[kind]
 
 

@@ -321,10 +321,9 @@ class LocalNetwork(Network):
     def _wire(self, server: str, waiting: Mapping[str, Message]) -> Wire:
         """Return what whoever opens a sum may know and do."""
         agreed = self.agreement
-        shared = {**dict.fromkeys(agreed.shared, 0)}
-        shared |= self.defense.shared(agreed.schema, agreed.parameters)
+        shares = agreed.noise_shares(agreed.roles[next(iter(waiting))])
         kinds = {type(reply) for reply in waiting.values()}
-        least = max((shared[kind] or len(waiting) for kind in kinds & {*shared}), default=0)
+        least = max((shares[kind] for kind in kinds & {*shares}), default=0)
 
         def ask(
             to: Sequence[str], message: Message, why: str, back: str = "", gone: Sequence[str] = ()

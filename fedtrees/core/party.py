@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from numpy.typing import NDArray
 
@@ -13,20 +13,56 @@ from fedtrees.core.errors import LocalDataError, ProtocolError
 from fedtrees.core.messages import Message
 from fedtrees.core.streams import Streams
 
+if TYPE_CHECKING:
+    from fedtrees.core.host import Agreement
+
 _acting: ContextVar[Party | None] = ContextVar("fedtrees_acting_party", default=None)
 _PUBLIC = frozenset({"name", "role"})
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
-def handles(message_type: type[Message]) -> Callable[[Handler], Handler]:
-    """Mark a party's method as its answer to messages of one type."""
+def handles(message_type: type[Message], **rules: str) -> Callable[[Handler], Handler]:
+    """Mark a party's method as its answer to messages of one type.
+
+    Parameters
+    ----------
+    message_type : type of Message
+        What the method takes.
+    **rules : str
+        For each field of the message, the rule by which the party keeps a dishonest sender from
+        changing how much noise the party adds, or how much it reveals. The documentation lists
+        them (`rules_of`); the method itself, or what it calls, checks them.
+
+    Examples
+    --------
+    >>> from fedtrees.messages.boosting import ValidationRequest
+    >>> class Client(Party):
+    ...     @handles(ValidationRequest, round="in order, each once")
+    ...     def validate(self, message): ...
+    >>> rules_of(Client)[ValidationRequest]
+    {'round': 'in order, each once'}
+    """
 
     def mark(method: Handler) -> Handler:
         method._handles = message_type  # type: ignore[attr-defined]
+        method._rules = rules  # type: ignore[attr-defined]
         return method
 
     return mark
+
+
+def rules_of(party: type[Party]) -> dict[type[Message], dict[str, str]]:
+    """Return the rules that a type of party states, by message type and field.
+
+    A method that overrides another one states only what it adds or changes.
+    """
+    rules: dict[type[Message], dict[str, str]] = {}
+    for base in reversed(party.__mro__):
+        for member in vars(base).values():
+            if hasattr(member, "_handles"):
+                rules.setdefault(member._handles, {}).update(member._rules)
+    return rules
 
 
 @contextmanager
@@ -74,6 +110,9 @@ class Party(metaclass=_Walled):
         Passes a message through the defenses, for a party that seals what it sends by itself.
     queries : LocalData
         Its columns of the rows to predict, where a model that nobody holds whole predicts.
+    agreement : Agreement
+        Its own copy of what all parties agreed on before the run: public parameters, roles and
+        defenses. Public values are taken from here, and from no message.
     sealing : object
         What it computes on sealed values with (`Protocol.sealing`), handed out likewise.
     net : Network
@@ -87,6 +126,7 @@ class Party(metaclass=_Walled):
     row_hook: Callable[..., NDArray[Any]]
     before_sealing: Callable[[Any], Any]
     queries: Any
+    agreement: Agreement
     sealing: Any
     net: Any
     _handlers: ClassVar[dict[type[Message], str]] = {}

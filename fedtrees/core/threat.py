@@ -38,6 +38,11 @@ class Threat:
     Declared knowledge, always: the schema with public ranges and the names of all categories and
     classes (those of the whole table, held-out rows too), the number of rows N, the
     protocol and its parameters, the defense and its parameters (Kerckhoffs 1883).
+
+    Principals without local rows also know rows of the same population that no party of the
+    federation has: the held-out rows. Attacks receive them as `fedtrees.core.view.View.population`,
+    and the population baseline is computed from the same rows. Attacks on membership do not receive
+    them, because the non-members among their candidates are such rows.
     """
 
     parts: tuple[Spec, ...]

@@ -72,6 +72,12 @@ class View:
     asked : LocalData or None
         The principals' own columns of rows to predict, by place, where the endpoint answers about
         these (``records=new``).
+    population : Table or None
+        Background knowledge of an adversary without local rows: rows with labels that were drawn
+        from the same population and that no party of the federation has. None of them is a training
+        row. The bench passes the rows that the population baseline is computed from
+        (`fedtrees.metrics.metric.Case.background`). None if the principals have local rows, and
+        for attacks on membership, because the non-members among their candidates are such rows.
     """
 
     principals: tuple[str, ...]
@@ -91,11 +97,24 @@ class View:
     weighted: bool = False
     behaviours: tuple[str, ...] = ()
     asked: LocalData | None = None
+    population: Table | None = None
 
     @property
     def rows(self) -> Table | None:
         """Whole rows with labels that the principals hold together; None where they hold none."""
         return stacked(self.own, self.schema)
+
+    @property
+    def prior_rows(self) -> Table | None:
+        """Rows from which an attack may estimate the distribution of the victims' rows.
+
+        These are the principals' own rows, or the rows of `population` if they have none. An attack
+        uses this property for every prior. It must use `rows` to subtract the principals' part from
+        a sum, and wherever a row is assumed to be in the training set, because the rows of the
+        population are not.
+        """
+        own = self.rows
+        return self.population if own is None or not len(own) else own
 
     def messages(self, kind: type[M]) -> Iterator[tuple[Seen, M]]:
         """Yield the messages of one type without sealed parts, with how they crossed, in order."""

@@ -21,7 +21,7 @@ from fedtrees.core.view import Seen, View
 
 _KNOWN = ("own", "known", "entries")
 _AS_THEY_ARE = ("principals", "schema", "protocol", "n_rows", *_KNOWN, "candidates", "stated",
-                "weighted", "behaviours", "asked")  # fmt: skip
+                "weighted", "behaviours", "asked", "population")  # fmt: skip
 
 
 def types() -> tuple[type, ...]:

@@ -105,14 +105,12 @@ class Histogram(Message):
 class LeafSumsRequest(Message):
     """Ask for the gradient sums of a tree's leaves; its splits were told.
 
-    `nodes`: int32 array, shape (k,)
-    `clients`: How many add a share where noise is distributed.
+    `nodes`: int32 array, shape (k,). All leaves, from left to right.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
     tree: int
     nodes: NDArray[np.int32]
-    clients: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,8 +77,6 @@ class GridRequest(Message):
         Feature f owns ``borders[offsets[f]:offsets[f + 1]]``; without borders it is not counted.
     round : int
         0: a public grid; later ones are laid by earlier sums.
-    clients : int
-        How many are asked.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
@@ -87,7 +85,6 @@ class GridRequest(Message):
     borders: NDArray[np.float32]
     offsets: NDArray[np.int32]
     round: int
-    clients: int
 
     @property
     def reveals(self) -> frozenset[Reveal]:
@@ -104,14 +101,11 @@ class GridCounts(Message):
     counts : int64 array, shape (cells of all features,)
     features : int
         How many features are counted.
-    clients : int
-        How many were asked.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.COUNTED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
     features: int
-    clients: int
     counts: NDArray[np.int64] = summable()
 
 

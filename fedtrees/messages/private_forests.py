@@ -22,7 +22,6 @@ class RandomTests(Message):
     # `fedtrees.trees.forest.random_decision.RandomSplits`
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
-    clients: int  # how many add a share where noise is distributed
 
     def splits(self) -> RandomSplits:
         """Return the tests."""

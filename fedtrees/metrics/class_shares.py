@@ -1,6 +1,7 @@
 """Guessed shares of classes at single clients: property inference."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,17 +12,33 @@ from fedtrees.core.guess import Claim, ClassShares
 from fedtrees.core.registry import register
 from fedtrees.metrics.metric import Case, Metric, Score
 
-#: Rows of each class, int64 (K,), of each victim.
-Counts = Mapping[str, NDArray[np.int64]]
+#: Fewest victims of which the blind adversary is granted shares that are computed from the truth.
+#: The median of one victim is the truth itself, and that of two is the middle between them.
+FEWEST_TOLD = 3
+
+
+@dataclass(frozen=True, eq=False)
+class VictimsClasses:
+    """Classes of the victims' rows.
+
+    `counts`: Rows of each class, int64 (K,), by victim. `assumed`: Shares that are scored for a
+    victim of whom nothing is claimed, float64 (K,): those among the adversary's own rows, or equal
+    ones; of `FEWEST_TOLD` victims or more, those among the rows of all victims.
+    """
+
+    counts: Mapping[str, NDArray[np.int64]]
+    assumed: NDArray[np.float64]
 
 
 @register.metric("class-shares")
-class ClassSharesMetric(Metric[Counts]):
+class ClassSharesMetric(Metric[VictimsClasses]):
     """How far the share of a class at one client is off (property inference; Ateniese et al. 2015).
 
-    ``class_error``: averaged over victims with whole rows, and classes. Who sees nothing claims the
-    same of each: the blind baseline is told the shares of which that is least wrong, their medians
-    of two classes. The share among all rows is claimed of who is left out.
+    ``class_error`` is the absolute error, averaged over classes and over victims with whole rows.
+    The blind adversary claims the same shares of every victim: those among its own rows, or equal
+    ones. Of three victims or more it is also granted two sets of shares that are computed from the
+    truth: those among all their rows, and those of the least error. With one victim either would
+    be the answer itself.
     """
 
     of: ClassVar[type[Claim]] = ClassShares
@@ -32,13 +49,19 @@ class ClassSharesMetric(Metric[Counts]):
                 phrase="tell the share of each class at one client, wrong by {}"),
     )  # fmt: skip
 
-    def truth(self, case: Case) -> Counts | None:
-        """Count rows of who holds whole ones; None where rows have no classes."""
+    def truth(self, case: Case) -> VictimsClasses | None:
+        """Count the classes of victims with whole rows; None where there are none, or no classes.
+
+        Victims without rows have no shares and are not scored.
+        """
         whole = {n: h.table for n, h in case.victims.items() if h.covers(case.schema) and len(h)}
         classes = max(len(case.schema.classes), 2)
         if not whole or not case.schema.classes:
             return None
-        return {n: np.bincount(t.y, minlength=classes) for n, t in whole.items()}
+        counts = {n: np.bincount(t.y, minlength=classes) for n, t in whole.items()}
+        if len(counts) >= FEWEST_TOLD:
+            return VictimsClasses(counts, _pooled(counts))
+        return VictimsClasses(counts, _own_share(case, classes))
 
     def refuses(self, claims: Sequence[ClassShares], case: Case) -> str | None:
         """Refuse shares of other numbers of classes, of nobody's rows, and claimed twice."""
@@ -50,25 +73,39 @@ class ClassSharesMetric(Metric[Counts]):
                 return f"it claimed {len(c.share)} classes of {c.owner!r}; no victim has these"
         return None
 
-    def blind(self, case: Case, truth: Counts) -> dict[str, Sequence[Claim]]:
-        """Return the same shares for every victim: of all their rows, or the least wrong ones."""
-        told = {"pooled": _pooled(truth), "median": _least_wrong(truth)}
-        return {how: [ClassShares(n, share) for n in truth] for how, share in told.items()}
+    def blind(self, case: Case, truth: VictimsClasses) -> dict[str, Sequence[Claim]]:
+        """Return the same shares for every victim, as the class describes them."""
+        counts, classes = truth.counts, len(truth.assumed)
+        shares = {"own": _own_share(case, classes), "even": np.full(classes, 1 / classes)}
+        if len(counts) >= FEWEST_TOLD:
+            shares |= {"pooled": _pooled(counts), "median": _least_wrong(counts)}
+        return {how: [ClassShares(n, share) for n in counts] for how, share in shares.items()}
 
-    def score(self, claims: Sequence[ClassShares], truth: Counts) -> list[Score]:
+    def score(self, claims: Sequence[ClassShares], truth: VictimsClasses) -> list[Score]:
         """Score all victims together."""
-        claimed, pooled = {c.owner: c.share for c in claims}, _pooled(truth)
-        off = [np.abs(claimed.get(n, pooled) - c / c.sum()).mean() for n, c in truth.items()]
+        claimed = {c.owner: c.share for c in claims}
+        off = [
+            np.abs(claimed.get(n, truth.assumed) - c / c.sum()).mean()
+            for n, c in truth.counts.items()
+        ]
         return [Score("class_error", float(np.mean(off)))]
 
 
-def _least_wrong(truth: Counts) -> NDArray[np.float64]:
+def _own_share(case: Case, classes: int) -> NDArray[np.float64]:
+    """Return the shares of the classes among the adversary's own rows; equal ones without rows."""
+    own = case.blind_view().rows
+    if own is None or not len(own):
+        return np.full(classes, 1 / classes)
+    return np.asarray(np.bincount(own.y, minlength=classes) / len(own))
+
+
+def _least_wrong(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
     """Return the shares of least absolute error: of every class the same quantile, adding up to 1.
 
     At the least, as many victims more are above as below in every class (the multiplier of their
     sum).
     """
-    shares, low, high = np.array([c / c.sum() for c in truth.values()]), 0.0, 1.0
+    shares, low, high = np.array([c / c.sum() for c in counts.values()]), 0.0, 1.0
 
     def at(level: float) -> NDArray[np.float64]:
         found: NDArray[np.float64] = np.quantile(shares, level, axis=0, method="inverted_cdf")
@@ -83,6 +120,7 @@ def _least_wrong(truth: Counts) -> NDArray[np.float64]:
     return np.asarray(found / found.sum())
 
 
-def _pooled(truth: Counts) -> NDArray[np.float64]:
-    counts = np.sum([*truth.values()], axis=0)
-    return np.asarray(counts / counts.sum(), dtype=np.float64)
+def _pooled(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
+    """Return the shares of the classes among the rows of all victims."""
+    together = np.sum([*counts.values()], axis=0)
+    return np.asarray(together / together.sum(), dtype=np.float64)

@@ -32,7 +32,9 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
     cells; their share of the larger one, averaged by true cells, so that claiming more than there
     is never pays. ``column_extremes``: share of smallest and largest values that are known.
     ``column_singles``: share of the cells whose value no other row of the owner has (k-anonymity
-    with k = 1), and which are claimed as such. ``category_error``: property inference (Ateniese et
+    with k = 1), and which are claimed as such. In a column where more single values are claimed
+    than there are, the hits are divided by the number of claimed ones, so that claiming every
+    possible value does not score. ``category_error``: property inference (Ateniese et
     al. 2015), how far the claimed share of a category at one owner is off, averaged over owners and
     categories; a column that is not claimed counts as in equal parts.
     """
@@ -96,15 +98,17 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         """Score all columns together; those that are not claimed count 0."""
         claimed = {(c.owner, c.feature): (c.values, c.counts) for c in claims}
         cells = singles = 0
-        right, singles_right, ends = 0.0, 0, []
+        right, singles_right, ends = 0.0, 0.0, []
         for key, (values, counts) in truth.columns.items():
-            cells, singles = cells + int(counts.sum()), singles + int((counts == 1).sum())
+            single = int((counts == 1).sum())
+            cells, singles = cells + int(counts.sum()), singles + single
             guessed, copies = claimed.get(key, (values[:0], counts[:0]))
             _, mine, theirs = np.intersect1d(values, guessed, return_indices=True)
             met = np.minimum(counts[mine], copies[theirs]).sum()
             most = max(int(counts.sum()), int(copies.sum()), 1)
             right += float(met) * int(counts.sum()) / most
-            singles_right += int(((counts[mine] == 1) & (copies[theirs] == 1)).sum())
+            hits = int(((counts[mine] == 1) & (copies[theirs] == 1)).sum())
+            singles_right += hits * single / max(single, int((copies == 1).sum()), 1)
             if len(values):
                 some = len(guessed) > 0
                 ends += [some and values[k] == guessed[k] for k in (0, -1)]

@@ -170,9 +170,10 @@ class LeafCountMetric(Metric[GrownTrees]):
     The trees scored are those of the first round (of a random forest, the first tree); where
     clients grow trees alone, the first round of every victim, on its own rows. In a boosted model
     of more than two classes each tree's class counts against the rest; of numeric targets all rows
-    count as one class. The blind baseline is what own rows suggest, scaled to the rows the tree was
-    grown on. Of one tree per round, of everybody's rows, also ``leaf_counts_right``: of all leaves
-    returned, in later trees too, the share that is right.
+    count as one class. The blind baseline is the better of two guesses: the counts of own rows,
+    scaled to the rows the tree was grown on, and that every leaf is empty. Of one tree per round,
+    of everybody's rows, also ``leaf_counts_right``: of all leaves returned, in later trees too, the
+    share that is right.
     """
 
     of: ClassVar[type[Claim]] = LeafCounts
@@ -180,10 +181,10 @@ class LeafCountMetric(Metric[GrownTrees]):
         Measure("leaf_mass_exact", "rows in leaves with exact counts", "share of rows",
                 klass="group", slot="certain", short="rows in exact leaves",
                 head="leaf counts", severity=150,
-                phrase="tell how many rows (of each class) lie in a leaf, for {} of the rows",
+                phrase="count every class exactly in leaves that contain {} of the rows",
                 required=True),
         Measure("leaf_counts_exact", "leaves with exact counts", "share of leaves", klass="group",
-                severity=160, phrase="tell how many rows (of each class) lie in {} of the leaves",
+                severity=160, phrase="count every class exactly in {} of the leaves",
                 beside=("leaf_mass_exact",), required=True),
         Measure("leaf_counts_right", "returned leaf counts that are exact", "share of returned",
                 klass="group"),
@@ -226,11 +227,19 @@ class LeafCountMetric(Metric[GrownTrees]):
         return None
 
     def blind(self, case: Case, truth: GrownTrees) -> dict[str, Sequence[Claim]]:
-        """Return own rows' counts, scaled."""
+        """Return guesses of the counts that need no message: own rows, and empty leaves.
+
+        ``own-counts`` scales the counts of the adversary's own rows. ``empty`` claims that no leaf
+        contains a victim's row, which is right for most leaves of a tree whose splits ignore the
+        data.
+        """
         own = case.blind_view().rows
         rows = Table.empty(case.schema) if own is None else own
         counts = [_count(case, t, rows) for t in truth.rows]
-        return {"own-counts": [blind_leaf_counts(c, truth.rows[c.tree]) for c in counts]}
+        return {
+            "own-counts": [blind_leaf_counts(c, truth.rows[c.tree]) for c in counts],
+            "empty": [LeafCounts(c.tree, c.leaf, np.zeros_like(c.counts)) for c in counts],
+        }
 
     def line(
         self, case: Case, truth: GrownTrees, measured: Mapping[str, float]

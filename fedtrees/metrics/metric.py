@@ -81,9 +81,14 @@ class Case:
     reserve : Table or None
         Rows of the same distribution that nobody holds, and that serve nothing else.
     others : Table or None
-        All rows of the same distribution that nobody holds.
+        All rows of the same distribution that nobody holds. The non-members among the candidates of
+        membership attacks are drawn from them.
+    population : Table or None
+        The part of them that serves as background knowledge of an adversary without local rows
+        (`background`): the held-out rows. The reserve is not among them, because the specificity
+        test compares a guess with the reserve and would be meaningless if the attack knew it.
     told_others : bool
-        Whether the principals know them (`of_population`).
+        Whether the principals know `population`, as in `of_population`.
     streams : Streams
         Randomness of the scoring.
     threat : str
@@ -111,6 +116,7 @@ class Case:
     top: tuple[str, ...] = ()
     reserve: Table | None = None
     others: Table | None = None
+    population: Table | None = None
     told_others: bool = False
     model: Any = None
     transcript: Transcript | None = None
@@ -205,7 +211,9 @@ class Case:
         return View(
             principals=self.principals,
             roles=dict(self.roles),
-            own=(*own, LocalData.of(self.others)) if self.told_others and self.others else own,
+            own=(*own, LocalData.of(self.population))
+            if self.told_others and self.population
+            else own,
             schema=self.schema,
             protocol="",
             parameters={},
@@ -217,20 +225,27 @@ class Case:
         )
 
     @property
-    def of_population(self) -> Case | None:
-        """The same adversary, told the rows of the population that nobody holds.
+    def background(self) -> Table | None:
+        """Rows of the population that both the population baseline and the attacks receive.
 
-        None where the principals hold rows, and so know the population, or there are no such rows.
-        What who sees nothing guesses of others' rows with them is no fact about these persons:
-        a model that says anything about a population tells it (Jayaraman and Evans 2022).
+        None if the principals have local rows, from which they know the population, if the victims
+        have no whole rows, or if the table has no held-out rows. Attacks receive the rows as
+        `fedtrees.core.view.View.population`, so that the attack and its baseline differ by the
+        transcript alone.
         """
-        if (
-            not len(self.others or ())
-            or self.victims_rows is None
-            or self.blind_view().rows is not None
-        ):
+        given = None if self.told_others else self.blind_view().rows
+        if not len(self.population or ()) or self.victims_rows is None or given is not None:
             return None
-        return replace(self, told_others=True)
+        return self.population
+
+    @property
+    def of_population(self) -> Case | None:
+        """The same adversary with the rows of `background` as local data, or None without them.
+
+        Its blind guesses are the population baseline. What they get right is not information about
+        the training rows: every useful model describes the population (Jayaraman and Evans 2022).
+        """
+        return None if self.background is None else replace(self, told_others=True)
 
     def blind_rows(self, n: int, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Table]:
         """Return what the principals guess of n rows who sees nothing, by name.

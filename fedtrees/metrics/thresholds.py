@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Thresholds
@@ -14,6 +15,7 @@ from fedtrees.metrics.metric import Case, Metric, Score
 
 #: Of a column's standard deviation: how close a threshold must come.
 TOLERANCE = 1e-5
+_FINEST = -4  # exponent of ten of the finest precision that a column is rounded to
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,37 @@ class TrueSplit:
 
 @dataclass(frozen=True, eq=False)
 class VictimsSplits:
-    """The victims' splits by tree and node, with tolerance and width of every column they use."""
+    """The victims' splits by tree and node, with facts about every column that they use.
+
+    `tolerance`: How close a guess must come. `width`: Of the range of values. `step`: The largest
+    power of ten of which all values are multiples (`step_of`).
+    """
 
     splits: Mapping[tuple[int, int], TrueSplit]
     tolerance: Mapping[int, float]
     width: Mapping[int, float]
+    step: Mapping[int, float]
     schema: Schema
+
+
+def step_of(values: NDArray[np.float64]) -> float:
+    """Return the largest power of ten, from 1,000 to 0.0001, of which all values are multiples.
+
+    Returns the smallest of these where there is none: the column has no visible precision.
+
+    Examples
+    --------
+    >>> step_of(np.array([20.0, 150.0, np.nan]))
+    10.0
+    """
+    present = values[np.isfinite(values)]
+    for exponent in range(3, _FINEST, -1):
+        step = 10.0**exponent
+        part = present / step
+        # values are float32, which have a relative error of 6e-8
+        if (np.abs(part - np.rint(part)) <= 1e-6 * np.maximum(np.abs(part), 1)).all():
+            return step
+    return 10.0**_FINEST
 
 
 @register.metric("thresholds")
@@ -61,7 +88,7 @@ class ThresholdsMetric(Metric[VictimsSplits]):
 
     def truth(self, case: Case) -> VictimsSplits | None:
         """Return the victims' splits, None where there are none."""
-        found, tolerance, width = {}, {}, {}
+        found, tolerance, width, step = {}, {}, {}, {}
         for (t, node), (owner, column, threshold) in case.splits.items():
             tree = case.model.trees[t]
             if owner in case.principals or node >= len(tree) or tree.feature[node] != column:
@@ -78,8 +105,8 @@ class ThresholdsMetric(Metric[VictimsSplits]):
                     float(np.nanmin(x)),
                     float(np.nanmax(x)),
                 )
-                width[column] = high - low
-        return VictimsSplits(found, tolerance, width, case.schema) if found else None
+                width[column], step[column] = high - low, step_of(x)
+        return VictimsSplits(found, tolerance, width, step, case.schema) if found else None
 
     def refuses(self, claims: Sequence[Thresholds], case: Case) -> str | None:
         """Refuse thresholds that are claimed twice, or are not there."""
@@ -90,15 +117,17 @@ class ThresholdsMetric(Metric[VictimsSplits]):
         return f"it claimed thresholds of splits {strange}; no party owns them" if strange else None
 
     def blind(self, case: Case, truth: VictimsSplits) -> dict[str, Sequence[Claim]]:
-        """Return even quantiles of every declared range, told how many thresholds are there.
+        """Return quantiles of every declared range, also rounded to the precision of the column.
 
-        The k-th smallest stands for the k-th smallest threshold of the column: with what it would
-        have to guess told, the line is no lower than it is.
+        The blind adversary is granted how many different thresholds every column has, so that the
+        k-th smallest guess stands for the k-th smallest threshold. Rounding is to multiples of the
+        step of the column (``rounded-quantiles``), and to the middle between two of them
+        (``halved-quantiles``), where boosting libraries put a threshold between two values.
         """
         columns: dict[int, list[float]] = {}
         for split in truth.splits.values():
             columns.setdefault(split.feature, []).append(split.threshold)
-        rows = []
+        rows, steps = [], []
         for (t, node), split in truth.splits.items():
             declared = truth.schema.features[split.feature].declared_range
             if declared is None:
@@ -107,10 +136,17 @@ class ThresholdsMetric(Metric[VictimsSplits]):
             every = np.unique(columns[split.feature])
             share = (np.searchsorted(every, split.threshold) + 0.5) / len(every)
             rows.append((t, node, split.feature, low + share * (high - low), low, high))
+            steps.append(truth.step[split.feature])
         made: dict[str, Sequence[Claim]] = {"nothing": []}
         if rows:
-            columns_of_rows = map(np.array, zip(*rows, strict=True))
-            made["even-quantiles"] = [Thresholds(*columns_of_rows)]
+            tree, node, feature, value, low, high = map(np.array, zip(*rows, strict=True))
+            step = np.array(steps)
+            for name, quantile in {
+                "even-quantiles": value,
+                "rounded-quantiles": np.rint(value / step) * step,
+                "halved-quantiles": (np.floor(value / step) + 0.5) * step,
+            }.items():
+                made[name] = [Thresholds(tree, node, feature, quantile, low, high)]
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Thresholds], truth: VictimsSplits) -> list[Score]:

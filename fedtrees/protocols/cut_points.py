@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.errors import BeyondParametersError, DataError
+from fedtrees.core.host import Agreement
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
+from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.cuts import (
     CutPoints,
@@ -20,10 +22,10 @@ from fedtrees.messages.cuts import (
     GridCounts,
     GridRequest,
 )
-from fedtrees.protocols.grid_cut_points import settle_on_a_grid
+from fedtrees.protocols.grid_cut_points import counted_features, settle_on_a_grid
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.xgboost_cuts import pruned_cuts
-from fedtrees.trees.grid import count_cells
+from fedtrees.trees.grid import Grid, count_cells, first_grid
 from fedtrees.trees.sketch import (
     Sketch,
     choose_cuts,
@@ -37,7 +39,11 @@ _GRID = CutPlan("grid", 1024, 2)  # as `grid-cuts`
 
 
 class BinningClient(Party):
-    """A client that summarises its columns and bins its rows."""
+    """A client that summarises its columns for the server, and bins its rows.
+
+    How often it does so, and how finely, follows from its own agreement (`agreed_plan`), so that a
+    dishonest server cannot have a private summary drawn twice or an exact one sent in its place.
+    """
 
     role = "client"
     binned = False
@@ -45,6 +51,8 @@ class BinningClient(Party):
     def __init__(self, name: str, data: Table) -> None:
         super().__init__(name)
         self.data = data
+        self.summary, self.grids = Once(), 0
+        self.cells: list[int] = []  # of every column, in the grid that was counted last
 
     @property
     def summarised_rows(self) -> NDArray[np.float32]:
@@ -56,23 +64,76 @@ class BinningClient(Party):
             raise BeyondParametersError(f"{self.name!r} has binned its rows; it keeps no values")
         return self.data.X
 
-    @handles(CutsRequest)
+    @handles(
+        CutsRequest,
+        method="the method that all parties agreed on; refused where none asks for summaries",
+        max_bin="the agreed `max_bin`; the request is answered once",
+    )
     def summarise(self, message: CutsRequest) -> FeatureSketch | FeatureRanges:
-        """Answer with quantile summaries or ranges of every column."""
+        """Answer with quantile summaries or ranges of every column, once."""
+        plan = agreed_plan(self.agreement)
+        if plan.method not in ("sketch", "xgboost", "equal-width"):
+            refuse(
+                message, "method", f"cut points are settled by {plan.method!r}, not by summaries"
+            )
+        check_equal(message, "method", _summary_of(plan), "the kind of summary")
+        check_equal(message, "max_bin", self.agreement.parameters["max_bin"], "max_bin")
+        rows = self.summarised_rows
+        self.summary.take(message)
         if message.method == "sketch":
-            s = local_sketch(self.summarised_rows, message.max_bin)
+            s = local_sketch(rows, message.max_bin)
             return FeatureSketch(s.points, s.weights, s.offsets, s.low)
-        return FeatureRanges(*column_ranges(self.summarised_rows))
+        return FeatureRanges(*column_ranges(rows))
 
-    @handles(GridRequest)
+    @handles(
+        GridRequest,
+        borders="in round 0 those of the public grid; later increasing, of counted columns alone, "
+        "and at most the agreed cells and two for each cell before",
+        offsets="as `borders`; the columns that are counted follow from the schema",
+        round="in order, each once, at most the agreed number of rounds",
+    )
     def count_rows(self, message: GridRequest) -> GridCounts:
-        """Answer with the number of rows in every cell."""
-        m = message
-        borders = np.split(m.borders, m.offsets[1:-1])
-        counts = count_cells(self.summarised_rows, borders)
-        return GridCounts(sum(len(b) > 0 for b in borders), m.clients, counts)
+        """Answer with the number of rows in every cell of a grid that the agreement allows."""
+        borders = self.checked_grid(message)
+        rows = self.summarised_rows
+        self.grids, self.cells = self.grids + 1, [len(b) + 1 if len(b) else 0 for b in borders]
+        return GridCounts(sum(len(b) > 0 for b in borders), count_cells(rows, borders))
 
-    @handles(CutPoints)
+    def checked_grid(self, message: GridRequest) -> list[NDArray[np.float32]]:
+        """Return the borders of every column; raises `BeyondParametersError`."""
+        plan, d = agreed_plan(self.agreement), len(self.agreement.schema.features)
+        if plan.method != "grid":
+            refuse(message, "", f"cut points are settled by {plan.method!r}, not on a grid")
+        turns = Turns(plan.rounds)
+        turns.next = self.grids
+        turns.take(message, "round")
+        offsets, end = message.offsets, len(message.borders)
+        shaped = offsets.shape == (d + 1,) and message.borders.ndim == 1
+        if not shaped or offsets[0] or offsets[-1] != end or (np.diff(offsets) < 0).any():
+            refuse(message, "offsets", f"{d} columns divide {end} borders, in order")
+        borders = np.split(message.borders, offsets[1:-1])
+        if message.round == 0:
+            public = public_grid(self.agreement, plan)
+            if not all(map(np.array_equal, borders, public.borders)):
+                refuse(message, "borders", "the first grid is public, and has other borders")
+            return borders
+        names = self.agreement.schema.names
+        for name, inner, before in zip(names, borders, self.cells, strict=True):
+            # A cell is cut into its share of the agreed number, or stays one, and both of its ends
+            # may be new borders beside merged cells.
+            most = plan.cells + 2 * before if before else 0
+            if len(inner) > most or not np.isfinite(inner).all() or (np.diff(inner) <= 0).any():
+                rule = f"column {name!r} has at most {most} increasing borders in this round"
+                refuse(message, "borders", rule)
+        return borders
+
+    @handles(
+        CutPoints,
+        values="taken once: no rows are binned, and none summarised, a second time",
+        offsets="as `values`",
+        minimum="as `values`",
+        categorical="as `values`",
+    )
     def bin(self, message: CutPoints) -> None:
         """Bin the rows once and for all; their values are let go, which take more than all else.
 
@@ -84,6 +145,29 @@ class BinningClient(Party):
         self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
         self.bins = bin_rows(self.data.X, self.cuts)
         self.data = replace(self.data, X=np.empty((len(self.data), 0), np.float32))
+
+
+def agreed_plan(agreement: Agreement) -> CutPlan:
+    """Return how all parties agreed that cut points are settled.
+
+    A defense decides, or else the protocol's parameter ``cuts``. A protocol without that parameter
+    takes declared cut points and asks no client.
+    """
+    method = agreement.parameters.get("cuts", "public")
+    return agreement.defense.cut_plan or (_GRID if method == _GRID.method else CutPlan(method))
+
+
+def public_grid(agreement: Agreement, plan: CutPlan) -> Grid:
+    """Return the grid of the first round, which follows from the schema and public parameters."""
+    schema, parameters = agreement.schema, agreement.parameters
+    by_category = schema.categorical & bool(parameters.get("enable_categorical"))
+    counted = counted_features(schema, parameters["max_bin"], by_category)
+    return first_grid(*schema.ranges, plan.cells, counted)
+
+
+def _summary_of(plan: CutPlan) -> str:
+    """Return the kind of summary that clients send for a plan."""
+    return "sketch" if plan.method == "xgboost" else plan.method
 
 
 def settle_cuts(
@@ -113,8 +197,8 @@ def settle_cuts(
         cuts = settle_on_a_grid(net, plan, max_bin, schema, categories)
         why = "cut points, from the sums of all clients' counts"
     else:
-        asked = "sketch" if plan.method == "xgboost" else plan.method
-        parts = net.ask("client", CutsRequest(asked, max_bin), why="to settle cut points")
+        request = CutsRequest(_summary_of(plan), max_bin)
+        parts = net.ask("client", request, why="to settle cut points")
         if net.cut_plan() is None:  # else a defense may have drawn numbers of rows
             check_sketches(net, parts)
         if gather:

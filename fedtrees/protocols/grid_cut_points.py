@@ -37,9 +37,8 @@ def settle_on_a_grid(
     Raises `DataError` if a feature declares no range and the grid is laid only once.
     """
     known = [_declared(f, max_bin) for f in schema.features]
-    counted = np.array([k is None for k in known])
-    if categories is not None:
-        counted &= categories == 0
+    by_category = np.zeros(len(known), dtype=bool) if categories is None else categories > 0
+    counted = counted_features(schema, max_bin, by_category)
     low, high = schema.ranges
     endless = unbounded = counted & np.isnan(low)
     if endless.any() and plan.rounds == 1:
@@ -67,6 +66,18 @@ def settle_on_a_grid(
     return Cuts.join(values, minimum)
 
 
+def counted_features(
+    schema: Schema, max_bin: int, by_category: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return the features whose rows are counted, bool, shape (d,).
+
+    Their cut points are not declared, and they are not split by categories. All parties compute
+    this from the schema and public parameters.
+    """
+    undeclared = np.array([_declared(f, max_bin) is None for f in schema.features], dtype=bool)
+    return undeclared & ~by_category
+
+
 def _declared(feature: Feature, max_bin: int) -> NDArray[np.float32] | None:
     """Return the cut points that are known without a question, a sentinel below them first."""
     if feature.cuts:
@@ -83,7 +94,7 @@ def _counts(net: Network, grid: Grid, round: int) -> NDArray[np.int64]:
     if not any(sizes):
         return np.zeros(0, dtype=np.int64)
     borders, offsets = np.concatenate(grid.borders), np.cumsum([0, *sizes]).astype(np.int32)
-    request = GridRequest(borders, offsets, round, len(net.members("client")))
+    request = GridRequest(borders, offsets, round)
     total = add_messages(net.ask("client", request, why="rows per cell, to settle cut points"))
     assert isinstance(total, GridCounts)
     return total.counts

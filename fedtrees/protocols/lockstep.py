@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import LocalData, client_names
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
@@ -24,7 +24,8 @@ def hears(kind: type[Message]) -> Callable[[Any, Message], None]:
     def heard(self: Any, message: Message) -> None:
         self.arrived(message)
 
-    return handles(kind)(heard)
+    rule = "any: what a party sends, and how often, follows from its own script"
+    return handles(kind, **dict.fromkeys(names_of_type(kind), rule))(heard)
 
 
 class Lockstep(Party):

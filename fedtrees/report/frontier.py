@@ -48,7 +48,7 @@ class Point:
     attacks: tuple[tuple[str, int], ...]
     seeds: tuple[SeedPoint, ...]
     coverage: Coverage = field(default_factory=Coverage)
-    population: Estimate = Estimate()  # what who knows other rows scores
+    population: Estimate = Estimate()  # score of the population baseline
     measured: str = ""  # by an audit, of the seed of which it showed most
     untouched: bool = False  # no attack applies
     unfit: bool = False  # the defense makes no sense with the protocol

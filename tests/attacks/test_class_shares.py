@@ -38,6 +38,13 @@ def held(classes=2):
     return over_clients(tables), schema
 
 
+def blind_error(case):
+    """Return the error of the best guess without a transcript."""
+    metric = ClassSharesMetric()
+    truth = metric.truth(case)
+    return metric.line(case, truth, {})["class_error"]
+
+
 def errors(protocol, who, defense="none", classes=2, seed=1, unseen=()):
     """Return the error of an attack and of a blind adversary; None, where it does not apply."""
     local_data, schema = held(classes)
@@ -46,7 +53,7 @@ def errors(protocol, who, defense="none", classes=2, seed=1, unseen=()):
     metric = ClassSharesMetric()
     case = Case(local_data, dict(run.transcript.roles), (who,), schema, Streams(0), who)
     truth, view = metric.truth(case), view_of(run, (who,), local_data)
-    blind = metric.score(metric.blind(case, truth)["pooled"], truth)[0].value
+    blind = blind_error(case)
     reason = ClassShareInference().inapplicable(view)
     if reason is not None:
         return reason.code, blind
@@ -65,7 +72,7 @@ def test_no_share_that_is_claimed_of_all_clients_is_less_wrong_than_the_blind_on
     blind = metric.blind(case, truth)
     least = metric.score(blind["median"], truth)[0].value
     drawn = np.random.default_rng(0).dirichlet(np.ones(classes), 200)
-    others = ([ClassShares(name, share) for name in truth] for share in drawn)
+    others = ([ClassShares(name, share) for name in truth.counts] for share in drawn)
     assert least <= min(metric.score(c, truth)[0].value for c in others) + 1e-9
     if classes == 2:
         assert least < 0.9 * metric.score(blind["pooled"], truth)[0].value
@@ -91,7 +98,59 @@ def test_several_classes_are_told_and_sums_over_clients_tell_none(protocol):
     found, blind = errors(protocol, "server", classes=3)
     assert found < 1e-6 < blind
     assert errors(protocol, "server", "secure-sum")[0] == "no-client-sums"
-    assert errors(protocol, "client-0")[0] == "no-client-sums"
+    together, blind = errors(protocol, "client-0")  # two others: their sums are known together
+    assert together < 0.8 * blind
+
+
+def two_clients(skewed=(0.2, 0.7)):
+    """Return two clients of 100 rows with different shares of the classes."""
+    rng, tables = np.random.default_rng(1), []
+    for share in skewed:
+        y = (np.arange(100) < 100 * share).astype(np.int64)
+        tables.append(Table((rng.normal(size=(100, 3)) + y[:, None]).astype(np.float32), y))
+    features = tuple(Feature(n, low=-4, high=6, complete=True) for n in "uvw")
+    return over_clients(tables), Schema(features, "y", classes=("a", "b"))
+
+
+def test_the_blind_adversary_of_one_victim_guesses_its_own_share_and_not_the_truth():
+    local_data, schema = two_clients()
+    roles = {**dict.fromkeys(local_data, "client"), "server": "server"}
+    case = Case(local_data, roles, ("client-0",), schema, Streams(0), "client-0")
+    assert blind_error(case) == pytest.approx(0.2)  # even shares; own ones are off by .5
+    alike, schema = two_clients((0.2, 0.25))
+    case = Case(alike, roles, ("client-0",), schema, Streams(0), "client-0")
+    assert blind_error(case) == pytest.approx(0.05)  # own shares
+
+
+def test_nothing_that_is_claimed_of_one_victim_scores_as_the_truth():
+    local_data, schema = two_clients()
+    roles = dict.fromkeys(local_data, "client")
+    case = Case(local_data, roles, ("client-0",), schema, Streams(0), "client-0")
+    metric = ClassSharesMetric()
+    (empty,) = metric.score([], metric.truth(case))
+    assert empty.value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "defense", "room"),
+    [*((p, "secure-sum", 0.02) for p in here("protocol", ["fedtree-hist[trees=3]"])),
+     *((p, "none", 0.1) for p in here("protocol", [
+         "dp-gbdt[trees=20,max_depth=3,epsilon=8,noise=distributed]"]))],
+)  # fmt: skip
+def test_sums_over_two_clients_tell_one_of_them_the_classes_of_the_other(protocol, defense, room):
+    local_data, schema = two_clients()
+    metric, found = ClassSharesMetric(), []
+    for seed in range(4):
+        made = register.make("protocol", parse_grid(protocol)[0])
+        by = make_defense(parse_one(defense))
+        run = train(made, local_data, schema, defense=by, seed=seed)
+        roles = dict(run.transcript.roles)
+        case = Case(local_data, roles, ("client-0",), schema, Streams(0), "client-0")
+        view = view_of(run, ("client-0",), local_data)
+        assert ClassShareInference().inapplicable(view) is None
+        guess = ClassShareInference().run(view, np.random.default_rng(0))
+        found.append(metric.score(guess.claims, metric.truth(case))[0].value)
+    assert np.mean(found) < room  # own shares: .5; equal ones: .2
 
 
 @pytest.mark.parametrize("protocol", here("protocol", ["forest-hist[trees=20,max_depth=1]"]))
@@ -135,11 +194,14 @@ def test_who_is_not_claimed_counts_as_blind_and_nobody_twice():
     roles = dict.fromkeys(local_data, "client")
     case = Case(local_data, roles, ("client-2",), schema, Streams(0), "client-2")
     truth = metric.truth(case)
-    assert {n: c.tolist() for n, c in truth.items()} == {"client-0": [4, 36], "client-1": [24, 16]}
+    assert {n: c.tolist() for n, c in truth.counts.items()} == {
+        "client-0": [4, 36],
+        "client-1": [24, 16],
+    }
     (blind,) = metric.score([], truth)
-    assert blind.value == pytest.approx(0.25)  # pooled: 28 of 80
+    assert blind.value == pytest.approx(0.45)  # own rows: 32 of 40, against .1 and .6
     (half,) = metric.score([ClassShares("client-0", np.array([0.1, 0.9]))], truth)
-    assert half.value == pytest.approx(0.125)
+    assert half.value == pytest.approx(0.1)
     even = np.array([0.5, 0.5])
     assert "twice" in metric.refuses([ClassShares("client-0", even)] * 2, case)
     assert "no victim" in metric.refuses([ClassShares("client-2", even)], case)

@@ -13,7 +13,7 @@ from fedtrees.attacks.membership.ratios import lira, rmia
 from fedtrees.attacks.membership.references import boosts, halves, references, said_by
 from fedtrees.attacks.membership.structure import held_thresholds
 from fedtrees.bench.conformance.samples import sample_table
-from fedtrees.bench.evaluate import make_defense, score_guess, told_candidates
+from fedtrees.bench.evaluate import make_defense, score_guess, with_background
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess, Membership, Records
 from fedtrees.core.local_data import LocalData, over_clients
@@ -46,7 +46,7 @@ def world(defense="none", who="server"):
     run = train(protocol, held, schema, defense=make_defense(parse_one(defense)), seed=1)
     roles = {**run.transcript.roles, "public": "public"}
     case = Case(held, roles, (who,), schema, Streams(0), who, others=others)
-    return told_candidates("membership", view_of(run, (who,), held), case), case
+    return with_background("membership", view_of(run, (who,), held), case), case
 
 
 def scored(view):
@@ -66,8 +66,8 @@ def test_candidates_are_the_victims_among_others_in_no_order():
 def test_candidates_are_told_to_who_claims_membership_and_nothing_else():
     view, case = world()
     bare = replace(view, candidates=None)
-    assert told_candidates("joint", bare, case).candidates is None
-    assert told_candidates("membership", bare, case).candidates is not None
+    assert with_background("joint", bare, case).candidates is None
+    assert with_background("membership", bare, case).candidates is not None
     rows = Guess((Records(case.candidates.table),))
     with pytest.raises(ProtocolError, match="Membership alone"):
         list(score_guess("membership", rows, case, None))
@@ -235,7 +235,7 @@ def test_members_of_random_forests_are_told_from_others(spec):
         roles = {**run.transcript.roles, "public": "public"}
         others = Table(X, y).take(np.arange(120, 240))
         case = Case(held, roles, ("public",), schema, Streams(0), "public", others=others)
-        view = told_candidates("membership", view_of(run, ("public",), held), case)
+        view = with_background("membership", view_of(run, ("public",), held), case)
         assert MembershipInference().inapplicable(view) is None
         scores = scored(view)
         found.append([auc(scores[t], case.candidates.member) for t in ("together", "rmia")])
@@ -273,7 +273,7 @@ def test_who_holds_columns_knows_whose_rows_they_are_and_a_stranger_asks_about_w
         assert reason.code == "rows-known-by-id"
     roles = {**run.transcript.roles, "public": "public"}
     case = Case(held, roles, ("public",), schema, Streams(0), "public", others=others)
-    view = told_candidates("membership", view_of(run, ("public",), held), case)
+    view = with_background("membership", view_of(run, ("public",), held), case)
     whole = {(*row, y) for row, y in zip(mine.X.tolist(), mine.y.tolist(), strict=True)}
     told = zip(view.candidates.X.tolist(), view.candidates.y.tolist(), strict=True)
     assert [(*row, y) in whole for row, y in told] == case.candidates.member.tolist()

@@ -66,6 +66,13 @@ def test_copies_are_counted_and_more_than_there_are_do_not_pay():
     assert many["column_extremes"] == 1 / 8
 
 
+def test_claiming_every_possible_value_does_not_find_the_single_ones():
+    every = ColumnValues("hers", 0, np.arange(100, dtype=np.float32), np.ones(100, int), True)
+    assert scores(every)["column_singles"] == pytest.approx(2 / 7 * 2 / 100)
+    enough = scores(claim("hers", 0, v1=1, v5=1))  # no more than there are
+    assert enough["column_singles"] == pytest.approx(2 / 7)
+
+
 def test_the_blind_baseline_is_of_own_columns_or_declared_values():
     metric, now = ColumnValuesMetric(), case()
     line = metric.line(now, metric.truth(now), {})

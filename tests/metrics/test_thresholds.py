@@ -9,9 +9,11 @@ from columns import dealt, table_of
 from fedtrees.attacks.queries.attack import ThresholdQueries
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Thresholds
-from fedtrees.core.schema import Feature
+from fedtrees.core.local_data import LocalData
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.streams import Streams
 from fedtrees.metrics.metric import Case
-from fedtrees.metrics.thresholds import ThresholdsMetric
+from fedtrees.metrics.thresholds import ThresholdsMetric, TrueSplit, VictimsSplits, step_of
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.protocols.views import view_of
@@ -54,6 +56,27 @@ def test_what_is_close_narrow_and_of_the_right_column_counts(world):
     elsewhere = scores(claims(truth, column=100), truth)
     assert elsewhere == {"thresholds": 0, "threshold_width": 1, "ranges_covered": 0}
     assert scores([], truth) == elsewhere
+
+
+@pytest.mark.parametrize(("off", "guess"), [(0.0, "rounded-quantiles"), (0.5, "halved-quantiles")])
+def test_quantiles_at_the_precision_of_the_column_are_part_of_the_baseline(off, guess):
+    """Whole numbers from 0 to 40 are split at whole numbers, or in the middle between two."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 41, size=(200, 1)).astype(np.float32)
+    held = {"passive": LocalData(np.arange(200), np.array([0]), X, None)}
+    metric, feature = ThresholdsMetric(), Feature("whole", low=0, high=40)
+    splits = {(0, k): TrueSplit(0, 4.0 * k + 2 + off, 10) for k in range(10)}
+    truth = VictimsSplits(
+        splits, {0: 1e-4}, {0: 40.0}, {0: step_of(X[:, 0])}, Schema((feature,), "y")
+    )
+    case = Case(held, {"passive": "passive"}, (), truth.schema, Streams(0))
+    made = metric.blind(case, truth)
+    assert {"even-quantiles", "rounded-quantiles", "halved-quantiles"} <= set(made)
+    best = metric.line(case, truth, {})["thresholds"]
+    assert best == {s.name: s.value for s in metric.score(made[guess], truth)}["thresholds"]
+    assert best == 1
+    if off:
+        assert metric.score(made["even-quantiles"], truth)[0].value == 0
 
 
 def test_ranges_are_weighted_by_the_rows_that_came_by(world):

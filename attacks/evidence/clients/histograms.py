@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.counts import first_gradient, reliability_of, share_out
-from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS, grow_again, levels_of, params_of
+from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS, replay_trees
 from fedtrees.attacks.evidence.view import evidence_of, histograms_of, noise_of
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import LabelSums
@@ -22,46 +22,50 @@ MOST_BINS = 3e7
 
 
 def told_apart(view: View) -> dict[str, Evidence]:
-    """Return the evidence of every other client, by name; empty where sums alone are seen.
+    """Return one `Evidence` for each client that is not a principal, by the client's name.
 
-    Its sums are its own, with its own noise, in every node and bin. Empty, too, where noise leaves
-    little of them.
+    The sums of a client's nodes and bins are computed from the histograms that this client sent,
+    with the noise that it added itself. The trees are those of `evidence_of`.
+
+    Returns: Empty where the view contains only sums over clients, fewer than two other clients,
+    or more than `MOST_BINS` bins, and where noise hides nearly everything in single histograms
+    (`LEAST_RELIABLE`).
     """
-    levels = levels_of(view)
-    names = next(iter(levels.values()))[0].sums.keys() - {EVERYONE, OTHERS} if levels else set()
-    names, whole = sorted(names - set(view.principals)), evidence_of(view) if names else None
-    if whole is None or whole.cuts is None or len(names) < 2:
+    replayed = replay_trees(view, by_client=True)
+    first_tree = next(replayed, None)
+    if first_tree is None:
+        return {}
+    names = sorted(first_tree.sums.keys() - {EVERYONE, OTHERS, *view.principals})
+    whole = evidence_of(view) if len(names) > 1 else None
+    if whole is None or whole.cuts is None:
         return {}
     size = sum(len(h.nodes) for h in whole.histograms or ()) * whole.cuts.total_bins * len(names)
     if size > MOST_BINS:
         return {}
-    parts = (levels[t] for t in sorted(levels))
-    params, complete = params_of(view), view.schema.complete
-    numbers = not view.schema.classes
-    grown = [grow_again(tree, whole.cuts, params, complete, numbers=numbers) for tree in parts]
-    found = {}
+    trees_by_client = [first_tree, *replayed]
+    evidence: dict[str, Evidence] = {}
     for name in names:
-        sums = (from_fixed(g.totals[name], g.bits) for g in grown)
+        sums = (from_fixed(one.totals[name], one.bits) for one in trees_by_client)
         trees = tuple(
             replace(tree, g=part[:, 0], h=part[:, 1])
             for tree, part in zip(whole.trees, sums, strict=True)
         )
-        found[name] = replace(
+        evidence[name] = replace(
             whole,
             trees=trees,
-            histograms=tuple(histograms_of(view, g, name) for g in grown),
+            histograms=tuple(histograms_of(view, one, name) for one in trees_by_client),
             noise=noise_of(view, whole.trees, whole.cuts, (1, 1), rows=trees),
             own_sums=tuple(np.zeros((len(t.leaves), 2)) for t in trees),
             own_inside=False,
             own_in_bins=False,
             mean_start=False,
         )
-    sizes = _sizes(view, found)
-    told = [reliability_of(e, n) for e, n in zip(found.values(), sizes, strict=True)]
-    if np.mean(told) < LEAST_RELIABLE:
+    sizes = _sizes(view, evidence).tolist()
+    reliable = [reliability_of(e, n) for e, n in zip(evidence.values(), sizes, strict=True)]
+    if np.mean(reliable) < LEAST_RELIABLE:
         return {}
     return {
-        o: replace(e, n_rows=n) for (o, e), n in zip(found.items(), sizes.tolist(), strict=True)
+        name: replace(e, n_rows=n) for (name, e), n in zip(evidence.items(), sizes, strict=True)
     }
 
 

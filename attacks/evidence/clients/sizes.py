@@ -40,7 +40,7 @@ def sized(
         if not is_late:
             rest -= round(_first_rows(e, view) / e.share)
     guesses = [
-        _class_sizes(e, view.rows) if counts is None else _counted_sizes(counts)
+        _class_sizes(e, view.prior_rows) if counts is None else _counted_sizes(counts)
         for e, counts, is_late in zip(evidence, late, later, strict=True)
         if is_late
     ]
@@ -141,8 +141,8 @@ def _counted_sizes(late: LateCounts) -> Floats:
 def _class_sizes(evidence: Evidence, own: Table | None) -> Floats:
     """Estimate the rows of each class from the root sums of a first tree on other trees.
 
-    Rows of a class are assumed to have the mean gradients of own rows of that class. The root's
-    sums are then linear in the class sizes.
+    Rows of a class are assumed to have the mean gradients of the prior's rows (``own``) of that
+    class. The root's sums are then linear in the class sizes.
     """
     if evidence.targets is not None:
         return np.array([1.0, 0.0])

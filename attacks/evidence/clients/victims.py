@@ -169,6 +169,7 @@ def _evidence(
         subsample=parameters["subsample"],
         constant_hessian=objective is SQUARED_ERROR,
         targets=Targets.unknown() if objective is SQUARED_ERROR else None,
+        population=view.population,
     )  # fmt: skip
 
 
@@ -253,8 +254,8 @@ def _shares(view: View, shared: Blocks, tree: Tree, usual: float, most_rows: int
         return None
     settings = (parameters["reg_lambda"], parameters["min_child_weight"])
     leaves = LeafValues.of(tree, parameters["learning_rate"], *settings, most_rows)
-    own = view.rows
-    expected = usual if own is None or not len(own) else float(own.y.mean())
+    likely = view.prior_rows
+    expected = usual if likely is None or not len(likely) else float(likely.y.mean())
     return shares_of_values(leaves, expected, parameters["intercept"])
 
 
@@ -281,7 +282,7 @@ def _counted(victim: Victim, view: View) -> Victim:
     if not victim.evidence.is_foreign(0):
         return victim
     errors = victim.blocks[0].h_error
-    late = late_counts(victim.evidence, view.rows, view.schema, errors[0] if errors else None)
+    late = late_counts(victim.evidence, view.prior_rows, view.schema, errors[0] if errors else None)
     return replace(victim, late=late)
 
 

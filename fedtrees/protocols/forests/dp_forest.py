@@ -22,6 +22,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Once, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
@@ -52,19 +53,42 @@ class CountingClient(Party):
     def __init__(self, name: str, data: Table, protocol: DPForest, n_classes: int) -> None:
         super().__init__(name)
         self.data, self.params = checked_rows(data, n_classes), protocol
-        self.n_classes = n_classes
+        self.n_classes, self.asked = n_classes, Once()
 
-    @handles(RandomTests)
+    @handles(
+        RandomTests,
+        feature="the agreed number of trees of the agreed depth, over columns of the schema; "
+        "answered once",
+        threshold="one for each test",
+    )
     def count(self, message: RandomTests) -> LeafClassCounts:
-        """Answer with class counts of all leaves, with a share of the noise if that is asked."""
+        """Answer once with class counts of all leaves, and a share of the noise if it is shared."""
+        self.check_tests(message)
+        self.asked.take(message)
         counts = message.splits().count(self.data.X, self.data.y, self.n_classes)
         if self.params.noise == "distributed" and self.params.noisy:
             rng, scale = self.streams.noise.rng("noise"), self.params.scale
-            counts = counts + discrete_laplace_share(scale, counts.shape, rng, message.clients)
+            n_clients = len(self.agreement.members("client"))
+            counts = counts + discrete_laplace_share(scale, counts.shape, rng, n_clients)
         rows = len(self.data) if self.params.rows == "known" else 0
         return LeafClassCounts(counts, np.array([rows]))
 
-    @handles(PrivateForest)
+    def check_tests(self, message: RandomTests) -> None:
+        """Refuse tests of other trees than agreed: the noise is that of a fixed number of trees."""
+        p, columns = self.params, self.data.X.shape[1]
+        shape, feature = (p.trees, 2**p.depth - 1), message.feature
+        rule = f"{p.trees} trees of depth {p.depth} have tests of shape {shape}"
+        if feature.shape != shape or feature.dtype.kind != "i":
+            refuse(message, "feature", rule)
+        if (feature < 0).any() or (feature >= columns).any():
+            refuse(message, "feature", f"columns are 0 to {columns - 1}")
+        if message.threshold.shape != shape:
+            refuse(message, "threshold", rule)
+
+    @handles(
+        PrivateForest,
+        **dict.fromkeys(("feature", "threshold", "counts", "rows"), "not read"),
+    )
     def take(self, message: PrivateForest) -> None:
         """Take note of the model."""
 
@@ -88,7 +112,7 @@ class DrawingServer(Coordinator):
             bins=p.bins,
             repeats=p.repeats,
         )
-        tests = RandomTests(splits.feature, splits.threshold, len(net.members("client")))
+        tests = RandomTests(splits.feature, splits.threshold)
         total = add_messages(net.ask("client", tests, why="class counts in the leaves"))
         assert isinstance(total, LeafClassCounts)
         if p.noisy:

@@ -16,6 +16,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.boosting import NodeSplits
 from fedtrees.messages.class_counts import (
@@ -37,24 +38,38 @@ from fedtrees.trees.partition import Decisions, RowPartition
 
 
 class ForestClient(BinningClient):
-    """A client: draws its own rows for every tree, counts classes, moves its rows."""
+    """A client: draws its own rows for every tree, counts classes, moves its rows.
+
+    It counts each column at each node once, above the agreed depth and in the turn of the tree.
+    """
 
     def __init__(self, name: str, data: Table, params: ForestParams, n_classes: int) -> None:
         super().__init__(name, checked_rows(data, n_classes))
         self.params, self.n_classes = params, n_classes
+        self.tree, self.started = -1, Turns(params.trees)
 
-    @handles(ClassTotalsRequest)
+    @handles(ClassTotalsRequest, tree="in order, each once, at most the agreed trees")
     def start_tree(self, message: ClassTotalsRequest) -> ClassTotals:
         """Draw the rows of a tree with randomness nobody else knows, and put them into its root."""
+        self.tree = self.started.take(message, "tree")
+        self.depths, self.waiting = [0], {0}
+        self.counted: set[tuple[int, int]] = set()
         randomness = self.streams.rng("rows", message.tree)
         self.weights = draw_rows(len(self.data), self.params, randomness)
         self.partition = RowPartition(np.flatnonzero(self.weights).astype(np.int32))
         totals = class_totals(self.data.y, self.weights, self.n_classes)
         return ClassTotals(message.tree, totals)
 
-    @handles(ClassCountsRequest)
+    @handles(
+        ClassCountsRequest,
+        tree="the tree that is grown",
+        nodes="nodes that wait above the agreed depth",
+        features="columns of the schema, each once at each node",
+        offsets="in order",
+    )
     def count(self, message: ClassCountsRequest) -> ClassCounts:
         """Answer with the class counts of the asked features and nodes."""
+        self.check_counted(message)
         counts = class_histogram(
             self.bins,
             self.data.y,
@@ -67,14 +82,63 @@ class ForestClient(BinningClient):
         )
         return ClassCounts(message.tree, message.nodes, counts)
 
-    @handles(NodeSplits)
+    def check_counted(self, message: ClassCountsRequest) -> None:
+        """Refuse counts that the public parameters rule out, or that were sent before."""
+        check_equal(message, "tree", self.tree, "the tree that is grown")
+        nodes, offsets, columns = message.nodes.tolist(), message.offsets, self.cuts.n_features
+        ordered = offsets.shape == (len(nodes) + 1,) and not (np.diff(offsets) < 0).any()
+        if not ordered or offsets[0] or offsets[-1] != len(message.features):
+            refuse(message, "offsets", "features belong to the nodes, in order")
+        for node, begin, end in zip(nodes, offsets[:-1], offsets[1:], strict=True):
+            self.check_waits(message, node)
+            for feature in message.features[begin:end].tolist():
+                if not 0 <= feature < columns:
+                    refuse(message, "features", f"columns are 0 to {columns - 1}")
+                if (node, feature) in self.counted:
+                    refuse(message, "features", f"column {feature} of node {node} was counted")
+                self.counted.add((node, feature))
+
+    def check_waits(self, message: Message, node: int) -> None:
+        """Refuse a node that is unknown, was split, or is as deep as leaves."""
+        if node not in self.waiting:
+            refuse(message, "nodes", f"node {node} is none that waits")
+        if self.depths[node] >= self.params.depth:
+            refuse(message, "nodes", f"node {node} is at depth {self.depths[node]}, as leaves are")
+
+    @handles(
+        NodeSplits,
+        tree="the tree that is grown",
+        nodes="nodes that wait above the agreed depth, each once",
+        left="the next two numbers",
+        feature="a column of the schema",
+        bin="a bin of that column",
+        **dict.fromkeys(("threshold", "default_left"), "one for each node"),
+        **dict.fromkeys(("g", "h", "gain", "categories"), "not read"),
+    )
     def split(self, message: NodeSplits) -> None:
         """Move rows to the children."""
-        m = message
+        m, n_bins = message, self.cuts.n_bins
+        check_equal(message, "tree", self.tree, "the tree that is grown")
+        parts = (m.feature, m.bin, m.threshold, m.default_left, m.left)
+        if any(part.shape != m.nodes.shape for part in parts):
+            refuse(message, "nodes", "each node has one split")
+        splits = zip(m.nodes.tolist(), m.feature.tolist(), m.bin.tolist(), m.left.tolist(),
+                     strict=True)  # fmt: skip
+        for node, feature, bin, left in splits:
+            self.check_waits(message, node)
+            if not 0 <= feature < len(n_bins) or not 0 <= bin < n_bins[feature]:
+                refuse(message, "bin", f"bin {bin} of column {feature} is none of the cut points")
+            if left != len(self.depths):
+                refuse(message, "left", f"the next node has number {len(self.depths)}")
+            self.waiting = (self.waiting - {node}) | {left, left + 1}
+            self.depths += [self.depths[node] + 1] * 2
         chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)
         self.partition.split(self.bins, chosen)
 
-    @handles(LeafClasses)
+    @handles(
+        LeafClasses,
+        **dict.fromkeys(("tree", "nodes", "probability", "counts"), "not read"),
+    )
     def end_tree(self, message: LeafClasses) -> None:
         """Take note: the next tree does not depend on what this one predicts."""
 

@@ -14,6 +14,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Once
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.forests import LocalForest, LocalForestRequest, PooledForest
 from fedtrees.protocols.base import Coordinator
@@ -39,10 +40,12 @@ class GrowingClient(Party):
         super().__init__(name)
         self.data, self.params = checked_rows(data, n_classes), protocol
         self.n_classes, self.least_leaf_rows = n_classes, least_leaf_rows
+        self.asked = Once()
 
     @handles(LocalForestRequest)
     def grow(self, message: LocalForestRequest) -> LocalForest:
-        """Answer with a forest; without rows enough for a leaf, with an empty one."""
+        """Answer once with a forest; without rows enough for a leaf, with an empty one."""
+        self.asked.take(message)
         X, y = self.data.X, self.data.y
         drawn = [
             rows_of_tree(len(X), self.params, self.streams, t) for t in range(self.params.trees)
@@ -71,7 +74,7 @@ class GrowingClient(Party):
             trees.append(tree.released(tree.probability[leaves], counts))
         return LocalForest(**RandomForest(tuple(trees)).to_arrays())
 
-    @handles(PooledForest)
+    @handles(PooledForest, **dict.fromkeys(_FIELDS, "not read"))
     def end(self, message: PooledForest) -> None:
         """Take note of the ensemble."""
 

@@ -29,6 +29,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.messages.boosting import BaseScore, LeafSums, LeafSumsRequest, LeafValues, NodeSplits
@@ -70,9 +71,16 @@ from fedtrees.trees.forest.random_decision import (
 )
 from fedtrees.trees.partition import RowPartition
 
+#: Why a client of `dp-gbdt` need not check what a tree looks like.
+_ANY_TREE = "any: a row is in one leaf of each tree, and its gradient is bounded whatever it is"
+
 
 class LeafClient(GrowingClient):
-    """A client that sums its rows' gradients in the leaves of trees that others drew."""
+    """A client that sums the gradients of its rows in the leaves of trees that the server drew.
+
+    For each tree it answers one request, for all leaves in order, after the splits of all levels.
+    The number of noise shares, their scale and the units of sums follow from its own agreement.
+    """
 
     def __init__(self, name: str, data: Table, protocol: DPGBDT, objective: Objective) -> None:
         super().__init__(name, data)
@@ -82,25 +90,84 @@ class LeafClient(GrowingClient):
             )
         objective.check(data.y)
         self.params, self.objective, self.tree = protocol, objective, -1
+        trees = protocol.trees * objective.n_outputs
+        self.grown, self.asked, self.level = Turns(trees), Turns(trees), 0
 
-    @handles(NodeSplits)
+    @handles(
+        BaseScore,
+        margin="the agreed base score",
+        g_bits="as computed from the agreed norm and noise of gradients",
+        h_bits="as computed from the agreed norm and noise of hessians",
+    )
+    def start(self, message: BaseScore) -> None:
+        """Start every prediction at the agreed score, in the agreed units."""
+        margin = self.objective.base_margin(self.params.base_score)
+        check_equal(message, "margin", margin, "the start of every prediction")
+        g_bits, h_bits = self.params.bits(self.objective)
+        check_equal(message, "g_bits", g_bits, "the number of binary places")
+        check_equal(message, "h_bits", h_bits, "the number of binary places")
+        super().start(message)
+
+    @handles(
+        NodeSplits,
+        tree="in order, at most the agreed trees",
+        nodes="each level once, whole and in order, down to the agreed `max_depth`",
+        left="two children for each node, numbered as in a complete tree",
+        feature="a column of the schema",
+        bin="a bin of that column",
+        threshold="not read: rows move by `bin`",
+        categories="none",
+        **dict.fromkeys(("default_left", "g", "h", "gain"), _ANY_TREE),
+    )
     def split(self, message: NodeSplits) -> None:
         """Move rows to the children; the first split of a tree starts it."""
-        if message.tree != self.tree:
+        if message.tree != self.tree or self.level == self.params.max_depth:
+            self.grown.take(message, "tree")
+            if self.tree != self.asked.last:
+                refuse(message, "tree", f"the leaves of tree {self.tree} were not asked for yet")
             self.start_tree(message.tree)
+        nodes = np.arange(2**self.level - 1, 2 ** (self.level + 1) - 1, dtype=np.int32)
+        check_equal(message, "nodes", nodes, "the next level of the tree")
+        check_equal(message, "left", 2 * nodes + 1, "the left child of each node")
+        self.check_tests(message)
+        self.level += 1
         super().split(message)
+
+    def check_tests(self, message: NodeSplits) -> None:
+        """Refuse tests of columns or bins that do not exist."""
+        feature, bins = message.feature, self.cuts.n_bins
+        size, whole = len(message.nodes), all(a.dtype.kind == "i" for a in (feature, message.bin))
+        if feature.shape != (size,) or not whole or (feature < 0).any():
+            refuse(message, "feature", "each node has one column of the schema")
+        if (feature >= len(bins)).any():
+            refuse(message, "feature", f"columns are 0 to {len(bins) - 1}")
+        if message.bin.shape != (size,) or (message.bin < 0).any():
+            refuse(message, "bin", "each node has one bin of its column")
+        if (message.bin >= bins[feature]).any():
+            refuse(message, "bin", "each node has one bin of its column")
+        if message.categories is not None or message.default_left.shape != (size,):
+            refuse(message, "categories", "trees test thresholds alone, one at each node")
 
     def start_tree(self, tree: int) -> None:
         """Put all rows into the root; every round, compute the gradients of all its trees."""
-        self.tree, self.partition = tree, RowPartition(len(self.data))
+        self.tree, self.level, self.partition = tree, 0, RowPartition(len(self.data))
         if tree % self.objective.n_outputs == 0:
             gh = self.objective.gradients(self.margin, self.data.y)
             bound = self.params.bound(self.objective)
             self.gradients = bounded(to_fixed(gh, self.bits), bound.norm, bound.ratio, self.bits)
 
-    @handles(LeafSumsRequest)
+    @handles(
+        LeafSumsRequest,
+        tree="the tree whose splits came last; each tree once, in order, at most the agreed trees",
+        nodes="all leaves of the tree, in order",
+    )
     def leaf_sums(self, message: LeafSumsRequest) -> LeafSums:
-        """Answer with the sums of all leaves, with a share of the noise if that is asked."""
+        """Answer with the sums of all leaves, and a share of the noise where clients add it."""
+        if message.tree != self.tree or self.level != self.params.max_depth:
+            refuse(message, "tree", "leaves are asked for when all splits of their tree were sent")
+        leaves = 2**self.level - 1 + np.arange(2**self.level, dtype=np.int32)
+        check_equal(message, "nodes", leaves, "the list of leaves")
+        self.asked.take(message, "tree")
         gh = self.gradients[self.tree % self.objective.n_outputs]
         sums = node_sums(gh, self.partition.rows, self.partition.ranges(message.nodes))
         if self.params.noise == "distributed" and self.params.noisy:
@@ -108,10 +175,18 @@ class LeafClient(GrowingClient):
                 self.streams.noise.rng("noise", message.tree),
                 self.params.scales(self.objective),
             )
+            n_clients = len(self.agreement.members("client"))
             for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
                 grid = math.ldexp(scale, places)
-                sums[:, part] += discrete_gaussian_share(grid, len(sums), rng, message.clients)
+                sums[:, part] += discrete_gaussian_share(grid, len(sums), rng, n_clients)
         return LeafSums(message.tree, sums)
+
+    @handles(LeafValues, **dict.fromkeys(("nodes", "value", "g", "h"), _ANY_TREE))
+    def end_tree(self, message: LeafValues) -> None:
+        """Add the leaf values to the predictions, once for every tree."""
+        if self.asked.last != self.tree:
+            refuse(message, "tree", f"the leaves of tree {self.tree} were not asked for yet")
+        super().end_tree(message)
 
 
 class RandomTreeServer(Coordinator):
@@ -122,9 +197,7 @@ class RandomTreeServer(Coordinator):
         self.params, self.schema = protocol, schema
         self.objective = protocol.objective_for(schema)
         self.scales = protocol.scales(self.objective)
-        sizes = zip(protocol.norms(self.objective), self.scales, strict=True)
-        g, h = (places_for(max(size)) for size in sizes)
-        self.bits: Bits = (g, h)
+        self.bits: Bits = protocol.bits(self.objective)
 
     def train(self, net: Network) -> Forest:
         """Draw all trees, then ask for the sums in the leaves of one after the other."""
@@ -188,7 +261,7 @@ class RandomTreeServer(Coordinator):
             here = slice(2**level - 1, 2 ** (level + 1) - 1)
             self.tell_splits(net, tree, here, feature[here], threshold[here])
         nodes = np.arange(len(feature), 2 * len(feature) + 1, dtype=np.int32)
-        request = LeafSumsRequest(tree, nodes, len(net.members("client")))
+        request = LeafSumsRequest(tree, nodes)
         total = add_messages(net.ask("client", request, why="gradient sums in the leaves"))
         assert isinstance(total, LeafSums)
         sums = self.released(total)
@@ -358,6 +431,11 @@ class DPGBDT(Protocol):
         return leaf_scales(
             self.bound(objective), epsilon=self.epsilon, delta=self.delta, rounds=self.trees
         )
+
+    def bits(self, objective: Objective) -> Bits:
+        """Return the binary places of sums of gradients and of hessians."""
+        g, h = map(max, zip(self.norms(objective), self.scales(objective), strict=True))
+        return places_for(g), places_for(h)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
         """State the noise on sums of leaves as they are released, or as all clients share it."""

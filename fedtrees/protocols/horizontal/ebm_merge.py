@@ -16,6 +16,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Turns
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.additive import AdditiveModel, ClientShapes, MergedShapes
@@ -31,10 +32,12 @@ class ShapesClient(Party):
     def __init__(self, name: str, data: Table, protocol: EBMMerge, schema: Schema) -> None:
         super().__init__(name)
         self.data, self.params, self.schema = data, protocol, schema
+        self.asked = Turns(1)
 
-    @handles(GrowRequest)
+    @handles(GrowRequest, round="0, and answered once: a second model has noise of its own")
     def train(self, message: GrowRequest) -> ClientShapes:
-        """Answer with a model; where all rows are of one class, with one that has no bags."""
+        """Answer once with a model; one without bags if all rows are of one class."""
+        self.asked.take(message, "round")
         made = self.params.estimator(self.schema, self.params.seed_of(self.streams))
         if len(np.unique(self.data.y)) < 2:
             return no_shapes(len(self.schema.features))
@@ -43,7 +46,13 @@ class ShapesClient(Party):
             made.fit(self.data.X.astype(np.float64), self.data.y, self.data.weight)
         return told(made)
 
-    @handles(MergedShapes)
+    @handles(
+        MergedShapes,
+        **dict.fromkeys(
+            ("cuts", "offsets", "bin_weights", "scores", "intercept", "bag_weights", "low", "high"),
+            "not read",
+        ),
+    )
     def take(self, message: MergedShapes) -> None:
         """Take note of the model."""
 

@@ -41,6 +41,8 @@ class FollowedTree:
 
     def ask(self, nodes: NDArray[np.int32]) -> None:
         """Take a question for the sums of nodes."""
+        if not len(nodes):
+            raise BeyondParametersError("a request for the sums of no node; name some that wait")
         for node in nodes.tolist():
             self._waits(node, "asked for")
             pair = node - (node + 1) % 2 if node else 0
@@ -51,10 +53,18 @@ class FollowedTree:
     def split(self, told: Decisions) -> None:
         """Take the splits of a level."""
         columns = (told.nodes, told.feature, told.bin, told.left, np.isnan(told.threshold))
+        if any(c.shape != told.nodes.shape for c in (*columns, told.default_left)):
+            raise BeyondParametersError(
+                f"splits of {len(told.nodes)} nodes need one column, bin, threshold, direction of "
+                "missing values and left child each"
+            )
         for node, feature, bin, left, by_category in zip(
             *(c.tolist() for c in columns), strict=True
         ):
             self._waits(node, "split")
+            if not 0 <= feature < len(self.n_bins):
+                most = len(self.n_bins) - 1
+                raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {most}")
             bins = int(self.n_bins[feature]) - bool(self.complete[feature])
             if not 0 <= bin < bins and not by_category:
                 raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedtrees.core.party import handles
+from fedtrees.core.requests import refuse
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.trees.boosted.fixed_point import Bits
@@ -21,9 +22,15 @@ class GrowingClient(BinningClient):
     tree: int
     partition: RowPartition
 
-    @handles(BaseScore)
+    started = False
+    ended = -1  # the tree whose leaf values came last
+
+    @handles(BaseScore, margin="once", g_bits="once", h_bits="once")
     def start(self, message: BaseScore) -> None:
-        """Start every row's prediction."""
+        """Start every row's prediction, once."""
+        if self.started:
+            refuse(message, "", "every prediction has started; it starts once")
+        self.started = True
         self.bits: Bits = (message.g_bits, message.h_bits)
         self.margin = np.repeat(message.margin[:, None], len(self.data), axis=1)
 
@@ -40,8 +47,19 @@ class GrowingClient(BinningClient):
         """Move rows by splits, however they were found."""
         self.partition.split(self.bins, chosen)
 
-    @handles(LeafValues)
+    @handles(
+        LeafValues,
+        tree="the tree that is grown; each tree ends once",
+        nodes="nodes of the tree, each once",
+        value="one for each node",
+    )
     def end_tree(self, message: LeafValues) -> None:
         """Add the leaf values to the predictions."""
+        if message.tree != self.tree or message.tree == self.ended:
+            refuse(message, "tree", f"tree {self.tree} is grown, and ends once")
+        nodes = message.nodes
+        if message.value.shape != nodes.shape or len(np.unique(nodes)) != len(nodes):
+            refuse(message, "nodes", "each node has one value")
+        self.ended = message.tree
         margin = self.margin[self.tree % self.objective.n_outputs]
         self.partition.add_to(margin, message.nodes, message.value)

@@ -15,6 +15,7 @@ from fedtrees.core.defense import Place, Stage
 from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
+from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.boosting import (
     BaseScore,
@@ -35,13 +36,22 @@ from fedtrees.protocols.horizontal.followed import FollowedTree, check_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.boosted.boosting import checked_weights
-from fedtrees.trees.boosted.fixed_point import LOSS_BITS, from_fixed, to_fixed, weighted
+from fedtrees.trees.boosted.fixed_point import (
+    FIXED_POINT_BITS,
+    LOSS_BITS,
+    from_fixed,
+    to_fixed,
+    weighted,
+)
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.histogram import build_histogram, node_sums
 from fedtrees.trees.boosted.losses import LOSS_BOUND, clipped_bounds
 from fedtrees.trees.boosted.sampling import ColumnSampler, drop_rows
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
+
+#: Units below the bound of a clipped gradient are 2^16 at least, and sums stay below 2^62.
+_FINE, _INT64 = 16, 62
 
 
 class HistogramClient(GrowingClient):
@@ -65,6 +75,7 @@ class HistogramClient(GrowingClient):
         if data.weight is not None:
             checked_weights(data.weight, len(data))
         self.tree = -1
+        self.counted, self.validated = Once(), Turns(params.trees)
 
     @cached_property
     def held_out(self) -> NDArray[np.bool_]:
@@ -77,19 +88,66 @@ class HistogramClient(GrowingClient):
         X = super().summarised_rows
         return X[~self.held_out] if self.held_out.any() else X
 
-    @handles(CutPoints)
+    @handles(CutPoints, offsets="at most `max_bin` bins of a column, or what the schema declares")
     def bin(self, message: CutPoints) -> None:
         """Bin the rows; raises `BeyondParametersError` also of too many bins."""
         check_cuts(message, self.params, self.schema)
         super().bin(message)
 
+    @handles(
+        BaseScore,
+        margin="the agreed base score where there is one; one start for each output",
+        g_bits="30 where the start is agreed; else fine enough that rounding raises no clipped "
+        "gradient, and coarse enough for sums of 64 bits",
+        h_bits="as `g_bits`",
+    )
+    def start(self, message: BaseScore) -> None:
+        """Start every prediction, at the agreed score and in the agreed units where there are."""
+        outputs, score = self.objective.n_outputs, self.params.base_score
+        if message.margin.shape != (outputs,) or not np.isfinite(message.margin).all():
+            refuse(message, "margin", f"{outputs} predictions start at a finite number")
+        if score is not None:
+            margin = self.objective.base_margin(score)
+            check_equal(message, "margin", margin, "the start of every prediction")
+        fixed = score is not None and math.isfinite(self.objective.bounds[0])
+        for name in ("g_bits", "h_bits"):
+            if fixed:
+                check_equal(message, name, FIXED_POINT_BITS, "the number of binary places")
+            elif not self.places[0] <= getattr(message, name) <= self.places[1]:
+                refuse(message, name, f"binary places are {self.places[0]} to {self.places[1]}")
+        super().start(message)
+
+    @cached_property
+    def places(self) -> tuple[int, int]:
+        """The fewest and the most binary places that gradients may have.
+
+        Rounding to coarse units may lift a clipped gradient over its bound: with 2^16 units below
+        the bound, by less than a hundred-thousandth of it. With too fine units, sums over the rows
+        would not fit an int64.
+        """
+        if self.clip is None:
+            return -_INT64, _INT64
+        bounds, rows = clipped_bounds(self.objective, self.clip), max(len(self.data), 1)
+        coarse = _FINE - math.floor(math.log2(min(bounds)))
+        return coarse, _INT64 - math.ceil(math.log2(rows * max(bounds)))
+
     @handles(LabelSumsRequest)
     def count_labels(self, message: LabelSumsRequest) -> LabelSums:
-        """Answer with the number of rows, and the labels in sum."""
+        """Answer with the number of rows and the sum of labels, once, if the start needs them.
+
+        Raises `BeyondParametersError` if the agreed base score and objective need no label sums.
+        """
+        if self.params.base_score is not None and math.isfinite(self.objective.bounds[0]):
+            refuse(message, "", f"base_score={self.params.base_score} needs no label sums")
+        self.counted.take(message)
         kept = self.data if not self.held_out.any() else self.data.take(~self.held_out)
         return LabelSums(self.objective.target_sums(kept.y, kept.weight))
 
-    @handles(HistogramRequest)
+    @handles(
+        HistogramRequest,
+        tree="in order, at most the agreed trees",
+        nodes="nodes that wait above the agreed depth, one of each pair of children, each once",
+    )
     def histogram(self, message: HistogramRequest) -> Histogram:
         """Answer with the sums of the asked nodes; a new tree starts with its root.
 
@@ -132,14 +190,37 @@ class HistogramClient(GrowingClient):
         drop_rows(units, self.params.subsample, self.streams, round)
         return units
 
+    @handles(
+        NodeSplits,
+        tree="the tree that is grown",
+        nodes="nodes that wait above the agreed depth, each once",
+        left="the next two numbers",
+        feature="a column of the schema",
+        bin="a cut of that column",
+        **dict.fromkeys(("threshold", "default_left", "categories"), "one for each node"),
+        **dict.fromkeys(("g", "h", "gain"), "not read"),
+    )
+    def split(self, message: NodeSplits) -> None:
+        """Move rows to the children."""
+        check_equal(message, "tree", self.tree, "the tree that is grown")
+        super().split(message)
+
     def follow_splits(self, chosen: Decisions) -> None:
         """Move rows by splits that the public parameters do not rule out."""
         self.followed.split(chosen)
         super().follow_splits(chosen)
 
-    @handles(ValidationRequest)
+    @handles(
+        ValidationRequest,
+        round="in order, each once, after the trees of the round; refused without early stopping",
+    )
     def validate(self, message: ValidationRequest) -> ValidationLoss:
-        """Answer with the loss over the rows held out."""
+        """Answer with the loss over the rows held out, once for each finished round."""
+        if not self.params.early_stopping_rounds:
+            refuse(message, "", "early_stopping_rounds=0: no rows are held out")
+        if self.ended + 1 != (message.round + 1) * self.objective.n_outputs:
+            refuse(message, "round", f"the trees of that round are not finished: {self.ended + 1}")
+        self.validated.take(message, "round")
         rows = self.held_out
         losses = self.objective.loss(self.margin[:, rows], self.data.y[rows])
         if self.clip is not None:
@@ -149,7 +230,7 @@ class HistogramClient(GrowingClient):
             message.round, np.array([np.ldexp(steps, -LOSS_BITS), rows.sum()], dtype=np.float64)
         )
 
-    @handles(StopBoosting)
+    @handles(StopBoosting, rounds="any: it is stored, and nothing is answered")
     def stop(self, message: StopBoosting) -> None:
         """Note where the model ends."""
         self.rounds = message.rounds

@@ -15,6 +15,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import check_equal
 from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.cuts import FeatureSketch
@@ -27,13 +28,24 @@ from fedtrees.trees.boosted.grower import TreeGrower
 class AllReduceClient(HistogramClient):
     """A client that receives all histogram sums and grows the very same tree as everyone."""
 
-    @handles(FeatureSketch)
+    @handles(
+        FeatureSketch,
+        **dict.fromkeys(("points", "weights", "offsets", "low", "owner"), "not read"),
+    )
     def note(self, message: FeatureSketch) -> None:
         """Take note: the cut points merged from all sketches follow."""
 
-    @handles(GlobalHistogram)
+    @handles(
+        GlobalHistogram,
+        tree="the tree that is grown",
+        **dict.fromkeys(
+            ("nodes", "sums", "totals", "g_bits", "h_bits", "allowed"),
+            "any: the splits that follow are held to the rules of `NodeSplits`",
+        ),
+    )
     def follow(self, message: GlobalHistogram) -> None:
         """Find the splits of a level from the global sums and move the rows."""
+        check_equal(message, "tree", self.tree, "the tree that is grown")
         if message.totals.size:
             self.grower = TreeGrower(
                 self.cuts, self.params, message.totals[0],
@@ -46,6 +58,7 @@ class AllReduceClient(HistogramClient):
             leaves = tree.leaves.astype(np.int32)
             margin = self.margin[self.tree % self.objective.n_outputs]
             self.partition.add_to(margin, leaves, tree.value[leaves])
+            self.ended = self.tree
 
 
 class AllReduceServer(HistogramServer):

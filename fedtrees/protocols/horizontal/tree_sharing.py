@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, check_known, check_whole
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
+from fedtrees.core.requests import Turns
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.packing import join, pack, unpack
@@ -57,6 +58,11 @@ class TreeSharingProtocol(BoostingProtocol):
     def rounds_at_once(self) -> int:
         """Boosting rounds a client does before it shares."""
 
+    @property
+    def rounds_of_run(self) -> int:
+        """Federated rounds in which clients may be asked for trees."""
+        return 1
+
     def grown_on(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
@@ -91,6 +97,11 @@ class FlowerProtocol(TreeSharingProtocol):
         """Boosting rounds a client does before it shares."""
         return self.local_trees
 
+    @property
+    def rounds_of_run(self) -> int:
+        """Federated rounds."""
+        return self.trees
+
 
 class BoostingClient(Party):
     """A client that boosts on its own rows, on top of the model it was told of last.
@@ -110,6 +121,7 @@ class BoostingClient(Party):
     ) -> None:
         super().__init__(name)
         self.data, self.params, self.least_rows = data, params, least_rows
+        self.asked = Turns(params.rounds_of_run, gaps=True)  # a round may be another client's
         self.objective = params.objective_for(schema)
         self.objective.check(data.y)
         self.sums = self.objective.target_sums(data.y, data.weight)
@@ -137,9 +149,10 @@ class BoostingClient(Party):
         rows = Owned(bin_rows(self.data.X, cuts), self.data.y, self.data.weight)
         return Continuation(rows, cuts, self.params, self.objective, self.streams, self.least_rows)
 
-    @handles(GrowRequest)
+    @handles(GrowRequest, round="ascending, each once, at most the agreed rounds")
     def grow(self, message: GrowRequest) -> ClientTrees:
         """Answer with the next trees; with no rows, or too few for one leaf, with none."""
+        self.asked.take(message, "round")
         if len(self.data) < max(self.least_rows, 1):
             none = np.zeros(0, dtype=np.float32)
             return ClientTrees(message.round, **pack([], self.params), base_score=none)
@@ -149,11 +162,17 @@ class BoostingClient(Party):
         ]
         return ClientTrees(message.round, **pack(trees, self.params), base_score=self.score)
 
-    @handles(ClientModels)
+    @handles(ClientModels, **dict.fromkeys(names_of_type(ClientModels), "not read"))
     def end(self, message: ClientModels) -> None:
         """Take note of everybody's models."""
 
-    @handles(GlobalTrees)
+    @handles(
+        GlobalTrees,
+        **dict.fromkeys(
+            names_of_type(GlobalTrees),
+            "any: a client grows its agreed number of trees on any model",
+        ),
+    )
     def follow(self, message: GlobalTrees) -> None:
         """Add what is new in the model to the predictions."""
         if message.first == 0:

@@ -19,6 +19,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import (
@@ -70,6 +71,8 @@ class NetworkClient(Party):
             raise DataError("networks take no sample weights; drop the weights")
         self.data, self.params, self.defense = data, protocol, defense
         self.encoding, self.layers = Encoding.of(schema), protocol.layers(schema)
+        self.schema, self.summed, self.ready = schema, Once(), Once()
+        self.rounds = Turns(protocol.rounds)
 
     @property
     def rows_told(self) -> int:
@@ -78,22 +81,42 @@ class NetworkClient(Party):
 
     @handles(ColumnSumsRequest)
     def column_sums(self, message: ColumnSumsRequest) -> ColumnSums:
-        """Answer with sums of the input columns."""
+        """Answer with sums of the input columns, once; refused where statistics are declared."""
+        if self.params.statistics == "public":
+            refuse(message, "", "statistics=public: inputs are standardised by declared ranges")
+        self.summed.take(message)
         raw = self.encoding.raw(self.data.X).astype(np.float64)
         there = ~np.isnan(raw)
         raw = np.where(there, raw, 0.0)
         return ColumnSums(np.stack([there.sum(axis=0), raw.sum(axis=0), (raw**2).sum(axis=0)]))
 
-    @handles(Standardisation)
+    @handles(
+        Standardisation,
+        mean="once; with `statistics=public` what follows from declared ranges",
+        std="as `mean`",
+    )
     def standardise(self, message: Standardisation) -> None:
-        """Make inputs of all rows."""
+        """Make inputs of all rows, once."""
+        shape = (len(self.encoding),)
+        if message.mean.shape != shape or message.std.shape != shape:
+            refuse(message, "mean", f"there are {shape[0]} input columns")
+        if self.params.statistics == "public":
+            agreed = declared(self.encoding, self.schema)
+            check_equal(message, "mean", agreed.mean, "the mean of every input column")
+            check_equal(message, "std", agreed.std, "the deviation of every input column")
+        self.ready.take(message)
         self.encoding = self.encoding.standardised(message.mean, message.std)
         self.inputs = self.encoding.encode(self.data.X)
 
-    @handles(NetworkWeights)
+    @handles(
+        NetworkWeights,
+        round="in order, each once, at most the agreed rounds",
+        weights="any of the agreed number: gradients are clipped whatever the weights are",
+        chosen="names of the agreed number of clients; empty: all of them take part",
+    )
     def update(self, message: NetworkWeights) -> NetworkUpdate:
-        """Answer with what its rows say of these weights."""
-        names = message.chosen.split(",") if message.chosen else [self.name]
+        """Answer with what its rows say of these weights, once in every round."""
+        names = self.check_round(message)
         if self.name not in names:
             nothing = np.zeros_like(message.weights)
             return NetworkUpdate(message.round, nothing, np.zeros(1, np.int64))
@@ -101,6 +124,21 @@ class NetworkClient(Party):
         update = self.params.local(message.weights, steps, self.gradient)
         rows = self.params.rows_of_update(self.rows_told)
         return NetworkUpdate(message.round, update * np.float32(rows), np.array([rows]))
+
+    def check_round(self, message: NetworkWeights) -> list[str]:
+        """Return who takes part in a round; raises `BeyondParametersError` if that is not agreed.
+
+        A secure sum hides a client only among the others that take part.
+        """
+        if message.weights.shape != (self.layers.parameters,):
+            refuse(message, "weights", f"the network has {self.layers.parameters} weights")
+        clients = self.agreement.members("client")
+        names = message.chosen.split(",") if message.chosen else list(clients)
+        count = self.params.part_of(len(clients))
+        if len(names) != count or names != [name for name in clients if name in names]:
+            refuse(message, "chosen", f"{count} of {len(clients)} clients take part, in order")
+        self.rounds.take(message, "round")
+        return names
 
     def gradient(self, weights: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the mean gradient of some rows, by example where a defense acts on those."""

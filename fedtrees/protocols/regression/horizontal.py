@@ -13,6 +13,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.fixed_point import decoded, integers, rounded
 from fedtrees.messages.regression import (
@@ -96,19 +97,36 @@ class RegressionClient(Party):
     ) -> None:
         super().__init__(name)
         self.data, self.params, self.schema = data, protocol, schema
+        self.moments, self.standardised = 0, Once()
+        self.steps, self.averages = Turns(protocol.rounds), Turns(protocol.rounds)
 
-    @handles(MomentsRequest)
+    @handles(
+        MomentsRequest,
+        around="answered twice: around 0, then around any finite values",
+    )
     def sum(self, message: MomentsRequest) -> Moments:
-        """Answer with the sums of own rows."""
+        """Answer with the sums over the client's rows, twice: for the mean and the deviation."""
+        around, width = message.around, self.data.X.shape[1] + 1
+        if around.shape != (width,) or not np.isfinite(around).all():
+            refuse(message, "around", f"there are {width} finite values, of columns and target")
+        if self.moments > 1 or (self.moments == 0 and around.any()):
+            refuse(message, "around", "moments are asked for twice, and around 0 the first time")
+        self.moments += 1
         values = columns_of(self.data, bool(self.schema.classes))
         there = ~np.isnan(values)
         total = np.where(there, values, 0.0).sum(axis=0)
         squares = np.where(there, values - message.around, 0.0) ** 2
         return Moments(there.sum(axis=0).astype(np.float64), total, squares.sum(axis=0))
 
-    @handles(CommonScales)
+    @handles(CommonScales, mean="once, any finite values", scale="as `mean`")
     def begin(self, message: CommonScales) -> None:
-        """Standardise own rows."""
+        """Standardise the client's rows, once."""
+        width = self.data.X.shape[1] + 1
+        for name in ("mean", "scale"):
+            found = getattr(message, name)
+            if found.shape != (width,) or not np.isfinite(found).all():
+                refuse(message, name, f"there are {width} finite values, of columns and target")
+        self.standardised.take(message)
         p = self.params
         values = columns_of(self.data, bool(self.schema.classes))
         if self.schema.classes:
@@ -117,9 +135,12 @@ class RegressionClient(Party):
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         self.logistic = p.kind_for(self.schema) == "logistic"
 
-    @handles(WeightsRequest)
+    @handles(WeightsRequest, round="in order, each once, after the average of the round before")
     def step(self, message: WeightsRequest) -> LocalWeights:
         """Answer with the weights after a step."""
+        if not self.standardised.answered or self.averages.last != self.steps.last:
+            refuse(message, "round", "the scales, or the average of the round before, are missing")
+        self.steps.take(message, "round")
         p = self.params
         gradient = gradient_of(self.design, self.target, self.weights, p.bits, self.logistic)
         places = 2 * p.bits + SIGMOID_BITS
@@ -130,9 +151,20 @@ class RegressionClient(Party):
             )
         return LocalWeights(message.round, mine.astype(np.int64))
 
-    @handles(AverageWeights)
+    @handles(
+        AverageWeights,
+        round="the round that was answered last, once",
+        weights="any of the agreed number",
+        bits="0 to the agreed number of binary places",
+    )
     def follow(self, message: AverageWeights) -> None:
         """Go on from the average."""
+        check_equal(message, "round", self.steps.last, "the round that was answered last")
+        if message.weights.shape != self.weights.shape:
+            refuse(message, "weights", f"the model has {len(self.weights)} weights")
+        if not 0 <= message.bits <= self.params.bits:
+            refuse(message, "bits", f"binary places are 0 to {self.params.bits}")
+        self.averages.take(message, "round")
         self.weights = rounded(integers(message.weights), message.bits - self.params.bits)
 
 

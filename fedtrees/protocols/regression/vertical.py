@@ -17,6 +17,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Once, Turns, check_among, check_equal, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed, Sealing
 from fedtrees.core.view import Seen
@@ -196,7 +197,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
     ) -> Party:
         """Make the arbiter, the active party or a passive one."""
         if held is None:
-            return Arbiter(name, self)
+            return Arbiter(name, self, schema)
         kind: type[ActiveRegression] | type[PassiveRegression]
         kind = ActiveRegression if role == ACTIVE else PassiveRegression
         return kind(name, held, self, schema, defense.row_bounds)
@@ -223,14 +224,19 @@ def declared(held: LocalData, schema: Schema) -> tuple[NDArray[np.float64], NDAr
 
 
 class Arbiter(Party):
-    """Whoever has the key, and opens everybody's gradient for its owner."""
+    """Whoever has the key, and opens everybody's gradient for its owner.
+
+    It opens one gradient of every party in every round. Where it adds noise, the units of a
+    gradient decide how large the noise is beside it: they follow from the public parameters.
+    """
 
     role = ARBITER
     sealing: Vectors
 
-    def __init__(self, name: str, protocol: VerticalRegression) -> None:
+    def __init__(self, name: str, protocol: VerticalRegression, schema: Schema) -> None:
         super().__init__(name)
-        self.params = protocol
+        self.params, self.schema = protocol, schema
+        self.opened: dict[str, Turns] = {}  # by the owner of gradients
 
     @handles(KeyRequest)
     def tell_key(self, message: KeyRequest) -> PaillierKey:
@@ -239,9 +245,24 @@ class Arbiter(Party):
         key = Sealed((), (size,), "|u1", size, self.sealing.public_key())
         return PaillierKey(self.name, bits, key)
 
-    @handles(EncryptedGradient)
+    @handles(
+        EncryptedGradient,
+        party="an active or passive party of the agreement",
+        round="of each party in order, each once, at most the agreed rounds",
+        gradient="as many numbers as a party can have columns, intercept and fake columns included",
+        bits="as computed from the agreed `bits` and link",
+    )
     def open(self, message: EncryptedGradient) -> Gradient:
-        """Open a gradient for its owner."""
+        """Open a gradient for its owner, once in every round."""
+        p = self.params
+        holders = [*self.agreement.members(ACTIVE), *self.agreement.members(PASSIVE)]
+        check_among(message, "party", holders, "the owner of a gradient")
+        bits = p.residual_bits(self.schema) + p.bits
+        check_equal(message, "bits", bits, "the number of binary places")
+        most = len(self.schema.features) + p.fake + int(p.intercept)
+        if not 0 <= message.gradient.shape[0] <= most:
+            refuse(message, "gradient", f"a party has at most {most} weights")
+        self.opened.setdefault(message.party, Turns(p.rounds)).take(message, "round")
         sealed, name = message.gradient, f"{message.party}/{message.round}/g"
         found = self.sealing.opened(name, sealed.payload, sealed.shape[0])
         return Gradient(message.party, message.round, packed(found), message.bits)
@@ -314,17 +335,33 @@ class PassiveRegression(Holder):
 
     role = PASSIVE
 
-    @handles(PaillierKey)
+    def __init__(self, *known: Any) -> None:
+        super().__init__(*known)
+        rounds = self.params.rounds
+        self.keyed, self.scored, self.stepped = Once(), Turns(rounds), Turns(rounds)
+
+    @handles(
+        PaillierKey,
+        holder="the arbiter",
+        bits="the agreed `key_bits`",
+        key="taken once",
+    )
     def begin(self, message: PaillierKey) -> ColumnScales:
-        """Keep the key, and tell how the columns are standardised."""
+        """Keep the key, and tell how the columns are standardised, once."""
+        check_among(message, "holder", self.agreement.members(ARBITER), "the holder of the key")
+        check_equal(message, "bits", self.params.key_bits, "the length of the key")
+        self.keyed.take(message)
         self.sealing.learn(message.key.payload, message.bits)
         columns = self.held.columns.astype(np.int32)
         public = self.params.statistics == "public"
         return ColumnScales(self.name, columns, self.mean, self.scale, public)
 
-    @handles(ScoresRequest)
+    @handles(ScoresRequest, round="in order, each once, after the step of the round before")
     def score(self, message: ScoresRequest) -> EncryptedScores:
         """Answer with scores and their powers, encrypted."""
+        if not self.keyed.answered or self.stepped.last != self.scored.last:
+            refuse(message, "round", "the key, or the residuals of the round before, are missing")
+        self.scored.take(message, "round")
         z = self._own_scores(message.round)
         degree = len(self.link) - 1
         names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
@@ -332,12 +369,21 @@ class PassiveRegression(Holder):
         sealed = self._seal(b"".join(payload), degree * len(z), "EncryptedScores")
         return EncryptedScores(self.name, message.round, sealed)
 
-    @handles(EncryptedResiduals)
+    @handles(
+        EncryptedResiduals,
+        round="the round that was scored last, once",
+        residuals="one for each row of the round; a party cannot read them",
+    )
     def descend(self, message: EncryptedResiduals) -> None:
         """Step along the gradient."""
+        check_equal(message, "round", self.scored.last, "the round that was scored last")
+        rows = self._batch(message.round)
+        if message.residuals.shape != (rows.stop - rows.start,):
+            refuse(message, "residuals", f"the round has {rows.stop - rows.start} rows")
+        self.stepped.take(message, "round")
         self._descend(message)
 
-    @handles(RowsToScore)
+    @handles(RowsToScore, rows="not read: all rows to predict are scored")
     def score_rows(self, message: RowsToScore) -> ScoresOfRows:
         """Answer with the scores of rows to predict."""
         return ScoresOfRows(self.name, self._scored(self.queries))

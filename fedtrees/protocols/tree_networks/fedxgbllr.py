@@ -12,10 +12,11 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Stage
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
@@ -45,18 +46,35 @@ class RatesClient(BoostingClient):
     ) -> None:
         super().__init__(name, data, schema, params, defense.least_leaf_rows)
         self.protocol, self.defense = params, defense
+        self.ready, self.rounds = Once(), Turns(params.rounds, params.trees)
 
-    @handles(ClientModels)
+    @handles(
+        ClientModels,
+        **dict.fromkeys(
+            names_of_type(ClientModels),
+            "once, any: gradients are clipped whatever the inputs of the network are",
+        ),
+    )
     def end(self, message: ClientModels) -> None:
-        """Send its rows through everybody's trees."""
+        """Send its rows through everybody's trees, once."""
+        self.ready.take(message)
         self.inputs = tree_outputs(message, self.data.X)
         _, models, trees = self.inputs.shape
         self.network = RatesNetwork(models, trees, self.protocol.channels)
         self.begin = start_of(message, self.objective)
 
-    @handles(NetworkWeights)
+    @handles(
+        NetworkWeights,
+        round="in order, each once, at most the agreed rounds",
+        weights="any: gradients are clipped whatever the weights are",
+        chosen="empty: all clients take part",
+    )
     def update(self, message: NetworkWeights) -> NetworkUpdate:
         """Answer with how far its rows move these weights, or with their gradient."""
+        check_equal(message, "chosen", "", "the list of clients that are left out")
+        if not self.ready.answered:
+            refuse(message, "", "the trees that the network weighs were not sent yet")
+        self.rounds.take(message, "round")
         n, params = len(self.data), self.protocol
         steps = params.batches(n, self.streams, message.round, self.defense)
         if not steps:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Change, Memory
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import BeyondParametersError, UsageError
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
+from fedtrees.core.requests import Turns, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.shared_trees import GrowRequest
@@ -45,17 +46,16 @@ class BucketHolder(SplitHolder):
         self, name: str, held: LocalData, bins: GlobalBins, protocol: FederBoostV, schema: Schema
     ) -> None:
         super().__init__(name, held, bins)
-        self.params, self.schema, self.told = protocol, schema, False
+        self.params, self.schema, self.asked = protocol, schema, Turns(1)
 
-    @handles(GrowRequest)
+    @handles(GrowRequest, round="0, and answered once")
     def tell(self, message: GrowRequest) -> RowBuckets:
         """Answer with the bins of all rows, randomised where epsilon is finite.
 
         Raises `BeyondParametersError` when asked twice: answers to both would tell more.
         """
-        if self.told:
-            raise BeyondParametersError(f"{self.name!r} told its bins before; they cross once")
-        self.told, p = True, self.params
+        self.asked.take(message, "round")
+        p = self.params
         bins = [*self.own_bins().values()]
         if p.noisy:
             odds = float(odds_within(p.epsilon))
@@ -68,9 +68,21 @@ class BucketHolder(SplitHolder):
             ]
         return RowBuckets(self.name, self.bins.columns, self.bins.n_bins, np.stack(bins))
 
-    @handles(ChosenSplits)
+    @handles(
+        ChosenSplits,
+        tree="any: splits are stored, and nothing is answered",
+        nodes="as `tree`",
+        left="not read",
+        columns="columns of this party",
+        bins="bins of these columns",
+        default_left="as `tree`",
+    )
     def note(self, message: ChosenSplits) -> None:
         """Note the splits by its columns, for rows to predict."""
+        bins = dict(zip(self.bins.columns.tolist(), self.bins.n_bins.tolist(), strict=True))
+        for column, bin in zip(message.columns.tolist(), message.bins.tolist(), strict=True):
+            if not -1 <= bin <= bins.get(column, -2):
+                refuse(message, "columns", f"bin {bin} of column {column} is no bin of this party")
         self.note_splits(message)
 
 

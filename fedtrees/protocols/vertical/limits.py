@@ -43,11 +43,13 @@ class LimitedTree:
 
     `number`: Of the tree; -1 before the first.
     `rows`: How many it is grown on.
+    `held`: How many rows the party has.
     """
 
     limits: Limits
     number: int = -1
     rows: int = 0
+    held: int = 0
     _brought: bool = False
     _depths: dict[int, int] = field(default_factory=lambda: {0: 0})  # by node
     _left: dict[int, int] = field(default_factory=dict)  # left child by node
@@ -62,7 +64,7 @@ class LimitedTree:
         rows = told.rows
         if len(rows) and not (rows[0] >= 0 and rows[-1] < held and (np.diff(rows) > 0).all()):
             raise BeyondParametersError(f"tree {told.tree}: its rows are none of 0 to {held - 1}")
-        return LimitedTree(self.limits, told.tree, len(rows))
+        return LimitedTree(self.limits, told.tree, len(rows), held)
 
     def bring(self, told: RowStatistics) -> None:
         """Take what the rows bring: once, of a width that is known, with terms for all of them."""
@@ -82,6 +84,12 @@ class LimitedTree:
         self._same(told.tree)
         if not self._brought:
             raise BeyondParametersError(f"tree {self.number}: sums of what no row brought")
+        count, offsets = len(told.nodes), told.offsets
+        ordered = offsets.shape == (count + 1,) and not (np.diff(offsets) < 0).any()
+        if not ordered or len(told.parents) != count or offsets[0] or offsets[-1] != len(told.rows):
+            raise BeyondParametersError(f"{count} nodes need a parent each, and rows in order")
+        if len(told.rows) and not 0 <= told.rows.min() <= told.rows.max() < self.held:
+            raise BeyondParametersError(f"rows of nodes are none of 0 to {self.held - 1}")
         for node, parent in zip(told.nodes.tolist(), told.parents.tolist(), strict=True):
             self._part(parent, min(node, sibling(node)))
         for node in told.asked.tolist():
@@ -96,6 +104,9 @@ class LimitedTree:
         """Take the splits that were chosen among the bins of the columns of this tree."""
         self._same(told.tree)
         bins = dict(zip(columns.tolist(), n_bins.tolist(), strict=True))
+        parts = (told.nodes, told.left, told.columns, told.bins, told.default_left)
+        if len({len(part) for part in parts}) > 1:
+            raise BeyondParametersError("each node needs one split")
         for node, left, column, bin in zip(
             *(a.tolist() for a in (told.nodes, told.left, told.columns, told.bins)), strict=True
         ):

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.party import Party, handles
+from fedtrees.core.requests import Once, check_among, check_equal, refuse
 from fedtrees.core.sealed import Sealed
 from fedtrees.messages.vertical import (
     BinCounts,
@@ -24,7 +25,7 @@ from fedtrees.messages.vertical import (
 )
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.limits import LimitedTree, Limits
-from fedtrees.protocols.vertically_held import PASSIVE
+from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.sealing.row_sums import BlindSums, Sums
 from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.params import feature_count
@@ -59,9 +60,18 @@ class SplitHolder(Party):
         for node, *split in zip(m.nodes, column, thresholds, m.default_left, strict=True):
             self.splits[m.tree, int(node)] = (int(split[0]), split[1], bool(split[2]))
 
-    @handles(RowsToRoute)
+    @handles(
+        RowsToRoute,
+        trees="with `nodes`, a split of this party",
+        nodes="with `trees`, a split of this party",
+        rows="rows to predict, none of the training",
+        offsets="in order",
+    )
     def route(self, message: RowsToRoute) -> RoutesOfRows:
         """Answer where rows to predict go."""
+        asked = list(zip(message.trees.tolist(), message.nodes.tolist(), strict=True))
+        if strangers := [at for at in asked if at not in self.splits]:
+            refuse(message, "nodes", f"(tree, node) {strangers[0]} is no split of this party")
         goes_left = np.zeros(len(message.rows), dtype=bool)
         for j, at in enumerate(zip(message.trees.tolist(), message.nodes.tolist(), strict=True)):
             here = slice(message.offsets[j], message.offsets[j + 1])
@@ -95,15 +105,28 @@ class Passive(SplitHolder):
         super().__init__(name, held, bins)
         self.share, self.limited, self.limits = share, LimitedTree(limits), limits
         self.defended = any(PASSIVE in part.at for part in defense.parts)
+        self.described = Once()
 
-    @handles(BinCountsRequest)
+    @handles(
+        BinCountsRequest,
+        holder="the active party",
+        bits="the agreed `key_bits`",
+        key="taken once",
+    )
     def describe(self, message: BinCountsRequest) -> BinCounts:
-        """Answer with the number of bins of every column."""
+        """Answer with the number of bins of every column, once."""
+        check_among(message, "holder", self.agreement.members(ACTIVE), "the holder of the key")
+        check_equal(message, "bits", self.agreement.parameters["key_bits"], "the length of the key")
+        self.described.take(message)
         self.holder, self.key = message.holder, message.bits
         self.sealing.learn(message.key.payload, message.bits)
         return BinCounts(self.name, self.bins.columns, self.bins.n_bins)
 
-    @handles(RootRows)
+    @handles(
+        RootRows,
+        tree="ascending, at most the agreed trees",
+        rows="row numbers, ascending",
+    )
     def start_tree(self, message: RootRows) -> TreeColumns:
         """Begin a tree: draw the columns that it may use."""
         self.limited = self.limited.next(message, len(self.held))
@@ -112,14 +135,28 @@ class Passive(SplitHolder):
         self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
         return TreeColumns(self.name, self.bins.columns[self.bins.chosen])
 
-    @handles(RowStatistics)
+    @handles(
+        RowStatistics,
+        tree="the tree that is grown",
+        limit="any: only the sender can read the slots that it sizes",
+        terms="the number of rows of the tree",
+        statistics="once, of the agreed width; clipped where a defense says so",
+    )
     def keep(self, message: RowStatistics) -> None:
         """Keep what the rows of the tree bring, unread."""
         self.limited.bring(message)
         self.statistics = message
         self.every: NDArray[np.int64] | None = None  # of the ideal functionality, row by row
 
-    @handles(NodeRows)
+    @handles(
+        NodeRows,
+        tree="the tree that is grown",
+        asked="nodes above the agreed depth, each once",
+        nodes="children of known nodes",
+        parents="known nodes, each with the children that it had before",
+        offsets="as `rows`",
+        rows="any rows of the tree: a node may be any set of rows",
+    )
     def add(self, message: NodeRows) -> BinSums:
         """Answer with the sums over the bins of the asked nodes."""
         self.limited.ask(message)
@@ -169,7 +206,15 @@ class Passive(SplitHolder):
         left: OpenedBinSums = self.before_sealing(told)
         return left.sums
 
-    @handles(ChosenSplits)
+    @handles(
+        ChosenSplits,
+        tree="the tree that is grown",
+        nodes="known nodes above the agreed depth, each once",
+        left="children of no other node",
+        columns="columns that this party drew for the tree",
+        bins="bins of these columns",
+        default_left="any: it says where missing values go",
+    )
     def split(self, message: ChosenSplits) -> RoutedRows:
         """Move rows to the children, note the splits, and answer with who goes left."""
         m, chosen = message, self.bins.chosen

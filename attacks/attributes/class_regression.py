@@ -1,0 +1,138 @@
+"""How many of the other parties' rows are of each class, from gradient sums over all of them.
+
+Secure aggregation hides the sums of one client behind those of all others. With one other client
+these are its sums, and with two they are those of both. Every tree then gives one equation: the
+total gradient of the others' rows is the number of their rows of each class times the mean gradient
+of that class. The mean gradients are estimated on the adversary's own rows, which pass through the
+same trees, and the numbers of rows follow by weighted least squares over all trees. Noise that is
+drawn anew for every tree averages out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.routing import add_values, gradients_of
+from fedtrees.attacks.evidence.sums import victim_sums
+from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+from fedtrees.trees.routing import Routes
+
+Floats = NDArray[np.float64]
+
+#: Most other clients of which shares are claimed. Of more the sums say little about any one client.
+MOST_OTHERS = 2
+#: By how much clients may differ, as a multiple of the variance between samples of one population.
+DOUBTS = (1.0, 10.0, 100.0, 1000.0)
+# Least share of a class and least variance of a sum, and how often the fit is repeated.
+_LEAST, _REPEATS = 1e-6, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """One tree: its total gradient and what a row of each class contributes.
+
+    `total`: Sum of the gradients of the others' rows. `each`: Mean gradient of a class among own
+    rows, float64 (K,). `variance`: Of the noise on the total. `spread`: Variance of the gradient
+    within a class, float64 (K,), and `own`: own rows of each class that it is estimated from.
+    """
+
+    total: float
+    each: Floats
+    variance: float
+    spread: Floats
+    own: Floats
+
+
+def other_clients(view: View) -> tuple[str, ...]:
+    """Return the clients that are not among the principals."""
+    clients = (name for name, role in view.roles.items() if role == "client")
+    return tuple(name for name in clients if name not in view.principals)
+
+
+def regressed_counts(view: View) -> Floats | None:
+    """Return the others' rows of each class, float64, shape (K,), that fit the sums of all trees.
+
+    None where the principals have no rows with labels of every class, where there are no other
+    clients or more than `MOST_OTHERS`, and where no gradient sums of trees of everybody's rows are
+    visible.
+    """
+    own, others = view.rows, other_clients(view)
+    if own is None or not 0 < len(others) <= MOST_OTHERS:
+        return None
+    if view.weighted or not view.schema.classes:
+        return None
+    classes = max(len(view.schema.classes), 2)
+    counts = np.bincount(own.y, minlength=classes)
+    evidence = evidence_of(view, "statistics")
+    if evidence is None or evidence.level == "values" or evidence.suppressed or not counts.all():
+        return None
+    rows = view.n_rows - len(own)
+    equations = list(_equations(evidence, own, classes))
+    if rows <= 0 or not equations:
+        return None
+    return _solved(equations, float(rows), counts / counts.sum())
+
+
+def _equations(evidence: Evidence, own: Table, classes: int) -> Iterator[Equation]:
+    """Yield one equation for every tree."""
+    sums = victim_sums(evidence, own, len(evidence.trees), evidence.own_inside)
+    nodes, margin = Routes.of(evidence.trees).apply(own.X), evidence.start(len(own))
+    of_class = [own.y == c for c in range(classes)]
+    size = np.array([rows.sum() for rows in of_class], dtype=np.float64)
+    before = margin.copy()
+    for t, (tree, leaf) in enumerate(zip(evidence.trees, sums, strict=True)):
+        output = t % evidence.outputs
+        if output == 0:
+            before = margin.copy()
+        g, _ = gradients_of(evidence, before, own.y, own.X[:, -1], output)
+        add_values(margin, output, tree.value[nodes[:, t]])
+        if leaf.g is None or evidence.is_foreign(t):
+            continue
+        each = np.array([g[rows].mean() for rows in of_class])
+        spread = np.array([g[rows].var() for rows in of_class])
+        share, noise = evidence.share, float(leaf.var_g.sum())
+        yield Equation(float(leaf.g.sum()) / share, each, noise / share**2, spread, size)
+
+
+def _solved(equations: Sequence[Equation], rows: float, prior: Floats) -> Floats:
+    """Return the counts of least weighted squared error that add up to all rows.
+
+    Own shares are the mean of a normal prior. Its covariance is that of two samples of the same
+    population, times the factor of `DOUBTS` that makes the sums most probable: clients may differ
+    by more than chance. The variances depend on the counts, so that the fit is repeated.
+    """
+    own, shares = float(equations[0].own.sum()), prior
+    each = np.stack([e.each for e in equations])
+    left = np.array([e.total for e in equations]) - rows * each @ prior
+    basis = np.linalg.svd(np.ones((1, len(prior))))[2][1:]  # directions that keep the sum of shares
+    A = rows * each @ basis.T
+    alike = (np.diag(prior) - np.outer(prior, prior)) * (1 / rows + 1 / own)
+    alike = basis @ alike @ basis.T
+    for _ in range(_REPEATS):
+        counts = rows * shares
+        noise = np.array([
+            e.variance + float((counts * e.spread * (1 + counts / e.own)).sum())
+            for e in equations
+        ])  # fmt: skip
+        noise = np.maximum(noise, _LEAST)
+        fits = [_fitted(A, left, noise, doubt * alike) for doubt in DOUBTS]
+        moved = max(fits, key=lambda fit: fit[1])[0]
+        shares = np.maximum(prior + basis.T @ moved, _LEAST)
+        shares = shares / shares.sum()
+    return np.asarray(rows * shares)
+
+
+def _fitted(A: Floats, left: Floats, noise: Floats, prior: Floats) -> tuple[Floats, float]:
+    """Return the posterior mean of x, and the log evidence, where ``left = A x + noise``.
+
+    `noise`: Variances of the equations. `prior`: Covariance of x.
+    """
+    covariance = np.diag(noise) + A @ prior @ A.T
+    solved = np.linalg.solve(covariance, left)
+    evidence = -0.5 * (float(left @ solved) + float(np.linalg.slogdet(covariance)[1]))
+    return prior @ A.T @ solved, evidence
