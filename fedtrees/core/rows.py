@@ -101,7 +101,7 @@ COLUMNS = (
         "train, cheated (somebody does), attack, blind, adversary (which attacks apply) or "
         "reference",
     ),
-    Column("status", "ok, failed, timeout, skipped, or no-claim: the attack ran and found nothing"),
+    Column("status", "ok, failed, timeout, skipped, or no-claim (the attack found nothing)"),
     Column(
         "state_code", "ok, skip, unfit, limit, failed, timeout, undefined or no-claim", later=True
     ),
