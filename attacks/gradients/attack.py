@@ -59,6 +59,8 @@ class TabLeak(Attack):
         Gradients of more rows are left alone.
     """
 
+    claims = (BatchRows,)
+
     by_algebra: ClassVar[bool] = True  # what is published is search alone
 
     batches: int = 3
@@ -85,7 +87,7 @@ class TabLeak(Attack):
         """Invert some of the gradients."""
         encoding = encoding_of(view)
         if encoding is None:
-            return Guess()
+            return Guess.none(Reason("no-network"))
         seen = [s for s in seen_gradients(view) if s.rows <= self.most]
         chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
         bounds, local = _bounds(view, encoding), local_steps_of(view)
@@ -101,7 +103,7 @@ class TabLeak(Attack):
                 notes["likely_rows"] += told.pop("likely_rows", 0.0)
                 notes |= {f"{name}_{k}": value for name, value in told.items()}
             claims.append(BatchRows(item.owner, item.round, table, sure))
-        return Guess(tuple(claims), notes)
+        return Guess.of(claims, notes, otherwise=self.inapplicable(view) or Reason("no-gradient"))
 
     def rest(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedtrees.core.guarantee import ActedOnNothing, NoGuarantee
-from fedtrees.core.reasons import Reason
+from fedtrees.core.reasons import NO_CLAIM, Reason
 from fedtrees.report.adversaries import adversary_named, seen_by
 from fedtrees.report.budgets import ordered
 from fedtrees.report.coverage import Coverage, coverage
@@ -292,6 +292,7 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
     words = called(setting)
     early = [t.early for r in mine.readers.values() for t in r.coverage.values()]
     failed = [(n, str(g.why)) for g in here if g.status in ("failed", "timeout") for n in g.names]
+    silent = [(n, str(g.why)) for g in here if g.status == NO_CLAIM for n in g.names]
     unfit = tuple((n, str(g.why)) for g in here if g.kind == "defense" and g.status == "skipped"
                   for n in g.names)  # fmt: skip
     return Untested(
@@ -301,6 +302,7 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
         tuple(dict.fromkeys(name for names in early for name in names)),
         tuple(dict.fromkeys(failed)),
         unfit,
+        no_claim=tuple(dict.fromkeys(silent)),
     )
 
 

@@ -56,7 +56,7 @@ def cell_text(cell: Cell) -> str:
     """Write what stands in a heatmap cell: the number, starred if an attack failed, or a word."""
     if cell.state == "ok":
         return style.number(cell.advantage.mean, 2) + "*" * cell.partial
-    words = {"skipped": "none", "": "", "undefined": "undef."}
+    words = {"skipped": "none", "": "", "undefined": "undef.", "no-claim": "no claim"}
     return words.get(cell.state, esc(cell.state))
 
 

@@ -78,8 +78,16 @@ class Candidate:
 
     @property
     def failed(self) -> tuple[tuple[str, Cell], ...]:
-        """Cells in which the attack scored worse than its baseline, with their places."""
-        return tuple((t.place, c) for t in self.trials for c in t.cells if c.below_baseline)
+        """Cells in which the attack failed, with their places.
+
+        It scored worse than its baseline, or returned no claim and no other attack has a score.
+        """
+        return tuple(
+            (t.place, c)
+            for t in self.trials
+            for c in t.cells
+            if c.below_baseline or (c.no_claim and not c.scores)
+        )
 
     @property
     def dearest(self) -> Trial:
