@@ -17,7 +17,7 @@ from fedtrees.report.findings import trials_of
 from fedtrees.report.intervals import Estimate, t_estimate
 from fedtrees.report.recipe import Candidate, Trial, recommend
 from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.said import can, change, failed, parted, percent, some
+from fedtrees.report.said import can, change, failed, parted, percent, settled, some
 from fedtrees.report.states import FEWEST_SEEDS, Cell, upper
 from fedtrees.report.style import interval, number
 from fedtrees.report.web_page import render
@@ -310,7 +310,7 @@ class Advice:
 
 
 def _told(found: Tried) -> str:
-    cost = change(found.candidate.price.change)
+    cost = f"{change(found.candidate.price.change)} ({settled(found.candidate.price)})"
     return f"`{found.name}`, AUC {interval(found.utility)}, against the undefended run {cost}"
 
 

@@ -82,9 +82,14 @@ class Candidate:
         return tuple((t.place, c) for t in self.trials for c in t.cells if c.below_baseline)
 
     @property
+    def dearest(self) -> Trial:
+        """The trial on the table where the mean loss of utility is largest."""
+        return min(self.trials, key=lambda t: finite(t.price.change.mean))
+
+    @property
     def price(self) -> Price:
-        """The price where it costs most."""
-        return min((t.price for t in self.trials), key=lambda p: finite(p.change.mean))
+        """The price on the table where it is highest (`dearest`)."""
+        return self.dearest.price
 
     @property
     def bytes(self) -> float:

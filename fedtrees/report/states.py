@@ -12,6 +12,7 @@ Each combination is a `Cell` with one of six states:
 """
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -149,6 +150,19 @@ class Cell:
         if self.state == "unknown" or self.below_baseline:
             return 1.0
         return max(self.advantage.mean, 0.0)
+
+    @property
+    def has_population(self) -> bool:
+        """Whether there is a second baseline, of an adversary with rows that no party has."""
+        return len(self.populations) > 0 and all(math.isfinite(p) for p in self.populations)
+
+    @property
+    def heavy_tailed(self) -> bool:
+        """Whether few of three or more seeds make the mean: their median is below half of it."""
+        scores = self.scores
+        if len(scores) < FEWEST_SEEDS or measure(self.metric).sign < 0:
+            return False
+        return statistics.median(scores) < self.score / 2
 
     @property
     def by_seed(self) -> dict[int, float]:
