@@ -43,11 +43,12 @@ class TabLeak(Attack):
     Adam follows the gradient itself and not its sign, numbers are moved themselves and clipped, and
     rows are held to the span that the first layer's gradient leaves them. Labels are counted off
     the output bias. Beside noise, or of many rows, an adversary with own rows or rows of the
-    population draws batches of such rows that explain the gradient (`explained`). Fewer rows than hidden units are roots of equations,
-    those of local steps one step after the other (`hidden`); what is left of an update is taken for
-    one gradient on its way. Coordinates that were not sent only bound the gradient. Beside noise
-    without such rows, of several steps with some, and of few coordinates, the attack first rehearses
-    on likely rows, and submits such in place of found ones if those fared better.
+    population draws batches of such rows that explain the gradient (`explained`). Fewer rows than
+    hidden units are roots of equations, those of local steps one step after the other (`hidden`);
+    what is left of an update is taken for one gradient on its way. Coordinates that were not sent
+    only bound the gradient. Beside noise without such rows, of several steps with some, and of few
+    coordinates, the attack first rehearses on likely rows, and submits such in place of found ones
+    if those fared better.
 
     Parameters
     ----------

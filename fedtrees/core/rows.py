@@ -119,7 +119,7 @@ COLUMNS = (
     Column("certain", "1 where the attack vouches for its claim, else 0", "number"),
     Column("blind", "score of the same adversary that sees nothing", "number"),
     Column("advantage", "(value - blind) / (best - blind)", "number"),
-    Column("population", "score of the population baseline: held-out rows, no transcript", "number"),
+    Column("population", "score of the population baseline (held-out rows alone)", "number"),
     Column("beyond", "(value - population) / (best - population)", "number"),
     Column("ceiling", "score that no attack can exceed", "number"),
     Column("claimed", "guarantee that protocol and defense state", "guarantee"),

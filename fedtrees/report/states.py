@@ -293,16 +293,12 @@ def _measured(metric: str, worst: pd.DataFrame) -> Cell:
     """Build a cell, still without its state, from the worst-case row of each seed."""
     worst = worst.sort_values("seed")
     blinds, populations = worst["blind"].tolist(), worst["population"].tolist()
-    # No advantage over the population baseline is defined where that baseline is perfect: then the
-    # attack shows nothing that other rows of the population do not show, an advantage of 0.
-    beyond = worst["beyond"].where(worst["beyond"].notna() | worst["population"].isna(), 0.0)
-    pairs = zip(worst["advantage"], beyond, strict=True)
     return Cell(
         metric,
         scores=tuple(worst["value"]),
         blinds=tuple(blinds),
         populations=tuple(populations),
-        advantages=tuple(min(a, b) if math.isfinite(b) else a for a, b in pairs),
+        advantages=tuple(worst["advantage"]),
         errors=tuple(worst["advantage_error"]),
         seeds=tuple(int(s) for s in worst["seed"]),
         attacks=tuple(name for name, _ in Counter(worst["attack_spec"]).most_common()),
