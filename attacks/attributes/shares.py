@@ -18,7 +18,10 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, Histogram, LabelSums
+from fedtrees.messages.captured import AgreedStart, GradientTotals, LabelShare
 from fedtrees.messages.class_counts import ClassTotals
+from fedtrees.messages.forests import LocalForest
+from fedtrees.messages.lightgbm import ClassRows
 from fedtrees.trees.boosted.fixed_point import from_fixed
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import objective_of
@@ -34,7 +37,8 @@ class ClassShareInference(Attack):
 
     Rows of a class all bring the same to the first tree of each output: numbers of rows are fitted
     to a client's own sums (Di Gennaro et al. 2025, Eqs. 4-9, of all its rows), under noise to the
-    mean of those of all columns and to what all clients have together. Forests count them.
+    mean of those of all columns and to what all clients have together. Forests count them. Workers
+    of `xgboost-ring` and machines of `lightgbm-data` announce them (`announced_counts`).
 
     Where only sums over all clients are visible and at most two other clients take part, the total
     gradients of all trees are regressed on own rows (`class_regression`), and every other client is
@@ -61,10 +65,14 @@ def counts_of(view: View) -> dict[str, Floats]:
 
     Of forests up to a factor.
     """
-    found: dict[str, Floats] = {}
+    found = announced_counts(view)
     for item, m in view.messages(ClassTotals):
         if item.sender not in view.principals and not item.opened:
             found[item.sender] = found.get(item.sender, 0.0) + m.counts
+    for item, m in view.messages(LocalForest):
+        is_own_forest = view.roles[item.sender] == "client"  # the server sends a pooled one
+        if is_own_forest and item.sender not in view.principals and m.counts is not None:
+            found[item.sender] = found.get(item.sender, 0.0) + m.counts[m.feature < 0].sum(axis=0)
     if not found:
         whole, noise = None, cell_variance(view.channel(Histogram, "totals", "client"))
         sums = {name: told for name, *told in _sums(view)}
@@ -77,6 +85,25 @@ def counts_of(view: View) -> dict[str, Floats]:
         late = [v for v in _victims(view) if v.late is not None and v.owner is not None]
         found |= {v.owner: _late(v) for v in late if v.owner}
     return {name: counts for name, counts in found.items() if counts.sum() > 0}
+
+
+def announced_counts(view: View) -> dict[str, Floats]:
+    """Return the rows of each class that other clients announce, float64, shape (2,), by name.
+
+    Every machine of `lightgbm-data` broadcasts its rows of each class. Every worker of
+    `xgboost-ring` broadcasts its number of rows and the sum of its labels divided by the number of
+    all rows. The latter is a float32, so that the product is rounded to a whole number of rows.
+    """
+    announced = {
+        item.sender: np.array([message.negatives, message.positives], dtype=np.float64)
+        for item, message in view.messages(ClassRows)
+    }
+    if view.schema.classes:
+        for _, message in view.messages(LabelShare):
+            positives = round(message.share * view.n_rows)
+            counts = np.array([message.rows - positives, positives], dtype=np.float64)
+            announced[message.owner] = counts
+    return {name: counts for name, counts in announced.items() if name not in view.principals}
 
 
 def _victims(view: View) -> list[Victim]:
@@ -119,6 +146,8 @@ def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
     for item, m in view.messages(Histogram):
         if item.sender not in view.principals and not item.opened and len(m.totals):
             roots.setdefault(item.sender, {})[m.tree] = _total(view, m)
+    if not roots:
+        yield from _broadcast_sums(view)
     for name, sums in roots.items() if start is not None else ():
         if {*range(len(start))} <= sums.keys():
             yield name, start, np.array([sums[t] for t in range(len(start))])
@@ -128,6 +157,15 @@ def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
         told = all(t.g is not None and t.h is not None for t in first)
         if victim.owner is not None and told and not seen.is_foreign(0):
             yield victim.owner, start, np.array([_whole(t) for t in first])
+
+
+def _broadcast_sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
+    """Yield the same for the workers of a ring, which broadcast their sums over the first root."""
+    start = next((m.margin for _, m in view.messages(AgreedStart)), None)
+    for _, m in view.messages(GradientTotals):
+        is_one_other = "," not in m.parties and m.parties not in view.principals
+        if start is not None and m.tree == 0 and is_one_other:
+            yield m.parties, start, m.sums.reshape(1, 2)
 
 
 def _total(view: View, m: Histogram) -> Floats:

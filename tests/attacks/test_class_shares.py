@@ -93,6 +93,16 @@ def test_a_clients_own_sums_tell_its_classes(protocol, who):
     assert blind > 0.2
 
 
+PEERS = ("xgboost-ring[trees=1]", "xgboost-ring[trees=1,base_score=0.3]", "lightgbm-data[trees=1]")
+
+
+@pytest.mark.parametrize("protocol", here("protocol", PEERS))
+def test_peers_that_announce_their_class_counts_are_read_exactly(protocol):
+    found, blind = errors(protocol, "client-1")
+    assert found < 1e-6
+    assert blind > 0.2
+
+
 @pytest.mark.parametrize("protocol", here("protocol", ["fedtree-hist[trees=1]"]))
 def test_several_classes_are_told_and_sums_over_clients_tell_none(protocol):
     found, blind = errors(protocol, "server", classes=3)
@@ -153,7 +163,16 @@ def test_sums_over_two_clients_tell_one_of_them_the_classes_of_the_other(protoco
     assert np.mean(found) < room  # own shares: .5; equal ones: .2
 
 
-@pytest.mark.parametrize("protocol", here("protocol", ["forest-hist[trees=20,max_depth=1]"]))
+@pytest.mark.parametrize("protocol", here("protocol", ["local-forests[trees=9,max_depth=2]"]))
+def test_a_pooled_forest_belongs_to_no_single_client(protocol):
+    assert errors(protocol, "client-0")[0] == "no-client-sums"
+    assert errors(protocol, "public")[0] == "no-client-sums"
+
+
+DRAWING = ("forest-hist[trees=20,max_depth=1]", "local-forests[trees=60,max_depth=2]")
+
+
+@pytest.mark.parametrize("protocol", here("protocol", DRAWING))
 def test_drawn_rows_of_forests_tell_classes_nearly(protocol):
     assert errors(protocol, "server")[0] < 0.05  # sd of 800 draws of one client: .018
 

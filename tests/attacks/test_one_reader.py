@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from federations import clients_of, sample_federation
+from federations import sample_federation
 
 from fedtrees.attacks.evidence.clients.histograms import told_apart
 from fedtrees.attacks.evidence.replay import OTHERS, replay_trees

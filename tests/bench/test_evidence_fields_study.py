@@ -1,0 +1,128 @@
+"""The table of which attacks read which message field, and the reasons for unread fields."""
+
+import csv
+from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedtrees.bench.evaluate import seen, with_background
+from fedtrees.benchmarks.papers.evidence_fields import (
+    COLUMNS,
+    EMPTY,
+    SEALED,
+    Piece,
+    lines_of,
+    pieces_of,
+    pieces_read,
+    reason_of,
+    run_protocol,
+    views_without,
+    written_reasons,
+)
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.messages import Message, load_families
+from fedtrees.core.registry import register
+from fedtrees.core.threat import Threat
+from fedtrees.messages.boosting import LabelSums, LeafValues
+
+TABLE = Path(__file__).parents[2] / "docs" / "studies" / "evidence.csv"
+
+
+def table():
+    with TABLE.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def view_of_role(protocol, threat, defense="none", attack="timberstrike"):
+    training, federation, setting = run_protocol(protocol, {}, defense, threat)
+    principals = Threat.parse(threat).principals(dict(setting.roles))
+    case = federation.case(dict(setting.roles), principals, 0, threat, training)
+    return with_background(attack, seen(training, case), case)
+
+
+def test_every_field_is_read_by_an_attack_or_has_a_reason_and_never_both():
+    lines = table()
+    assert list(lines[0]) == list(COLUMNS)
+    unexplained = [line for line in lines if bool(line["read_by"]) == bool(line["reason"])]
+    assert not unexplained
+
+
+def test_the_reasons_in_the_table_are_the_written_ones_and_each_is_needed():
+    reasons, used = written_reasons(), set()
+    for line in table():
+        if line["reason"] not in ("", SEALED, EMPTY):
+            assert line["reason"] == reason_of(reasons, line)
+            used.add(line["reason"])
+    assert {r["reason"] for r in reasons if r["protocol"] != "none"} == used
+
+
+def all_message_types(kind=Message):
+    for sub in kind.__subclasses__():
+        yield from all_message_types(sub)
+        if is_dataclass(sub) and sub.__module__.startswith("fedtrees.messages."):
+            yield sub.__name__
+
+
+def test_every_message_type_is_in_the_table_or_crosses_in_no_studied_run():
+    load_families()
+    absent = {r["message"] for r in written_reasons() if r["protocol"] == "none"}
+    present = {line["message"] for line in table()}
+    assert present | absent == set(all_message_types())
+    assert not present & absent
+
+
+def test_the_table_names_registered_attacks_and_all_protocols():
+    lines = table()
+    assert {line["protocol"] for line in lines} == set(register.names("protocol"))
+    named = {name for line in lines for name in line["read_by"].split()}
+    assert named <= set(register.names("attack"))
+
+
+@pytest.mark.long
+def test_the_lines_of_one_protocol_are_those_that_are_measured_now():
+    assert lines_of("local-ensembles") == [
+        line for line in table() if line["protocol"] == "local-ensembles"
+    ]
+
+
+@pytest.mark.parametrize("attack", ["timberstrike", "histogram-peeling", "membership"])
+def test_attacks_at_the_server_read_the_leaf_values_that_it_releases(attack):
+    view = view_of_role("fedtree-hist", "server", "split-only", attack)
+    sent = Piece("sent", "LeafValues", "value")
+    others = [piece for piece in pieces_of(view) if piece != sent]
+    assert list(pieces_read(attack, view, others)) == [sent]
+
+
+def test_a_removed_field_is_absent_then_neutral_then_reversed():
+    view = view_of_role("fedtree-hist", "client")
+    piece = Piece("received", "LeafValues", "g")
+    whole = [m for _, m in view.messages(LeafValues)]
+    absent, neutral, reverse = (
+        [m for _, m in less.messages(LeafValues)] for less in views_without(view, piece)
+    )
+    assert [m.g for m in absent] == [None] * len(whole)
+    assert all((m.g == 0).all() for m in neutral)
+    for changed, message in zip(reverse, whole, strict=True):
+        np.testing.assert_array_equal(changed.g, message.g[::-1])
+        np.testing.assert_array_equal(changed.value, message.value)
+
+
+@dataclass(frozen=True)
+class ReadsOneField(Attack):
+    """Claim labels that depend on one field, and copy a message without use."""
+
+    name = "reads-one-field"
+
+    def run(self, view, rng):
+        message = next(m for _, m in view.messages(LabelSums))
+        replace(message)
+        return Guess((Labels(np.arange(2), message.sums[:2].astype(np.int64)),))
+
+
+def test_only_the_field_that_decides_the_guess_counts_as_read(monkeypatch):
+    view = view_of_role("fedtree-hist", "server")
+    monkeypatch.setattr(register, "make", lambda kind, spec: ReadsOneField())
+    assert list(pieces_read("reads-one-field", view)) == [Piece("received", "LabelSums", "sums")]
