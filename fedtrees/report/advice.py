@@ -15,7 +15,7 @@ from fedtrees.report.coverage import coverage
 from fedtrees.report.deployed import settings
 from fedtrees.report.findings import trials_of
 from fedtrees.report.intervals import Estimate, t_estimate
-from fedtrees.report.recipe import Candidate, Trial, recommend
+from fedtrees.report.recipe import Candidate, Trial, recommend, recommended
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.said import can, change, parted, percent, settled, some, word
 from fedtrees.report.states import FEWEST_SEEDS, Cell, upper
@@ -166,7 +166,7 @@ def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
         )
     }
     found = []
-    for candidate in recommend(trials_of(rows, bare=True)).candidates:
+    for candidate in recommend(trials_of(rows, bare=True), recommended()).candidates:
         protocol, defense = recipe(candidate.name)
         found.append(Tried(candidate, auc.get((protocol, defense), {}), wish))
     return tuple(found)

@@ -26,7 +26,7 @@ from fedtrees.report.found import (
 from fedtrees.report.frontier import references
 from fedtrees.report.gaps import NOT_ASKED, Gaps, called
 from fedtrees.report.price import Price, Utility, prices, utility_of
-from fedtrees.report.recipe import Trial, recommend
+from fedtrees.report.recipe import Trial, recommend, recommended
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json
 from fedtrees.report.said import Elsewhere
 from fedtrees.report.states import MARGIN, Cell, Reader, read
@@ -130,7 +130,9 @@ def _found(
         alone,
         _adversaries(setting, mine, gaps, seen),
         defenses,
-        recommend(_trials(setting, tables, utility, alone.get(_CONSTANT, math.nan), priced)),
+        recommend(
+            _trials(setting, tables, utility, alone.get(_CONSTANT, math.nan), priced), recommended()
+        ),
         _untested(setting, mine, gaps),
         margin,
     )
