@@ -28,7 +28,7 @@ from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
-from fedtrees.core.requests import Turns, refuse
+from fedtrees.core.requests import Once, Turns, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
@@ -217,11 +217,11 @@ class MaskedReplies(Closing):
         },
         MaskRoster: {
             "parties": "different clients of the agreement, at least the threshold",
-            "keys": "one for each, the client's own among them",
+            "keys": "one for each, the client's own among them; taken once in a batch",
         },
         MaskBoxes: {
             "parties": "different clients of the roster, at least the threshold",
-            "boxes": "one for each, sealed by its sender for this client",
+            "boxes": "one for each, sealed by its sender for this client; taken once in a batch",
         },
         MaskSurvivors: {
             "sum": "a sum that the client masked; for one set of survivors only",
@@ -234,6 +234,7 @@ class MaskedReplies(Closing):
         super().__init__()
         self._sums, self._name, self._parties = sums, name, known.parties
         self._known, self._shares = known, dict[int, int]()  # needed for noise, by sum
+        self._rostered, self._boxed = Once(), Once()  # of a batch
         self._batches = Turns(1 << 31, gaps=True)  # a client that is gone misses some
         self._opened = SurvivorSets(exposing=sums.exposing)
         self.ledger = Ledger()
@@ -255,17 +256,20 @@ class MaskedReplies(Closing):
                     f"are {plan.sums} of {plan.threshold}"
                 )
             self._batches.take(message, "batch")
-            self._shares = {}
+            self._shares, self._rostered, self._boxed = {}, Once(), Once()
             batch, opened = message.batch, self._opened
             self._masker = sums.masker(plan, batch, self._name, self.ledger, opened)
             return MaskKeys(sums.opaque(self._masker.keys(), KEY_BYTES))
         if isinstance(message, MaskRoster):
             among = self._named(message, message.parties)
+            self._rostered.take(message)
             self._dealt = len(among)
             text = self._masker.shares(message.keys.payload, among)
             return MaskShares(sums.opaque(text, sizes.deal(self._masker.plan, len(among))))
         if isinstance(message, MaskBoxes):
-            self._masker.collect(message.boxes.payload, self._named(message, message.parties))
+            senders = self._named(message, message.parties)
+            self._boxed.take(message)
+            self._masker.collect(message.boxes.payload, senders)
             return None
         assert isinstance(message, MaskSurvivors)
         survivors = self._named(message, message.parties)
@@ -274,10 +278,7 @@ class MaskedReplies(Closing):
             return None
         if message.sum not in self._shares:
             refuse(message, "sum", f"{self._name!r} has masked nothing for that sum")
-        needed = self._shares[message.sum]
-        if len(survivors) < needed:
-            rule = f"{needed} parties share the noise of that sum, and fewer have too little"
-            refuse(message, "parties", rule)
+        _check_shares(message, survivors, self._shares[message.sum])
         text = self._masker.opening(message.sum, survivors)
         return MaskOpening(message.sum, sums.opaque(text, sizes.unmasking(self._dealt)))
 
@@ -400,6 +401,13 @@ def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:
         return False
     randomness = wire.streams.rng(f"{name} misses {reply.series}")
     return bool(randomness.random() < dropout)
+
+
+def _check_shares(message: MaskSurvivors, survivors: Sequence[str], needed: int) -> None:
+    """Refuse, at a client, to open a sum over fewer parties than its noise is shared by."""
+    if len(survivors) < needed:
+        rule = f"{needed} parties share the noise of that sum, and fewer have too little"
+        refuse(message, "parties", rule)
 
 
 def _check_noise(asked: tuple[str, ...], found: tuple[str, ...], least: int) -> None:

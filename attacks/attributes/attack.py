@@ -45,6 +45,8 @@ class AttributeInference(Attack):
     likely at first; then estimates from the sums replace them.
     """
 
+    claims = (Entries,)
+
     threats: ClassVar[tuple[str, ...]] = tuple(
         f"{role}[sensitive=0]" for role in ("server", "client", "public")
     )
@@ -59,7 +61,7 @@ class AttributeInference(Attack):
         """Return a value for every row."""
         told = Told.of(view)
         if told is None:
-            return Guess()
+            return Guess.none(Reason("not-all-but-one"))
         imputer = Imputer(view.prior_rows, view.schema, told.columns)
         held = _held(view, told)
         values = imputer.values if held is None else held.values[:, None]

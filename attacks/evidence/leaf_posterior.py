@@ -5,8 +5,8 @@ mean of a leaf that is probably empty is a small positive number, and no leaf is
 empty. The score counts leaves that are right in every class, so that the best claim is the *mode*
 of the joint posterior of both integers. Trees whose splits ignore the data (`dp-gbdt`) have many
 empty leaves, which a prior with a fitted concentration expresses: the shares of the leaves are
-Dirichlet distributed, centred on the adversary's own rows, and the concentration is averaged over
-by its marginal likelihood.
+Dirichlet distributed, centred on the rows of the prior (the adversary's own rows, else rows of the
+population), and the concentration is averaged over by its marginal likelihood.
 """
 
 from collections.abc import Sequence
@@ -137,32 +137,32 @@ class _Leaves:
     total: int
 
     @property
-    def own(self) -> Ints:
-        """Own rows of every leaf, int64, shape (J,)."""
-        return np.asarray(self.sums.own_n0 + self.sums.own_n1)
+    def likely(self) -> Ints:
+        """The prior's rows in every leaf, int64, shape (J,)."""
+        return np.asarray(np.add(*self.sums.prior_counts))
 
     def totals(self) -> tuple[Ints, Floats]:
         """Return row totals to examine for every leaf, and their log probability, (J, M) each.
 
-        The prior is a mixture over `CONCENTRATIONS`, each weighted by its likelihood of own rows
-        and of the hessian sums.
+        The prior is a mixture over `CONCENTRATIONS`, each weighted by its likelihood of the prior's
+        rows and of the hessian sums.
         """
-        J, n = len(self.own), self._examined()
+        J, n = len(self.likely), self._examined()
         heard = self._log_likelihood_of_totals(n)
         heard[:, 1:][n[:, 1:] <= np.maximum.accumulate(n, axis=1)[:, :-1]] = -np.inf  # seen before
         parts, weights = [], []
         for a in CONCENTRATIONS:
-            alpha = (self.own + a)[:, None]
+            alpha = (self.likely + a)[:, None]
             rest = alpha.sum() - alpha
             if J == 1:
                 prior = np.where(n == self.total, 0.0, -np.inf)
             else:
                 choose = gammaln(self.total + 1) - gammaln(n + 1) - gammaln(self.total - n + 1)
                 prior = choose + betaln(n + alpha, self.total - n + rest) - betaln(alpha, rest)
-            of_own = gammaln(J * a) - gammaln(J * a + self.own.sum())
-            of_own += float((gammaln(alpha) - gammaln(a)).sum())
+            of_prior = gammaln(J * a) - gammaln(J * a + self.likely.sum())
+            of_prior += float((gammaln(alpha) - gammaln(a)).sum())
             parts.append(prior + heard)
-            weights.append(of_own + float(np.logaddexp.reduce(parts[-1], axis=1).sum()))
+            weights.append(of_prior + float(np.logaddexp.reduce(parts[-1], axis=1).sum()))
         log_weights = np.array(weights) - np.logaddexp.reduce(weights)
         log_p = parts[0] + log_weights[0]
         for part, weight in zip(parts[1:], log_weights[1:], strict=True):
@@ -172,16 +172,16 @@ class _Leaves:
     def _examined(self) -> Ints:
         """Return the row totals to examine, int64 (J, M): all, or small ones and likely ones."""
         if self.total < 4 * _WINDOW:
-            return np.tile(np.arange(self.total + 1), (len(self.own), 1))
-        own = self.own + 0.5
-        center = self.total * own / own.sum()
+            return np.tile(np.arange(self.total + 1), (len(self.likely), 1))
+        likely = self.likely + 0.5
+        center = self.total * likely / likely.sum()
         if self.sums.h is not None:
             h = first_gradient(self.evidence, self.tree)[1]
-            spread, noise = center * (1 + self.total / own.sum()), self.sums.var_h / h**2
+            spread, noise = center * (1 + self.total / likely.sum()), self.sums.var_h / h**2
             center = center + spread / (spread + noise) * (self.sums.h / h - center)
         center = np.rint(np.clip(center, 0, self.total)).astype(np.int64)[:, None]
-        likely = np.clip(center + np.arange(-_WINDOW, _WINDOW), 0, self.total)
-        return np.concatenate([np.tile(np.arange(_WINDOW), (len(own), 1)), likely], axis=1)
+        near = np.clip(center + np.arange(-_WINDOW, _WINDOW), 0, self.total)
+        return np.concatenate([np.tile(np.arange(_WINDOW), (len(near), 1)), near], axis=1)
 
     def _log_likelihood_of_totals(self, n: Ints) -> Floats:
         """Return how well every total explains the hessian sum of its leaf, shape (J, M)."""
@@ -196,7 +196,7 @@ class _Leaves:
         order = np.argsort(-log_p, kind="stable")[:_MOST_TOTALS]
         order = order[log_p[order] >= log_p[order[0]] - _NATS]
         n, log_p = totals[order], log_p[order]
-        gain = np.log(1 / len(self.own) + n / max(self.total, 1))
+        gain = np.log(1 / len(self.likely) + n / max(self.total, 1))
         if self.evidence.targets is not None:  # rows have numbers, and no class
             return int(n[np.argmax(log_p + gain)]), 0
         n1, log_q = self._class_counts(j, n)
@@ -207,12 +207,13 @@ class _Leaves:
     def _class_counts(self, j: int, n: Ints) -> tuple[Ints, Floats]:
         """Return class counts to examine for every total, and their log probability, both (m, k).
 
-        The prior of the class count is beta-binomial: own rows of the leaf and the base rate. The
+        The prior of the class count is beta-binomial: rows of the prior and the base rate. The
         gradient sum, or the leaf value, is what the adversary saw of it.
         """
         rate, seen, variance = self._base_rate, *self._seen(j, n)
-        a = self.sums.own_n1[j] + CLASS_WEIGHT * rate
-        b = self.sums.own_n0[j] + CLASS_WEIGHT * (1 - rate)
+        n0_likely, n1_likely = self.sums.prior_counts
+        a = n1_likely[j] + CLASS_WEIGHT * rate
+        b = n0_likely[j] + CLASS_WEIGHT * (1 - rate)
         mean, weight = n * a / (a + b), a + b
         spread = np.maximum(n * a * b / weight**2 * (n + weight) / (weight + 1), 1e-3)
         gain = spread / (spread + variance)
@@ -242,12 +243,12 @@ class _Leaves:
     @property
     def _base_rate(self) -> float:
         """Share of the tree's class among all victims' rows, between 0 and 1."""
-        own = self.own.sum()
-        rate = float((self.sums.own_n1.sum() + 1) / (own + 2))
+        rows = self.likely.sum()
+        rate = float((self.sums.prior_counts[1].sum() + 1) / (rows + 2))
         if self.sums.g is None or not self.total:
             return rate
         p, _ = first_gradient(self.evidence, self.tree)
-        spread = rate * (1 - rate) / (own + 3)
+        spread = rate * (1 - rate) / (rows + 3)
         noise = float(self.sums.var_g.sum()) / self.total**2
         gain = spread / (spread + noise + 1e-12)
         shown = p - float(self.sums.g.sum()) / self.total

@@ -59,6 +59,8 @@ class MembershipInference(Attack):
     `models`: Reference models, an even number.
     """
 
+    claims = (Membership,)
+
     candidates: ClassVar[bool] = True
 
     numbers: ClassVar[bool] = True
@@ -96,7 +98,7 @@ class MembershipInference(Attack):
         """Score the candidates by every test that there is, and by all together."""
         model, rows = self.model(view), view.candidates
         if rows is None or model is None:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("empty-claims"))
         found, weight = self.tests(view, model, rows, rng)
         claims: list[Claim] = [Membership("together", together(found, weight))]
         return Guess((*claims, *(Membership(name, score) for name, score in found.items())))

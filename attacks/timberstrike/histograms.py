@@ -3,8 +3,8 @@
 The first tree's histograms give, for every terminal visible node, the exact number of victims of
 each class in each bin of each feature: the same two equations as for leaves, per bin. Rows that
 `peeling` cannot read off are paired up inside a node and class from those bins, by swaps towards
-own rows where there are any. Beyond Di Gennaro et al. (2025), whose attack on NVFlare uses the
-model alone although clients receive the summed histograms.
+own rows, or rows of the population, where there are any. Beyond Di Gennaro et al. (2025), whose
+attack on NVFlare uses the model alone although clients receive the summed histograms.
 """
 
 from collections.abc import Iterator, Sequence
@@ -117,8 +117,8 @@ def rows_from_histograms(
     unpaired, y, block = _fewer(*parts, share)
     none = np.zeros((0, cuts.n_features), dtype=np.int32)
     chains = options.chains_for(round(share * n_victims))
-    # without own rows, likely ones have columns that do not go together
-    together = bool(len(prior.own) and len(own))
+    # without own rows and rows of the population, likely ones have independent columns
+    together = bool(len(prior.own) and len(evidence.prior_rows(own)))
     alike = _alike(evidence, forest, prior.own.take([]) if not together else prior.own, y, block)
     paired = [
         _paired(part, rows, rng)

@@ -53,6 +53,8 @@ def reconstruct_numbers(
     Parameters as of `reconstruct`; ``told`` is what else is known of the victims' targets.
     """
     own = Table.empty(schema) if own is None else own
+    if not options.use_prior:
+        evidence = replace(evidence, population=None)
     whole = options.scope == "union"
     trees = AUTO_TREES if options.max_trees is None else options.max_trees
     inside = 0 if whole else len(own)

@@ -73,6 +73,8 @@ def reconstruct(
     the victims, and diagnostics.
     """
     own = Table.empty(schema) if own is None else own
+    if not options.use_prior:
+        evidence = replace(evidence, population=None)
     bin_by_bin, whole = _reads_bins(evidence, options), options.scope == "union"
     wanted = options.max_trees
     if bin_by_bin and evidence.subsample < 1:
@@ -105,7 +107,7 @@ def reconstruct(
     n = int((counts[0].n0 + counts[0].n1).sum()) if counts else 0
     share = 1.0 if whole or rest is not None else share_of(n)
     read = None
-    informed = len(evidence.prior_rows(own) if options.use_prior else own) > 0
+    informed = len(evidence.prior_rows(own)) > 0
     if bin_by_bin and (not informed or reliability_of(evidence, n) >= LEAST_RELIABLE):
         read = rows_from_histograms(
             evidence, own, basis.prior, schema, options, (counts, share), rng

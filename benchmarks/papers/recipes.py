@@ -1,12 +1,15 @@
-"""`python -m fedtrees.benchmarks.papers.recipes --data-dir FOLDER`: run, store, print the table.
+"""`python -m fedtrees.benchmarks.papers.recipes --data-dir FOLDER`: compute the recommended recipe.
 
-What is stored beside this module is what `fedtrees.report.recipe.recommend` is given; the
-documentation quotes it, and tests compute the recommendation from it anew.
+The command runs the suite `recipes`, stores one line per result in ``recipes.csv`` of its folder
+and prints the text for README.md and docs/how-to/choose.md. After a run, copy the file next to
+this module and call `write_generated`. The tests compute both texts from the stored file again, so
+that no figure of a recipe is written by hand.
 """
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -14,18 +17,36 @@ from typing import Any
 
 from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.study import markdown, options_of, run_suite
+from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
+from fedtrees.report import said
 from fedtrees.report.findings import trials_of
-from fedtrees.report.intervals import t_estimate
+from fedtrees.report.intervals import mean_of, t_estimate
 from fedtrees.report.price import Price, Utility
-from fedtrees.report.recipe import Candidate, Recommendation, Trial, recommend
+from fedtrees.report.recipe import RECOMMENDED, Candidate, Recommendation, Trial, recommend
 from fedtrees.report.rows import UNDEFENDED, load_rows
-from fedtrees.report.said import Elsewhere, change
+from fedtrees.report.said import Elsewhere
 from fedtrees.report.states import Cell, is_safe
 
 STORED = "recipes.csv"
-HEADER = ("recipe", "change in AUC", "rows: RA", "counts: rows in leaves", "reading")
-ROWS, COUNTS = "ra", "leaf_mass_exact"
+#: Clients of every federation of the suite. With two the remaining scores differ.
+CLIENTS = 3
+#: Markers around the generated part of a page.
+BEGIN, END = "<!-- recipes -->\n", "<!-- end -->"
+_BETWEEN = " \N{MIDDLE DOT} "  # table and adversary in the name of a place
+#: Measures whose largest remaining score the documentation shows, with their names there.
+SHOWN = {
+    "ra": "cells guessed right (reconstruction accuracy)",
+    "exact_rows": "rows reconstructed in every column",
+    "members_1pct": "members recognised at 1% false alarms",
+    "leaf_mass_exact": "rows in leaves whose class counts are exact",
+    "leaf_counts_exact": "leaves whose class counts are exact",
+}
+#: Those that README.md shows.
+IN_README = ("ra", "members_1pct", "leaf_mass_exact")
+PRICES = ("no.", "recipe", "change in AUC", "table of this price", "reading of the price", "result")
+LEFT = ("no.", "measure", "score", "blind baseline", "population baseline", "score by seed",
+        "table", "adversary", "attack")  # fmt: skip
 _PLACE = ("recipe", "place", "untested", "bytes", "utility", "change")
 _LISTS = ("scores", "blinds", "populations", "advantages", "errors", "seeds")
 _CELL = ("metric", "state", "rows", *_LISTS, "attacks")
@@ -99,52 +120,218 @@ def named(found: Recommendation) -> str:
     return best.name if best else ""
 
 
-def scope(trials: Trials) -> str:
-    """Write what the figures are of."""
-    places = list(dict.fromkeys(t.place for tried in trials.values() for t in tried))
-    parts = [place.split(" · ") for place in places]
-    tables, threats = (listed([*dict.fromkeys(part[i] for part in parts)]) for i in (0, 1))
+def places(trials: Trials) -> tuple[list[str], list[str], int]:
+    """Return the tables and the adversaries of a run, and its number of seeds."""
+    names = list(dict.fromkeys(t.place for tried in trials.values() for t in tried))
+    parts = [place.split(_BETWEEN) for place in names]
+    tables, adversaries = ([*dict.fromkeys(part[i] for part in parts)] for i in (0, 1))
     seeds = max(len(t.price.by_seed) for tried in trials.values() for t in tried)
-    return f"Tables: {tables}. Adversaries: {threats}. {many(seeds, 'seed')}."
+    return tables, adversaries, seeds
+
+
+def scope(trials: Trials) -> str:
+    """Write which tables, adversaries and seeds the figures are computed from."""
+    tables, adversaries, seeds = places(trials)
+    return (
+        f"Computed from {many(len(tables), 'table')} ({listed(tables)}) that "
+        f"{many(CLIENTS, 'client')} share, {many(len(adversaries), 'adversary', 'adversaries')} "
+        f"({listed(adversaries)}) and {many(seeds, 'seed')}."
+    )
 
 
 def quoted(trials: Trials) -> str:
-    """Return what the documentation says of a run: what it is of, what is named, the table."""
+    """Return the generated part of `docs/how-to/choose.md`."""
     found = recommend(trials)
-    verdict = "It names" if found.choice else "None holds; least is left by"
-    return f"{scope(trials)} {verdict} `{named(found)}`.\n\n{table(trials)}\n"
+    best = found.choice or found.least
+    if best is None:
+        return f"{scope(trials)} No recipe was run everywhere.\n\n{prices(trials)}\n"
+    verdict = (
+        f"The recommended recipe is `{best.name}`. {reading(best)}"
+        if found.choice
+        else f"No recipe resists every attack. `{best.name}` leaves least. {reading(best)}"
+    )
+    parts = [
+        f"{scope(trials)} {verdict}", f"```console\n$ fedtrees bench {command(best)}\n```",
+        summary(trials, best), "Prices of all recipes:", prices(trials),
+        "For each recipe and measure, the result with the largest advantage over the better of its "
+        "baselines. Number 0 is the run without a defense.",
+        remaining(trials),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
 
 
-def table(trials: Trials) -> str:
-    """Return a line per recipe: its cost, what rows and counts leave, what speaks against it.
+def readme(trials: Trials) -> str:
+    """Return the generated part of `README.md`."""
+    found = recommend(trials)
+    best = found.choice or found.least
+    if best is None:
+        return f"{scope(trials)} No recipe was run everywhere.\n"
+    tables, adversaries, seeds = places(trials)
+    what = (
+        "It is the cheapest tested setting with no open result"
+        if found.choice
+        else "No tested setting resists every attack, and this one leaves least"
+    )
+    link = "[how it is computed](docs/how-to/choose.md#the-recommended-recipe)"
+    tried = (
+        f"on {many(len(tables), 'table')} that {many(CLIENTS, 'client')} share, against "
+        f"{many(len(adversaries), 'adversary', 'adversaries')}, over {many(seeds, 'seed')}"
+    )
+    return (
+        f"We recommend `{command(best)}` for horizontal federations ({link}). {what}, {tried}. "
+        f"{reading(best)}\n\n{summary(trials, best, IN_README)}\n"
+    )
 
-    Recipes that some table or adversary was not tried with are named below.
+
+def reading(best: Candidate) -> str:
+    """Write how certain a recipe is."""
+    if not best.holds:
+        return f"It does not resist every attack ({best.reason})."
+    if best.shown:
+        return "Every measure is shown to be within the margin of its baselines."
+    open_cells = [c for t in best.trials for c in t.cells if c.state in ("unsettled", "unknown")]
+    every = sum(len(t.cells) for t in best.trials)
+    return f"It may hold: {len(open_cells)} of {every} results are not settled by these seeds."
+
+
+def command(best: Candidate) -> str:
+    """Write the options of `fedtrees bench` that run a recipe."""
+    protocol, defense = said.parted(best.name)
+    return f'-p "{protocol}" -d "{defense}"' if protocol else f'-d "{defense}"'
+
+
+def summary(trials: Trials, best: Candidate, keys: Collection[str] = tuple(SHOWN)) -> str:
+    """Write price and remaining scores of a recipe, one list entry each."""
+    lines = [f"**Price.** {price_text(trials, best)}"]
+    for key in keys:
+        if text := _at_worst(best.trials, key):
+            lines.append(f"**{said.capital(SHOWN[key])}.** {text}")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def price_text(trials: Trials, best: Candidate) -> str:
+    """Write the price on the table where it is highest, by name, and on the others."""
+    tables, *_ = places(trials)
+    where, price = _table_of(best.dearest), best.price
+    head = measure(price.utility.metric).head
+    text = (
+        f"{head} changes by {_plain(said.change(price.change))} on {where}, the costliest of "
+        f"{many(len(tables), 'table')} (mean and 95% interval): {said.settled(price)}."
+    )
+    others = {_table_of(t): t.price for t in best.trials if _table_of(t) != where}
+    told = [f"{_plain(said.change(p.change))} on {table}" for table, p in others.items()]
+    return f"{text} On the others: {listed(told)}." if told else text
+
+
+def _at_worst(tried: Sequence[Trial], metric: str) -> str:
+    """Write the worst cell of a measure with both baselines; "" where nothing was scored.
+
+    Where another cell exceeds its blind baseline by more, but stays below that of the population,
+    it is written as well.
+    """
+    both = [(t.place, c) for t in tried for c in t.cells if c.metric == metric and c.scores]
+    if not both:
+        return ""
+    place, cell = max(both, key=lambda x: x[1].advantage.mean)
+    text = f"The result furthest above its baselines is {_compared(place, cell)}."
+    people = [(p, c) for p, c in both if c.has_population and c is not cell]
+    people = [(p, c) for p, c in people if c.score > mean_of(c.blinds) < mean_of(c.populations)]
+    if not people:
+        return text
+    place, cell = max(people, key=lambda x: x[1].score - mean_of(x[1].blinds))
+    below = cell.score < mean_of(cell.populations)
+    return (
+        f"{text} Among adversaries without rows of their own, {_place(place)} gains most over the "
+        f"blind baseline of {said.value(cell, mean_of(cell.blinds))}: it reaches "
+        f"{said.value(cell, cell.score)} and {'stays below' if below else 'exceeds'} the "
+        f"population baseline of {said.value(cell, mean_of(cell.populations))}."
+    )
+
+
+def _compared(place: str, cell: Cell) -> str:
+    beside = "; ".join(part for part in (said.line(cell), said.by_seed(cell)) if part)
+    return f"{said.amount(cell, cell.score)} ({beside}), by {_place(place)}"
+
+
+def _place(place: str) -> str:
+    table, adversary = place.split(_BETWEEN)[:2]
+    return f"{adversary} on {table}"
+
+
+def _table_of(trial: Trial) -> str:
+    return trial.place.split(_BETWEEN)[0]
+
+
+def _plain(text: str) -> str:
+    return text.replace("\N{MINUS SIGN}", "-")
+
+
+def prices(trials: Trials) -> str:
+    """Return a table with a row per recipe: its price, the table of this price, and the result.
+
+    Recipes that were not run with some table or adversary are listed below.
     """
     found, left = recommend(trials), list[str]()
-    lines = [_line(UNDEFENDED, trials[UNDEFENDED], None, "")]
+    lines: list[list[str]] = []
     for c in found.candidates:
         if c.untested:
             left.append(f"`{c.name}`")
             continue
-        reading = c.reason or ("holds" if c.shown else "may hold")
-        lines.append(_line(c.name, trials[c.name], c, reading))
+        result = c.reason or ("holds" if c.shown else "may hold")
+        cost = _plain(said.change(c.price.change))
+        number = str(len(lines) + 1)
+        lines.append(
+            [number, f"`{c.name}`", cost, _table_of(c.dearest), said.settled(c.price), result]
+        )
     below = f"\n\nNot run everywhere: {listed(left)}." if left else ""
-    return markdown(HEADER, lines) + below
+    return markdown(PRICES, lines) + below
 
 
-def _line(name: str, tried: Sequence[Trial], c: Candidate | None, reading: str) -> list[str]:
-    paid = change(c.price.change).replace("\N{MINUS SIGN}", "-") if c else ""
-    return [f"`{name}`", paid, _worst(tried, ROWS), _worst(tried, COUNTS), reading]
+def remaining(trials: Trials) -> str:
+    """Return a table with a row per recipe and measure: the worst cell, with both baselines."""
+    found = recommend(trials)
+    names = [UNDEFENDED, *(c.name for c in found.candidates if not c.untested)]
+    rows = [_row_of(str(i), trials[name], key) for i, name in enumerate(names) for key in SHOWN]
+    return markdown(LEFT, [row for row in rows if row])
 
 
-def _worst(tried: Sequence[Trial], metric: str) -> str:
-    """Write the largest score beyond its line, with where and by what."""
+def _row_of(number: str, tried: Sequence[Trial], metric: str) -> list[str]:
     both = [(t.place, c) for t in tried for c in t.cells if c.metric == metric and c.scores]
     if not both:
-        return "-"
+        return []
     place, cell = max(both, key=lambda x: x[1].advantage.mean)
-    by = cell.attacks[0].partition("[")[0] if cell.attacks else "-"
-    return f"{100 * cell.score:.0f}% against {100 * cell.line:.0f}% ({place}, {by})"
+    table, adversary = place.split(_BETWEEN)[:2]
+    people = said.value(cell, mean_of(cell.populations)) if cell.has_population else "none"
+    by_seeds = ", ".join(said.value(cell, score) for score in cell.scores)
+    attack = cell.attacks[0].partition("[")[0] if cell.attacks else "none"
+    return [
+        number, SHOWN[metric], said.amount(cell, cell.score),
+        said.value(cell, mean_of(cell.blinds)), people, by_seeds, table, adversary, attack,
+    ]  # fmt: skip
+
+
+def write_generated(trials: Trials, root: Path) -> None:
+    """Write the recommended recipe wherever it is named.
+
+    These are the parts between the markers in `README.md` and `docs/how-to/choose.md`, and the file
+    from which verdicts and `fedtrees advise` read it (`fedtrees.report.recipe.recommended`).
+    """
+    stored = {"recipe": named(recommend(trials))}
+    path = root / "fedtrees" / "report" / RECOMMENDED
+    path.write_text(json.dumps(stored) + "\n", encoding="utf-8")
+    for name, text in {
+        "README.md": readme(trials),
+        "docs/how-to/choose.md": quoted(trials),
+    }.items():
+        page = root / name
+        page.write_text(replaced(page.read_text(encoding="utf-8"), text), encoding="utf-8")
+
+
+def replaced(page: str, text: str) -> str:
+    """Return a page with this text between its markers."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}{text}{end}{after}"
 
 
 def main() -> Path:
@@ -153,7 +340,7 @@ def main() -> Path:
     folder = run_suite(Suite.load("recipes"), options.out or "runs/recipes", options)
     trials = trials_of(load_rows(folder))
     (folder / STORED).write_text(written(trials), encoding="utf-8")
-    print(quoted(trials))
+    print(readme(trials), quoted(trials), sep="\n")
     return folder
 
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import typer
 
+from fedtrees.core.aggregation import Closing
+from fedtrees.core.behaviour import Behaviour
 from fedtrees.core.columns import OTHERS, Measure
+from fedtrees.core.party import Party
 from fedtrees.core.registry import register
 from fedtrees.core.rows import COLUMNS
 
@@ -78,8 +81,69 @@ def _named(item: Any) -> str:
     return ", ".join(f"`{flag}`" for flag in item.opts)
 
 
+def senders() -> str:
+    """Return the fields of messages that receiving parties check, as a Markdown table.
+
+    Rows come from the rules that handlers state (`fedtrees.core.party.handles`), and from those of
+    the parties of a secure sum (`fedtrees.core.aggregation.Closing.rules`).
+    """
+    lines = ["| message | fields | checked by | rule |", "|---|---|---|---|"]
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for checks, message, field, rule in sorted(stated_rules()):
+        found.setdefault((message, checks, rule), []).append(f"`{field}`")
+    for (message, checks, rule), fields in sorted(found.items()):
+        lines.append(f"| `{message}` | {', '.join(fields)} | {checks} | {rule} |")
+    return "\n".join(lines)
+
+
+def stated_rules() -> Iterator[tuple[str, str, str, str]]:
+    """Yield who checks, message, field and rule, of all parties of protocols and secure sums.
+
+    A rule is listed with the most general type of party that states it.
+    """
+    for party in receiving_parties():
+        for member in vars(party).values():
+            if hasattr(member, "_handles"):
+                for field, rule in member._rules.items():
+                    yield _checking(party), member._handles.__name__, field, rule
+    for closing in _below(Closing):
+        for message, rules in vars(closing).get("rules", {}).items():
+            for field, rule in rules.items():
+                yield _checking(closing), message.__name__, field, rule
+
+
+def receiving_parties() -> list[type[Party]]:
+    """Return the types of honest parties of all registered protocols."""
+    for name in register.names("protocol"):
+        register.get("protocol", name)
+    for name in register.names("defense"):
+        register.get("defense", name)
+    ours = (p for p in _below(Party) if p.__module__.startswith("fedtrees.protocols."))
+    return [p for p in ours if not issubclass(p, Behaviour)]
+
+
+def _below(kind: type[Any]) -> list[type[Any]]:
+    """Return all types derived from one, by name."""
+    found: dict[str, type[Any]] = {}
+    waiting = list(kind.__subclasses__())
+    while waiting:
+        one = waiting.pop()
+        found[f"{one.__name__} {one.__module__}"] = one
+        waiting += one.__subclasses__()
+    return [found[name] for name in sorted(found)]
+
+
+def _checking(kind: type[Any]) -> str:
+    """Return a type of party as the table names it."""
+    return f"`{kind.__name__}`"
+
+
 #: Pages, and what is written into each between its two marks.
-PAGES = {"reference/commands.md": options, "reference/columns.md": columns}
+PAGES = {
+    "reference/commands.md": options,
+    "reference/columns.md": columns,
+    "explanation/active.md": senders,
+}
 
 
 def renewed(name: str, page: str) -> str:

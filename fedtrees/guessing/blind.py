@@ -41,6 +41,10 @@ _ALONE = ("uniform", "skewed", "low", "bootstrap", "given-label")
 SKEWED = {"skewed": (2.0, 4.0), "low": (3.0, 9.0)}
 
 
+#: Shares of a declared range that are guessed of all rows, where there are no own rows.
+CONSTANTS = (0.0, 0.1, 0.25, 0.75, 1.0)
+
+
 def blind_guesses(
     own: Table | None,
     schema: Schema,
@@ -73,7 +77,8 @@ def blind_guesses(
     ``refined-near`` and ``near+refined``, matched once more as a whole; ``imputed+refined``, of
     bootstraps redrawn by `ChainedEquations`, and ``frequent``, the rows that most of those have.
     With no own rows only ``uniform`` and, where a number has a declared range, ``skewed`` and
-    ``low`` (`SKEWED`), the consensus of each, and ``constant``, the middle of the range.
+    ``low`` (`SKEWED`), the consensus of each, ``constant``, the middle of the range, and rows at
+    other shares of it (`CONSTANTS`).
     """
     if n < 1:
         raise DataError(f"n={n}: a guess needs at least one row")
@@ -113,7 +118,23 @@ def blind_guesses(
     if own is not None and draws > 1:
         for name in ("imputed+refined", "frequent"):
             guesses[name] = made.guess(name)
+    if own is None:
+        y = guesses["constant"].y
+        for share in CONSTANTS:
+            guesses[f"constant-{share:g}"] = _at_share(schema, share, y)
     return guesses
+
+
+def _at_share(schema: Schema, share: float, y: NDArray[np.int64]) -> Table:
+    """Return equal rows whose numbers lie at a share of their declared range, or of 0 to 1."""
+    row = np.zeros(len(schema.features), dtype=np.float32)
+    for k, feature in enumerate(schema.features):
+        low, high = feature.declared_range or (0.0, 1.0)
+        row[k] = low if feature.kind == "categorical" else low + share * (high - low)
+    for group in schema.groups:
+        columns = [schema.names.index(name) for name in group.columns]
+        row[columns] = np.arange(len(columns)) == 0
+    return Table(np.tile(row, (len(y), 1)), y)
 
 
 class Draws:

@@ -31,13 +31,21 @@ def own_columns_of(view: View) -> tuple[Ints, Floats]:
     for held in view.own:
         order = np.argsort(held.ids)
         parts.append(held.X[order[np.searchsorted(held.ids[order], ids)]])
-    X = np.concatenate(parts, axis=1).astype(np.float64)
+    return ids, between_0_and_1(np.concatenate(parts, axis=1))
+
+
+def between_0_and_1(columns: NDArray[np.floating]) -> Floats:
+    """Return columns scaled to [0, 1], float64, missing values at their mean.
+
+    Columns without any value are left out.
+    """
+    X = columns.astype(np.float64)
     X = X[:, ~np.isnan(X).all(axis=0)]
     if not X.size:
-        return ids, X
+        return X
     low, high = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
     X = (X - low) / np.where(high > low, high - low, 1.0)
-    return ids, np.where(np.isnan(X), np.nanmean(X, axis=0), X)
+    return np.asarray(np.where(np.isnan(X), np.nanmean(X, axis=0), X), dtype=np.float64)
 
 
 def clusterings(X: Floats, count: int, rng: np.random.Generator) -> dict[str, Ints]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import BinClassCounts, Claim
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.binning import Cuts, bin_rows
@@ -24,11 +25,13 @@ _PARTS = 3
 class VictimsCounts:
     """Class counts of victims' bins, and which part of its column each bin is in.
 
-    `part`: int64 array, shape (total_bins,). From 0 on, lowest values first.
+    `part`: int64 array, shape (total_bins,). From 0 on, lowest values first. `own`: Class counts of
+    the adversary's own rows, int64 (total_bins, K); None where it has none.
     """
 
     counts: Counts
     part: NDArray[np.int64]
+    own: NDArray[np.int64] | None = None
 
 
 @register.metric("bin-counts")
@@ -37,7 +40,8 @@ class BinCountsMetric(Metric[VictimsCounts]):
 
     Bins are those of the cut points that clients were told. The blind adversary claims the same
     counts in every bin, its classes in equal parts; or in the low, middle and high third of every
-    column those that most of such bins have. It is told either.
+    column those that most of such bins have. It is told either. With own rows it also claims their
+    counts, scaled to the number of the victim's rows.
     """
 
     of: ClassVar[type[Claim]] = BinClassCounts
@@ -58,12 +62,10 @@ class BinCountsMetric(Metric[VictimsCounts]):
         m = told[-1]
         cuts, found = Cuts(m.values, m.offsets, m.minimum, m.categorical), {}
         for name, table in whole.items():
-            bins = bin_rows(table.X, cuts)
-            rows, columns = np.nonzero(bins.codes != bins.missing)
-            at = (bins.offsets[columns] + bins.codes[rows, columns]) * classes + table.y[rows]
-            counts = np.bincount(at, minlength=cuts.total_bins * classes)
-            found[name] = counts.reshape(-1, classes)
-        return VictimsCounts(found, parts_of(cuts.offsets))
+            found[name] = _counted(table, cuts, classes)
+        mine = case.blind_view().rows
+        own = None if mine is None or not len(mine) else _counted(mine, cuts, classes)
+        return VictimsCounts(found, parts_of(cuts.offsets), own)
 
     def blind(self, case: Case, truth: VictimsCounts) -> dict[str, Sequence[Claim]]:
         """Return none: the baseline is of whom a claim is about, and stands beside its score."""
@@ -83,7 +85,19 @@ class BinCountsMetric(Metric[VictimsCounts]):
 
         even = share(lambda n: np.rint(known[n].mean(axis=0, keepdims=True)))
         most = share(lambda n: _most_frequent(known[n], truth.part))
-        return [Score("bin_counts", share(claimed.__getitem__), blind=max(even, most))]
+        line = max(even, most)
+        if truth.own is not None:
+            own = truth.own
+            line = max(line, share(lambda n: np.rint(own * (known[n].sum() / max(own.sum(), 1)))))
+        return [Score("bin_counts", share(claimed.__getitem__), blind=line)]
+
+
+def _counted(table: Table, cuts: Cuts, classes: int) -> NDArray[np.int64]:
+    """Return the rows of each class in every bin, int64, shape (total_bins, K)."""
+    bins = bin_rows(table.X, cuts)
+    rows, columns = np.nonzero(bins.codes != bins.missing)
+    at = (bins.offsets[columns] + bins.codes[rows, columns]) * classes + table.y[rows]
+    return np.bincount(at, minlength=cuts.total_bins * classes).reshape(-1, classes)
 
 
 def parts_of(offsets: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -14,6 +14,10 @@ from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.orders import misnamed, orders_of_own
 
+#: Half widths of the intervals of ranks that a blind order is claimed with.
+REACHES = (0.1, 0.25, 0.4)
+_ENDS = 65  # quantiles of a column that an interval may begin and end at
+
 
 @dataclass(frozen=True, eq=False)
 class VictimsOrders:
@@ -63,17 +67,26 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
         return misnamed([(c.owner, c.feature) for c in claims], case)
 
     def blind(self, case: Case, truth: VictimsOrders) -> dict[str, Sequence[Claim]]:
-        """Return orders by labels and own columns (`fedtrees.metrics.orders`).
+        """Return orders by labels and own columns (`fedtrees.metrics.orders`), and fixed intervals.
 
         What columns have in common is their first principal component, turned so that they grow
-        with it.
+        with it. Each order is also claimed with intervals of the widths `REACHES` around its ranks.
+        ``one-interval`` claims the same interval for all rows of a column, the one of least mean
+        width. The blind adversary is granted which interval that is.
         """
-        made: dict[str, Sequence[Claim]] = {}
+        made: dict[str, Sequence[Claim]] = {"one-interval": _one_interval(truth)}
         for name, orders in orders_of_own(case, truth.columns).items():
             made[name] = [
                 ColumnRanks(*key, ids, rank, 0 * rank, 0 * rank + 1)
                 for key, (ids, rank) in orders.items()
             ]
+            for reach in REACHES:
+                made[f"{name}-within-{reach:g}"] = [
+                    ColumnRanks(
+                        *key, ids, rank, np.maximum(rank - reach, 0), np.minimum(rank + reach, 1)
+                    )
+                    for key, (ids, rank) in orders.items()
+                ]
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[ColumnRanks], truth: VictimsOrders) -> list[Score]:
@@ -95,3 +108,21 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
             Score("rank_correlation", float(np.mean(correlation))),
             Score("rank_width", float(np.mean(width))),
         ]
+
+
+def _one_interval(truth: VictimsOrders) -> list[Claim]:
+    """Return for every column the interval that is narrowest on average, for all its rows."""
+    made: list[Claim] = []
+    for key, (ids, rank) in truth.columns.items():
+        ends = np.unique(np.quantile(rank, np.linspace(0, 1, _ENDS), method="nearest"))
+        order = np.sort(rank)
+        below = np.searchsorted(order, ends, side="left")
+        up_to = np.searchsorted(order, ends, side="right")
+        inside = (up_to[None, :] - below[:, None]) / len(rank)
+        saved = np.where(ends[None, :] >= ends[:, None], inside, 0.0) * (
+            1 - np.maximum(ends[None, :] - ends[:, None], 0.0)
+        )
+        low, high = np.unravel_index(int(saved.argmax()), saved.shape)
+        interval = np.full(len(ids), ends[low]), np.full(len(ids), ends[high])
+        made.append(ColumnRanks(*key, ids, np.full(len(ids), 0.5), *interval))
+    return made

@@ -1,6 +1,6 @@
 """Guessed columns against the victims': which values somebody has, though not in which row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, ColumnValues
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.guessing.steps import middles, rounded_to, step_of
 from fedtrees.metrics.metric import Case, Metric, Score
 
 Values = tuple[NDArray[Any], NDArray[np.int64]]
@@ -77,21 +78,41 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         return None
 
     def blind(self, case: Case, truth: VictimsColumns) -> dict[str, Sequence[Claim]]:
-        """Return own columns, with every victim's number of values, or declared values.
+        """Return guesses of the values of every victim's columns, as many as there are.
 
-        Who holds other columns of the same rows takes theirs for all of its own together.
-
-        Told the number of cells, which it would have to guess, the line is no lower than it is.
+        ``declared`` claims the values that the schema names, ``zeros`` that all values are 0, and
+        ``rounded-range`` evenly spaced values of the declared range, or of 0 to 1, at the precision
+        of the column. ``own-columns`` scales the own column, and ``rounded-quantiles`` takes its
+        quantiles at that precision. A party with other columns of the same rows claims its values
+        for all of them (``own-values``). The blind adversary is granted the number of cells and the
+        precision.
         """
         view = case.blind_view()
         own, apart = view.rows, [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)]
-        made: dict[str, Sequence[Claim]] = {"declared": _guessed(truth, _declared(case.schema))}
+        features = case.schema.features
+
+        def evenly(f: int, n: int, step: float) -> NDArray[np.float32]:
+            low, high = features[f].declared_range or (0.0, 1.0)
+            return rounded_to(low + middles(n) * (high - low), step)
+
+        made: dict[str, Sequence[Claim]] = {
+            "declared": _guessed(truth, _declared(case.schema)),
+            "zeros": _valued(truth, lambda f, n, step: np.zeros(n, dtype=np.float32)),
+            "rounded-range": _valued(truth, evenly),
+        }
         if own is not None and len(own):
-            columns = [np.unique(c[~np.isnan(c)], return_counts=True) for c in own.X.T]
+            present = [c[~np.isnan(c)] for c in own.X.T]
+            columns = [np.unique(c, return_counts=True) for c in present]
             made["own-columns"] = _guessed(truth, columns)
+
+            def quantiles(f: int, n: int, step: float) -> NDArray[np.float32]:
+                some = present[f].astype(np.float64)
+                return rounded_to(np.quantile(some, middles(n)), step) if len(some) else some
+
+            made["rounded-quantiles"] = _valued(truth, quantiles)
         elif apart:
             whole = np.unique(np.concatenate(apart), return_counts=True)
-            made["own-values"] = _guessed(truth, [whole] * len(case.schema.features))
+            made["own-values"] = _guessed(truth, [whole] * len(features))
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[ColumnValues], truth: VictimsColumns) -> list[Score]:
@@ -147,6 +168,17 @@ def _guessed(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
         ColumnValues(owner, f, *_scaled(columns[f], int(counts.sum())), False)
         for (owner, f), (_, counts) in truth.columns.items()
     ]
+
+
+def _valued(truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[Any]]) -> list[Claim]:
+    """Return columns of guessed values: of a feature, so many, at the precision of the column."""
+    made: list[Claim] = []
+    for (owner, f), (values, counts) in truth.columns.items():
+        step = step_of(values.astype(np.float64))
+        cells = guess(f, int(counts.sum()), step).astype(np.float32) + np.float32(0)
+        found, copies = np.unique(cells, return_counts=True)
+        made.append(ColumnValues(owner, f, found, copies, False))
+    return made
 
 
 def _scaled(column: Values, n: int) -> Values:

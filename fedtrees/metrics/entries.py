@@ -1,6 +1,6 @@
 """Guessed values against the victims', cell by cell: the reader knows which row is which."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -102,17 +102,22 @@ class EntriesMetric(Metric[VictimsEntries]):
         return "it claimed values of one owner twice" if len({*owners}) < len(owners) else None
 
     def blind(self, case: Case, truth: VictimsEntries) -> dict[str, Sequence[Claim]]:
-        """Return the means of the victims' columns, and what own columns make of the known values.
+        """Return constant guesses of every column, and what own columns make of the known values.
 
-        Where one attribute is not told of any row: its most frequent value, and what own rows make
-        of it (`fedtrees.trees.imputer`).
-        Told the means, which it would have to guess, the line is no lower than it is.
+        The constants are the mean, the median, the most frequent value, and the middle of the
+        interval of the width that `CLOSE` accepts in which most values lie. The blind adversary is
+        granted them, although it would have to guess them. Where one attribute is not known of any
+        row, what own rows make of it is added (`fedtrees.trees.imputer`).
         """
-        made: dict[str, Sequence[Claim]] = {"means": _claims(truth, truth.mean)}
+        made: dict[str, Sequence[Claim]] = {
+            "means": _claims(truth, truth.mean),
+            "medians": _claims(truth, _by_column(truth, np.median)),
+            "modes": _claims(truth, _by_column(truth, _mode)),
+            "densest": _claims(truth, _by_column(truth, _densest)),
+        }
         told, view = case.entries, case.blind_view()
         if case.threat and Threat.parse(case.threat).sensitive is not None:
             cells = imputed(view, CLOSE)
-            made["modes"] = _claims(truth, _modes(truth))
             return made if cells is None else {**made, "imputed": [Entries("", *cells)]}
         own = [h for h in view.own if len(h.columns)]
         if told is not None and own:
@@ -146,14 +151,29 @@ class EntriesMetric(Metric[VictimsEntries]):
         ]
 
 
-def _modes(truth: VictimsEntries) -> NDArray[np.float64]:
-    """Return the most frequent value of every column, over all owners, in each cell."""
+def _by_column(
+    truth: VictimsEntries, constant: Callable[[NDArray[np.float64]], float]
+) -> NDArray[np.float64]:
+    """Return a constant of every column, computed over all owners, in each cell."""
     guess = np.empty(len(truth.value))
     for feature in np.unique(truth.feature):
         at = truth.feature == feature
-        values, counts = np.unique(truth.value[at], return_counts=True)
-        guess[at] = values[counts.argmax()]
+        guess[at] = constant(truth.value[at])
     return guess
+
+
+def _mode(x: NDArray[np.float64]) -> float:
+    """Return the most frequent value."""
+    values, counts = np.unique(x, return_counts=True)
+    return float(values[counts.argmax()])
+
+
+def _densest(x: NDArray[np.float64]) -> float:
+    """Return the middle of the values in the fullest interval that counts as close."""
+    x, width = np.sort(x), 2 * CLOSE * float(x.std())
+    inside = np.searchsorted(x, x + width, side="right") - np.arange(len(x))
+    first = int(inside.argmax())
+    return float(x[first] + x[first + inside[first] - 1]) / 2
 
 
 def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:

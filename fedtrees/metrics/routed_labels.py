@@ -11,6 +11,7 @@ from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, RoutedLabels
 from fedtrees.core.registry import register
 from fedtrees.core.statistics import middle_ranks
+from fedtrees.guessing.clusters import between_0_and_1, clusterings
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.orders import main_direction
 
@@ -66,9 +67,11 @@ class RoutedLabelScores(Metric[AskedRows]):
         return f"there are {n} rows to predict" if ((at < 0) | (at >= n)).any() else None
 
     def blind(self, case: Case, truth: AskedRows) -> dict[str, Sequence[Claim]]:
-        """Return equal odds for all, and orders by what own columns of these rows have in common.
+        """Return equal odds for all, orders by own columns of these rows, and clusters of them.
 
-        Their ranks are cut into as many parts as classes, by the blind guess of even shares.
+        An order is that of what the columns have in common. Its ranks are cut into as many parts as
+        there are classes, of even shares. The clusters are those of
+        `fedtrees.guessing.clusters.clusterings`.
         """
         n, K = len(truth.y), truth.classes
         rows = np.arange(n)
@@ -81,6 +84,10 @@ class RoutedLabelScores(Metric[AskedRows]):
                 made[f"columns-of-{name}"] = [
                     RoutedLabels(rows, near / near.sum(axis=1, keepdims=True))
                 ]
+            scaled = between_0_and_1(X)
+            if scaled.shape[1] and n >= max(K, 2):
+                for how, cluster in clusterings(scaled, max(K, 2), case.blind_rng()).items():
+                    made[f"{how}-of-{name}"] = [RoutedLabels(rows, np.eye(max(K, 2))[cluster])]
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[RoutedLabels], truth: AskedRows) -> list[Score]:

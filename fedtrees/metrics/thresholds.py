@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedtrees.core.columns import Measure
 from fedtrees.core.guess import Claim, Thresholds
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.guessing.steps import step_of
 from fedtrees.metrics.metric import Case, Metric, Score
 
 #: Of a column's standard deviation: how close a threshold must come.
 TOLERANCE = 1e-5
-_FINEST = -4  # exponent of ten of the finest precision that a column is rounded to
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class VictimsSplits:
     """The victims' splits by tree and node, with facts about every column that they use.
 
     `tolerance`: How close a guess must come. `width`: Of the range of values. `step`: The largest
-    power of ten of which all values are multiples (`step_of`).
+    power of ten of which all values are multiples (`fedtrees.guessing.steps.step_of`).
     """
 
     splits: Mapping[tuple[int, int], TrueSplit]
@@ -40,26 +39,6 @@ class VictimsSplits:
     width: Mapping[int, float]
     step: Mapping[int, float]
     schema: Schema
-
-
-def step_of(values: NDArray[np.float64]) -> float:
-    """Return the largest power of ten, from 1,000 to 0.0001, of which all values are multiples.
-
-    Returns the smallest of these where there is none: the column has no visible precision.
-
-    Examples
-    --------
-    >>> step_of(np.array([20.0, 150.0, np.nan]))
-    10.0
-    """
-    present = values[np.isfinite(values)]
-    for exponent in range(3, _FINEST, -1):
-        step = 10.0**exponent
-        part = present / step
-        # values are float32, which have a relative error of 6e-8
-        if (np.abs(part - np.rint(part)) <= 1e-6 * np.maximum(np.abs(part), 1)).all():
-            return step
-    return 10.0**_FINEST
 
 
 @register.metric("thresholds")
@@ -139,14 +118,16 @@ class ThresholdsMetric(Metric[VictimsSplits]):
             steps.append(truth.step[split.feature])
         made: dict[str, Sequence[Claim]] = {"nothing": []}
         if rows:
-            tree, node, feature, value, low, high = map(np.array, zip(*rows, strict=True))
+            columns_of_rows = list(map(np.array, zip(*rows, strict=True)))
+            value = columns_of_rows[3]
             step = np.array(steps)
             for name, quantile in {
                 "even-quantiles": value,
                 "rounded-quantiles": np.rint(value / step) * step,
                 "halved-quantiles": (np.floor(value / step) + 0.5) * step,
             }.items():
-                made[name] = [Thresholds(tree, node, feature, quantile, low, high)]
+                columns_of_rows[3] = quantile
+                made[name] = [Thresholds(*columns_of_rows)]
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Thresholds], truth: VictimsSplits) -> list[Score]:

@@ -130,8 +130,8 @@ class BinningClient(Party):
     @handles(
         CutPoints,
         values="taken once: no rows are binned, and none summarised, a second time",
-        offsets="as `values`",
-        minimum="as `values`",
+        offsets="in order, of all columns of the schema",
+        minimum="one for each column",
         categorical="as `values`",
     )
     def bin(self, message: CutPoints) -> None:
@@ -141,6 +141,12 @@ class BinningClient(Party):
         """
         if self.binned:
             raise BeyondParametersError(f"{self.name!r} was told cut points before; they stand")
+        d, offsets = self.data.X.shape[1], message.offsets
+        ordered = offsets.shape == (d + 1,) and not (np.diff(offsets) < 0).any()
+        if not ordered or offsets[0] or offsets[-1] != len(message.values):
+            refuse(message, "offsets", f"{d} columns divide all cut points, in order")
+        if message.minimum.shape != (d,):
+            refuse(message, "minimum", f"each of {d} columns has one")
         self.binned, m = True, message
         self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
         self.bins = bin_rows(self.data.X, self.cuts)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed
 from fedtrees.core.specs import parse_one
-from fedtrees.report.intervals import Estimate
+from fedtrees.report.intervals import Estimate, mean_of
 from fedtrees.report.price import MOST_SEEDS, TOLERANCE, Price
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.states import Cell
@@ -52,6 +52,8 @@ def shown(cell: Cell) -> str:
     """Write a cell: its score, or the word that says why there is none."""
     if cell.scores:
         return value(cell, cell.score)
+    if cell.no_claim:
+        return "no claim"
     return {"gone": "none", "unknown": "?", "undefined": "–"}.get(cell.state, "–")
 
 
@@ -64,14 +66,34 @@ def amount(cell: Cell, score: float) -> str:
 
 
 def can(cell: Cell) -> str:
-    """Write what is read, beside its line: ``rebuild 83 of 456 rows exactly (blind 0)``."""
-    return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({line(cell)})"
+    """Write what is read, with its baselines: ``rebuild 83 of 456 rows exactly (blind 0)``.
+
+    Where the mean is made by few of the seeds, the value of every seed follows.
+    """
+    beside = "; ".join(part for part in (line(cell), by_seed(cell)) if part)
+    return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({beside})"
 
 
 def line(cell: Cell) -> str:
-    """Write the baseline of a score: ``blind 5.5%``, ``other rows tell 66%``."""
-    name = "other rows tell" if _by_population(cell) else "blind"
-    return f"{name} {value(cell, cell.line)}"
+    """Write the baselines of a score by name: ``blind 5.5%``, ``blind 48%, population 77%``.
+
+    The population baseline guesses from rows that no party has. It exists where the adversary has
+    no rows of its own.
+    """
+    blind = mean_of(cell.blinds)
+    if not cell.blinds or not cell.has_population:
+        return f"blind {value(cell, cell.line)}"
+    return f"blind {value(cell, blind)}, population {value(cell, mean_of(cell.populations))}"
+
+
+def by_seed(cell: Cell) -> str:
+    """Write the score of every seed, where the mean hides it: ``by seed 70%, 0%, 0%, 0%, 0%``.
+
+    That is where the median of three or more seeds is below half of the mean. Else "".
+    """
+    if not cell.heavy_tailed:
+        return ""
+    return f"by seed {', '.join(value(cell, score) for score in cell.scores)}"
 
 
 def _by_population(cell: Cell) -> bool:
@@ -88,7 +110,16 @@ def failed(cell: Cell) -> str:
 
 def word(cell: Cell) -> str:
     """Write the state of a cell in words."""
-    return failed(cell) if cell.below_baseline else WORDS[cell.state]
+    if cell.below_baseline:
+        return failed(cell)
+    if cell.no_claim and cell.state == "unsettled":
+        return silent(cell)
+    return WORDS[cell.state]
+
+
+def silent(cell: Cell) -> str:
+    """Write which attacks returned no claim: ``lattice returned no claim: <reason>``."""
+    return "; ".join(f"{name} returned no claim: {why}" for name, why in cell.no_claim)
 
 
 class Elsewhere(str):

@@ -1,14 +1,23 @@
 """What the documentation names is what is computed from the results that are stored."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers import recipes
-from fedtrees.report.recipe import recommend
-from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.advice import Wish, tried
+from fedtrees.report.findings import findings
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.price import Price, Utility
+from fedtrees.report.recipe import recommend, recommended
+from fedtrees.report.rows import UNDEFENDED, load_rows
+from fedtrees.report.said import can, parted, settled
+from fedtrees.report.states import Cell
+from fedtrees.report.verdict_text import price as verdict_price
 
 ROOT = Path(__file__).parents[2]
 TRIALS = recipes.stored()
@@ -26,19 +35,71 @@ def test_what_is_stored_reads_back_as_it_was():
     assert recipes.named(recommend(again)) == recipes.named(recommend(TRIALS))
 
 
-def test_the_page_quotes_the_stored_run():
-    page = (ROOT / "docs" / "how-to/choose.md").read_text()
-    (quoted,) = re.findall(r"<!-- recipes -->\n(.*?)<!-- end -->", page, flags=re.S)
-    assert quoted == recipes.quoted(TRIALS)
+PAGES = {"README.md": recipes.readme, "docs/how-to/choose.md": recipes.quoted}
+BETWEEN = re.compile(r"<!-- recipes -->\n(.*?)<!-- end -->", flags=re.S)
 
 
-def test_the_readme_names_what_is_computed():
+@pytest.mark.parametrize("name", PAGES)
+def test_the_generated_part_of_a_page_is_computed_from_the_stored_run(name):
+    (quoted,) = BETWEEN.findall((ROOT / name).read_text())
+    assert quoted == PAGES[name](TRIALS)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_figure_of_the_recipe_is_written_outside_of_the_generated_part(name):
+    """Its price, its scores with a baseline, and its name with parameters."""
+    rest = BETWEEN.sub("", (ROOT / name).read_text())
     found = recommend(TRIALS)
-    text = (ROOT / "README.md").read_text()
-    protocol, _, defense = recipes.named(found).rpartition(" with ")
-    assert f'`-p "{protocol}" -d "{defense}"`' in text
-    assert ("none holds" in text) == (found.choice is None)
-    assert f"AUC {(found.choice or found.least).price.change.mean:+.3f}" in text
+    best = found.choice or found.least
+    numbers = [f"{best.price.change.mean:+.3f}", f"{best.price.change.low:+.3f}"]
+    assert not [n for n in (*numbers, parted(best.name)[0], "(blind") if n in rest]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_name_the_table_of_the_price_and_its_reading(name):
+    found = recommend(TRIALS)
+    best = found.choice or found.least
+    (quoted,) = BETWEEN.findall((ROOT / name).read_text())
+    table = best.dearest.place.split(" \N{MIDDLE DOT} ")[0]
+    (line,) = [x for x in quoted.splitlines() if x.startswith("- **Price.**")]
+    assert f"{best.price.change.mean:+.3f}" in line
+    assert f"on {table}, the costliest of" in line
+    assert settled(best.price) in line
+
+
+def test_a_price_whose_interval_is_below_zero_is_a_clear_loss():
+    price = Price(Utility("auc"), Estimate(-0.032, -0.062, -0.001), {0: -0.05, 1: -0.014})
+    assert settled(price) == "a clear loss"
+    assert "a clear loss" in verdict_price(price)
+    assert "not settled" not in verdict_price(price)
+
+
+def cell(scores, populations=(), blinds=None, metric="leaf_mass_exact"):
+    """Return a cell with these scores, by seed."""
+    n = len(scores)
+    lines = {"blinds": blinds or (0.0,) * n, "populations": populations or (math.nan,) * n}
+    seeds = tuple(range(n))
+    return Cell(metric, "open", tuple(scores), **lines, advantages=tuple(scores),
+                errors=(0.0,) * n, seeds=seeds, attacks=("joint",))  # fmt: skip
+
+
+def test_a_mean_that_one_seed_makes_is_written_with_every_seed():
+    text = can(cell((0, 0.7, 0, 0, 0)))
+    assert "14%" in text
+    assert "by seed 0%, 70%, 0%, 0%, 0%" in text
+    assert "by seed" not in can(cell((0.13, 0.14, 0.15)))
+
+
+def test_both_baselines_are_named_where_both_exist():
+    text = can(cell((0.71, 0.71), (0.77, 0.77), (0.48, 0.48), "ra"))
+    assert "(blind 48%, population 77%)" in text
+    assert "population" not in can(cell((0.71, 0.71), (), (0.48, 0.48), "ra"))
+
+
+def test_exact_leaves_are_weighed_by_rows_and_the_sentence_says_so():
+    assert can(cell((0.14, 0.14))).startswith(
+        "count every class exactly in leaves that contain 14% of the rows"
+    )
 
 
 def test_nothing_is_named_that_was_not_tested_everywhere():
@@ -88,3 +149,26 @@ def test_a_recipe_with_a_failed_attack_is_not_shown_to_resist():
 
 def test_rounding_is_not_named():
     assert "rounding" not in recipes.named(recommend(TRIALS))
+
+
+def test_the_default_suite_runs_the_computed_recipe():
+    protocol, defense = parted(recipes.named(recommend(TRIALS)))
+    grids = Suite.load("quick").grids
+    assert any(protocol in map(str, g.protocols) and defense in map(str, g.defenses) for g in grids)
+    (first,) = {(g.data, g.clients, g.threats) for g in grids}  # comparable with the undefended run
+    assert first[0]
+
+
+def test_verdicts_and_advice_read_the_computed_recipe():
+    assert recommended() == recipes.named(recommend(TRIALS))
+
+
+def test_the_default_verdict_and_advice_name_the_computed_recipe():
+    """The submission of the default bench contains the rows of a complete default run."""
+    folder = ROOT / "benchmarks" / "leaderboard" / "default-bench"
+    rows = load_rows(folder)
+    (found, *_) = findings(rows, folder).settings
+    assert found.use is not None
+    assert found.use.name == recommended()
+    best, *_ = tried(rows, Wish())
+    assert best.name == recommended()

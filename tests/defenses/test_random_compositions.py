@@ -10,7 +10,12 @@ from present import here
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.measured import largest_node
 from fedtrees.core import composition
-from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
+from fedtrees.core.errors import (
+    BeyondParametersError,
+    DataError,
+    UnguardedMessageError,
+    UsageError,
+)
 from fedtrees.core.guarantee import MutualInformation
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
@@ -173,6 +178,10 @@ def test_a_missing_share_would_have_contradicted_its_claim(masks, monkeypatch):
     monkeypatch.setattr(f"{where}._check_noise", lambda *_: None)
     monkeypatch.setattr(f"{where}._misses", lambda dropout, name, *_: name == "client-2")
     text = f"{masks}[mode=ideal,threshold=2,exposing=true]+dp-grid-cuts[epsilon=1,cells=4,rounds=1]"
+    # A server that does not check the number of shares is refused by the clients.
+    with pytest.raises(BeyondParametersError, match="3 parties share the noise of that sum"):
+        one_moved(text)
+    monkeypatch.setattr(f"{where}._check_shares", lambda *_: None)
     found = one_moved(text)
     assert found.cuts > 1.3
     assert len([*found.contradicts()]) == 1

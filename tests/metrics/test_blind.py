@@ -11,7 +11,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Records
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load
-from fedtrees.guessing.blind import SKEWED, blind_guesses
+from fedtrees.guessing.blind import CONSTANTS, SKEWED, blind_guesses
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
@@ -59,7 +59,8 @@ def test_values_given_the_label_come_from_rows_with_that_label():
 def test_without_own_rows_only_schema_and_ranges_remain():
     guesses = blind_guesses(None, SCHEMA, 80, np.random.default_rng(0), draws=3)
     kinds = {f"{kind}{after}" for kind in ("uniform", *SKEWED) for after in ("", "+consensus")}
-    assert set(guesses) == {*kinds, "constant"}
+    assert set(guesses) == {*kinds, "constant", *(f"constant-{share:g}" for share in CONSTANTS)}
+    assert (guesses["constant-0.25"].X[:, 0] == 25).all()
     low, skewed, even = (guesses[k].X[:, 0].mean() for k in ("low", "skewed", "uniform"))
     assert 15 < low < skewed < 40 < even
     assert set(guesses["uniform"].X[:, 1]) == {0, 1, 2}

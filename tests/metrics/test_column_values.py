@@ -81,7 +81,7 @@ def test_the_blind_baseline_is_of_own_columns_or_declared_values():
     assert line["column_extremes"] >= 2 / 8
     server = case(principals=())
     blind = metric.blind(server, metric.truth(server))
-    assert set(blind) == {"declared"}
+    assert set(blind) == {"declared", "zeros", "rounded-range"}
     told = {(c.owner, c.feature): c.values.tolist() for c in blind["declared"]}
     assert told["mine", 1] == [0, 1, 2, 3]
     assert told["mine", 0] == []

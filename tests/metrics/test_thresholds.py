@@ -12,8 +12,9 @@ from fedtrees.core.guess import Thresholds
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.streams import Streams
+from fedtrees.guessing.steps import step_of
 from fedtrees.metrics.metric import Case
-from fedtrees.metrics.thresholds import ThresholdsMetric, TrueSplit, VictimsSplits, step_of
+from fedtrees.metrics.thresholds import ThresholdsMetric, TrueSplit, VictimsSplits
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.protocols.views import view_of

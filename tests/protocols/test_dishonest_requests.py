@@ -1,21 +1,27 @@
 """A dishonest sender neither lowers the noise of honest parties nor gets a second answer."""
 
 import re
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.util import find_spec
+from unittest import mock
 
 import numpy as np
 import pytest
-from federations import sample_federation
-from present import here
+from tampering import Tampering, tampered
 
 from fedtrees.bench.conformance.samples import sample_local_data, sample_table
 from fedtrees.bench.evaluate import make_defense
+from fedtrees.cli.reference import _below, receiving_parties
+from fedtrees.core.aggregation import Closing
 from fedtrees.core.errors import BeyondParametersError
+from fedtrees.core.messages import load_families, names_of_type
+from fedtrees.core.party import rules_of
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
-from fedtrees.core.streams import Streams
-from fedtrees.messages.boosting import LeafSums, LeafSumsRequest
-from fedtrees.messages.cuts import CutsRequest, GridRequest
-from fedtrees.messages.private_forests import LeafClassCounts
+from fedtrees.messages.boosting import LabelSumsRequest
+from fedtrees.messages.cuts import CutsRequest
 from fedtrees.protocols.training import train
 
 #: Protocols and defenses in which a client or a passive party adds noise, or the arbiter does.
@@ -30,37 +36,60 @@ NOISY = [
     ("fedtree-hist[trees=2,max_depth=2]", "laplace-hist[epsilon=1]"),
     ("fedtree-hist[trees=2,max_depth=2]", "laplace-gradient[epsilon=1]"),
     ("nvflare-hist[trees=2,max_depth=2]", "laplace-hist[epsilon=1]"),
-    ("federboost-h[trees=2,max_depth=2]", "dp-grid-cuts[epsilon=1,cells=8]+laplace-hist[epsilon=1]"),
+    ("federboost-h[trees=2,max_depth=2]",
+     "dp-grid-cuts[epsilon=1,cells=8]+laplace-hist[epsilon=1]"),
     ("secureboost[trees=2,max_depth=2]", "laplace-hist[epsilon=1]"),
     ("federboost-v[trees=2,max_depth=2,epsilon=1]", "none"),
     ("vertical-regression[rounds=3,statistics=public,bits=24]", "dp-gd[epsilon=1]"),
     ("fedsgd-mlp[rounds=2,units=2,batch=8,statistics=public]", "dp-sgd[epsilon=4]"),
     ("fedavg-mlp[rounds=2,units=2,batch=8]", "gradient-noise[scale=0.1]"),
-    ("fedxgbllr[trees=2,max_depth=2,rounds=2,iterations=2,channels=2,batch=8]", "dp-sgd[epsilon=4]"),
+    ("fedxgbllr[trees=2,max_depth=2,rounds=2,iterations=2,channels=2,batch=8]",
+     "dp-sgd[epsilon=4]"),
 ]  # fmt: skip
 
 
-def trained(protocol, defense="none", behaviour="", seed=3):
-    """Train on the small table, where the coordinator follows a behaviour."""
+def trained(protocol, defense="none", behaviour="", seed=3, watching=None):
+    """Train on the small table, where the coordinator follows a behaviour.
+
+    Where torch or dp-accounting are missing, numbers take the place of gradients and of the noise
+    multiplier: which requests are answered does not depend on them.
+    """
     made = register.make("protocol", parse_grid(protocol)[0])
-    missing = made.missing() or [n for p in parse_composed([defense])[0].parts
-                                 for n in register.get("defense", p.name).needs if p.name == "dp-sgd"
-                                 and not _there(n)]  # fmt: skip
-    if missing:
+    if missing := {*made.missing()} - {"torch"}:
         pytest.skip(f"needs {', '.join(missing)}, of an extra")
     held, (_, schema) = sample_local_data(made), sample_table()
     composed = make_defense(parse_composed([defense])[0])
     (driving,) = [name for name in made.roles(3) if name in ("server", "active")]
     cheats = {driving: behaviour} if behaviour else {}
-    return train(
-        made, held, schema, defense=composed, seed=seed, noise_from="seed", behaviours=cheats
-    )
+    with ExitStack() as stack:
+        if find_spec("torch") is None:
+            network = "fedtrees.protocols.networks.network_training"
+            stack.enter_context(mock.patch(f"{network}.torch_module"))
+            stack.enter_context(mock.patch(f"{network}.initial", lambda layers, rng: zeros(layers)))
+            fake = mock.patch(f"{network}.mean_gradient", lambda layers, *rows: zeros(layers))
+            stack.enter_context(fake)
+            fake = mock.patch(f"{network}.example_gradients", example_gradients)
+            stack.enter_context(fake)
+        if find_spec("dp_accounting") is None:
+            fake = mock.patch("fedtrees.defenses.dp_sgd.multiplier", multiplier)
+            stack.enter_context(fake)
+        if watching is not None:
+            stack.enter_context(watching)
+        return train(
+            made, held, schema, defense=composed, seed=seed, noise_from="seed", behaviours=cheats
+        )
 
 
-def _there(module):
-    from importlib.util import find_spec
+def multiplier(epsilon, delta, rate, steps):
+    return 1.0
 
-    return find_spec(module) is not None
+
+def zeros(layers):
+    return np.zeros(layers.parameters, np.float32)
+
+
+def example_gradients(layers, weights, inputs, labels):
+    return np.zeros((len(inputs), layers.parameters), np.float32)
 
 
 @pytest.mark.parametrize("behaviour", ["lying-count", "asking-twice"])
@@ -78,3 +107,213 @@ def test_requests_beyond_the_agreement_are_refused_where_parties_add_noise(
     spent = [event for event in cheated.transcript.events if event.party != "server"]
     assert all(event in honest.transcript.events for event in spent)
     assert len(spent) <= len(honest.transcript.events)
+
+
+def changed(setting, kind, how, which=0):
+    """Run a setting in which the receivers of one message get others in its place.
+
+    `kind`: Name of the type of message. `how`: Returns what arrives, given the message. `which`: Of
+    the messages of this type.
+
+    Returns what stopped the run, and what honest parties drew and answered.
+    """
+    honest, stopped = Campaign().recorded(setting)
+    assert stopped is None, stopped
+    numbers = [i for i, m in enumerate(honest.handled) if type(m).__name__ == kind]
+    return Campaign().recorded(setting, Tampering(numbers[which], how))[::-1]
+
+
+GBDT, FOREST = "dp-gbdt[trees=2,max_depth=2,noise=distributed]", NOISY[4][0]
+HIST = "fedtree-hist[trees=2,max_depth=2,base_score=0.5,early_stopping_rounds=2]"
+LAPLACE = "laplace-hist[epsilon=1]"
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind", "how", "why"),
+    [
+        # Two answers for the leaves of one tree in another order used one stream of noise.
+        ((GBDT, "none"), "LeafSumsRequest",
+         lambda m: [m, replace(m, nodes=m.nodes[::-1].copy())], "LeafSumsRequest.nodes="),
+        # Copies of one leaf would average its noise out.
+        ((GBDT, "none"), "LeafSumsRequest",
+         lambda m: [replace(m, nodes=np.repeat(m.nodes[:1], len(m.nodes)))],
+         "LeafSumsRequest.nodes="),
+        # Units in which noise has a standard deviation far below 1 are no noise.
+        ((GBDT, "none"), "BaseScore", lambda m: [replace(m, g_bits=-30)], "BaseScore.g_bits=-30"),
+        # Without a defense of cut points dp-gbdt asks nobody for any.
+        ((GBDT, "none"), "CutPoints", lambda m: [CutsRequest("sketch", 32)],
+         "settled by 'public'"),
+        ((GBDT, "dp-grid-cuts[epsilon=1,cells=8]"), "GridRequest", lambda m: [m, m],
+         "GridRequest.round=0: this request was answered before"),
+        ((GBDT, "dp-grid-cuts[epsilon=1,cells=8]"), "GridRequest",
+         lambda m: [replace(m, borders=m.borders * np.float32(0.5))], "the first grid is public"),
+        # The noise of each count is that of the agreed number of trees.
+        ((FOREST, "none"), "RandomTests",
+         lambda m: [replace(m, feature=np.concatenate([m.feature] * 2),
+                            threshold=np.concatenate([m.threshold] * 2))], "RandomTests.feature="),
+        ((FOREST, "none"), "RandomTests", lambda m: [m, m], "RandomTests: it was answered before"),
+        # A sum with fewer shares of noise than agreed.
+        ((FOREST, "masking[threshold=2]"), "MaskSurvivors",
+         lambda m: [replace(m, parties="client-0,client-1")],
+         "3 parties share the noise of that sum"),
+        # A finer sketch reveals more values.
+        (("fedtree-hist[trees=1,max_bin=4]", LAPLACE), "CutsRequest",
+         lambda m: [replace(m, max_bin=255)], "CutsRequest.max_bin=255: max_bin is agreed to be 4"),
+        # A second private summary, or an exact one in its place.
+        ((NOISY[3][0], "dp-quantile-cuts[epsilon=1]"), "CutsRequest", lambda m: [m, m],
+         "CutsRequest: it was answered before"),
+        ((NOISY[3][0], "dp-quantile-cuts[epsilon=1]"), "CutsRequest",
+         lambda m: [replace(m, method="equal-width")], "CutsRequest.method=equal-width"),
+        # Each answer about held-out rows carries fresh noise, and costs as much as the first one.
+        ((HIST, LAPLACE), "ValidationRequest", lambda m: [m, m],
+         "ValidationRequest.round=0: this request was answered before"),
+        # Label sums are exact, and an agreed start needs none.
+        ((HIST, LAPLACE), "BaseScore", lambda m: [LabelSumsRequest()],
+         "base_score=0.5 needs no label sums"),
+        # The secure sum over one participant is its update.
+        (("fedavg-mlp[rounds=1,units=2,batch=8]", "secure-sum"), "NetworkWeights",
+         lambda m: [replace(m, chosen="client-0")],
+         "NetworkWeights.chosen=client-0: 3 of 3 clients take part"),
+        # Another round of Poisson sampling is a step more than the accountant counted.
+        (("fedsgd-mlp[rounds=1,units=2,batch=8,statistics=public]", "dp-sgd[epsilon=4]"),
+         "NetworkWeights", lambda m: [m, replace(m, round=1)], "the agreed numbers are 0 to 0"),
+        # A gradient that is said to have fewer binary places is larger beside the noise.
+        ((NOISY[13][0], "dp-gd[epsilon=1]"), "EncryptedGradient",
+         lambda m: [replace(m, bits=m.bits - 20)], "EncryptedGradient.bits="),
+        ((NOISY[13][0], "dp-gd[epsilon=1]"), "EncryptedGradient", lambda m: [m, m],
+         "EncryptedGradient.round=0: this request was answered before"),
+    ],
+)  # fmt: skip
+def test_a_changed_message_is_refused_by_name_of_its_field(setting, kind, how, why):
+    stopped, found = changed(setting, kind, how)
+    assert isinstance(stopped, BeyondParametersError)
+    assert why in str(stopped)
+    honest, _ = Campaign().recorded(setting)
+    assert not differences(honest, found)
+
+
+def test_an_error_names_the_value_the_rule_and_the_remedy():
+    stopped, _ = changed((GBDT, "none"), "LeafSumsRequest", lambda m: [replace(m, tree=7)])
+    assert str(stopped) == (
+        "LeafSumsRequest.tree=7: leaves are asked for when all splits of their tree were sent; "
+        "the sender must keep to the agreement: compare its parameters, and start the run anew"
+    )
+
+
+#: Settings whose messages are tampered with: those above that need no missing module, and settings
+#: in which noise is drawn under real or emulated cryptography, or for held-out rows.
+TAMPERED = [
+    *NOISY,
+    ("dp-forest[trees=2,depth=2,noise=distributed]", "masking[mode=ideal]"),
+    ("dp-gbdt[trees=2,max_depth=1,noise=distributed]", "paillier[mode=ideal]"),
+    ("dp-gbdt[trees=2,max_depth=1,noise=distributed]", "masking[threshold=2]"),
+    ("fedtree-hist[trees=2,max_depth=2,base_score=0.5,early_stopping_rounds=2]",
+     "laplace-hist[epsilon=1]"),
+    ("forest-hist[trees=2,max_depth=2]", "secure-sum"),
+    ("horizontal-regression[rounds=2]", "none"),
+]  # fmt: skip
+
+#: The most answers of each type that a party gives in a run of these settings.
+ALLOWED = {"Histogram": 2 * 2, "OpenedBinSums": 2 * 2, "BinSums": 2 * 2, "GridCounts": 2}
+
+
+def differences(honest, found):
+    """Return in which ways the privacy loss of a run differs from that of the honest one."""
+    wrong = [f"law {law}" for law in found.laws - honest.laws]
+    wrong += [f"stream {stream[1:]} opened twice" for stream in found.repeated]
+    for (name, kind), answers in found.answers.items():
+        count, most = len(answers), len(honest.answers.get((name, kind), ()))
+        most = max(most, ALLOWED.get(kind, 0) * (kind in honest.sizes))
+        if count > most:
+            wrong.append(f"{name} answered {count} times with {kind}; at most {most}")
+    summaries = ("FeatureSketch", "FeatureRanges")
+    wrong += [f"{kind} of {found.sizes[kind]} numbers" for kind in summaries
+              if found.sizes.get(kind, 0) > honest.sizes.get(kind, 0)]  # fmt: skip
+    return wrong
+
+
+class Campaign:
+    """Honest runs of all settings, and runs in which one message is tampered with."""
+
+    def __init__(self):
+        self.honest = {}
+
+    def recorded(self, setting, tampering=None):
+        tampering = tampering or Tampering()
+        try:
+            trained(*setting, watching=tampering.watching())
+        except Exception as err:  # a refusal, or what the dishonest sender itself stumbles over
+            return tampering.found, err
+        return tampering.found, None
+
+    def draw(self, number):
+        """Tamper with one message of one setting; return what was done, refusals, differences."""
+        rng = np.random.default_rng([9, number])
+        setting = HERE[rng.integers(len(HERE))]
+        if setting not in self.honest:
+            self.honest[setting] = self.recorded(setting)
+            assert self.honest[setting][1] is None, (setting, self.honest[setting][1])
+        honest, _ = self.honest[setting]
+        kinds = sorted({type(m).__name__ for m in honest.handled})
+        kind = str(rng.choice(kinds))
+        at = int(rng.choice([i for i, m in enumerate(honest.handled) if type(m).__name__ == kind]))
+        arrives, done = tampered(honest.handled[at], rng)
+        if arrives is None:
+            return None
+        found, err = self.recorded(setting, Tampering(at, lambda message: again(message, arrives)))
+        return f"{setting}: {done}", err, differences(honest, found), found.crashes
+
+
+def again(message, arrives):
+    """Return the messages that were drawn; an unchanged one is the message of this run."""
+    return [message if sent is arrives[0] and len(arrives) > 1 else sent for sent in arrives]
+
+
+HERE = [s for s in TAMPERED if not s[0].startswith("dp-ebm") or find_spec("interpret")]
+
+
+def campaign(numbers):
+    """Return how many draws changed something, how many were refused, and all differences."""
+    made, drawn, refused, wrong = Campaign(), 0, Counter(), []
+    for number in numbers:
+        found = made.draw(number)
+        if found is None:
+            continue
+        done, err, differs, crashes = found
+        drawn += 1
+        refused[type(err).__name__ if err else "unchanged"] += 1
+        wrong += [(number, done, what) for what in differs]
+        wrong += [(number, done, f"crash at {kind}: {crash!r}") for kind, crash in crashes]
+    return drawn, refused, wrong
+
+
+def test_a_hundred_tampered_messages_are_refused_or_leave_the_privacy_loss_unchanged():
+    drawn, _, wrong = campaign(range(100))
+    assert drawn > 80
+    assert not wrong, wrong[:5]
+
+
+@pytest.mark.slow
+def test_two_thousand_tampered_messages_are_refused_or_leave_the_privacy_loss_unchanged():
+    drawn, _, wrong = campaign(range(2600))
+    assert drawn >= 2000
+    assert not wrong, wrong[:5]
+
+
+def test_every_field_of_every_message_that_a_party_handles_has_a_rule():
+    missing = {
+        f"{party.__name__}: {message.__name__}.{name}"
+        for party in receiving_parties()
+        for message in party._handlers
+        for name in {*names_of_type(message)} ^ {*rules_of(party).get(message, {})}
+    }
+    assert not missing
+
+
+def test_every_message_of_a_secure_sum_that_a_client_answers_has_rules():
+    load_families()
+    ruled = {(kind, message) for kind in _below(Closing) for message in kind.rules}
+    masks = {"MaskBoxes", "MaskKeysRequest", "MaskRoster", "MaskSurvivors"}
+    assert {message.__name__ for _, message in ruled} == masks | {"PaillierKey", "PaillierSeeds"}
+    for kind, message in ruled:
+        assert {*kind.rules[message]} == {*names_of_type(message)}

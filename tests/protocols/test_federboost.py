@@ -114,7 +114,7 @@ def test_one_value_moves_bins_of_others_so_that_nothing_bounds_them():
 
 def test_buckets_cross_once():
     run, _ = run_of("federboost-v[trees=1,epsilon=1.0]")
-    with pytest.raises(BeyondParametersError, match="told its bins before"):
+    with pytest.raises(BeyondParametersError, match="this request was answered before"):
         run.net.party("passive-1").answer(GrowRequest(0))
 
 

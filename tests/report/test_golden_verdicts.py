@@ -108,7 +108,9 @@ def check_reading(records, sentence, defense="none"):
             continue
         head, _, tail = map(re.escape, measure.phrase.partition("{}"))
         whole = rf"{head}({PLAIN})%?(?: of (?:the )?({PLAIN})?[^(]*?)?{tail} "
-        line = rf"\((blind|other rows tell) (none|{PLAIN})%?\)"
+        people = rf"(?:, population (none|{PLAIN})%?)?(?:; by seed [^)]*)?"
+        people = rf"(?:, population (none|{PLAIN})%?)?(?:; by seed [^)]*)?"
+        line = rf"\(blind (none|{PLAIN})%?{people}\)"
         for hit in re.finditer(whole + line, sentence):
             found = [v[defense] for t in threats(records)
                      if defense in (v := records.worst(t, key))]  # fmt: skip
@@ -121,11 +123,11 @@ def agrees(hit, of, counted):
     """Tell whether score, total and line of a sentence are these."""
     score, blind, population, n = of
     n = n if counted else math.nan
-    line = blind if hit[3] == "blind" else population
     return (
         near(hit[1], scores_of(score, n))
         and (not hit[2] or near(hit[2], [n]))
-        and (hit[4] == "none" or near(hit[4], scores_of(line, n)))
+        and (hit[3] == "none" or near(hit[3], scores_of(blind, n)))
+        and (hit[4] in (None, "none") or near(hit[4], scores_of(population, n)))
     )
 
 

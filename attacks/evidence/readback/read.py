@@ -204,6 +204,7 @@ def values_seen(view: View) -> tuple[ValuesSeen, int, tuple[int, int] | None] | 
     found = ValuesSeen(
         evidence.trees[0], evidence.cuts, params_of(view), bits, row, bounds,
         np.concatenate(asked), part, clients_in(view, OTHERS),
+        view.prior_rows or part.table,
     )  # fmt: skip
     return found, max(view.n_rows - len(part.table), 0), _positives(view, evidence, part)
 

@@ -2,8 +2,9 @@
 
 A value is ``-eta G / (H + lambda)`` of sums that are multiples of the step, in float32: few pairs
 of multiples give the very same value. What rounding did to a leaf's sums is learned from own rows
-drawn anew, for rounding is biased in bins of one row. Counts that together make the known number of
-rows, and of rows of either class, are chosen by dynamic programming; none is certain.
+or rows of the population, drawn anew, for rounding is biased in bins of one row. Counts that
+together make the known number of rows, and of rows of either class, are chosen by dynamic
+programming; none is certain.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from fedtrees.trees.jit import kernel
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-DRAWS = 24  # tables of own rows that stand for other clients
+DRAWS = 24  # tables of the prior's rows that stand for other clients
 LISTED = 400  # pairs of counts of a leaf
 MOST_STATES = 1 << 26  # totals times leaves
 NEAR = 4.0  # deviations that a count may be off
@@ -41,6 +42,7 @@ class ValuesSeen:
     `bounds`: Of what a client sends.
     `built`: int32 array, shape (k,). Nodes whose histograms were asked for.
     `clients`: Others that add to the sums.
+    `prior`: Rows that stand for the others' rows: own ones, else the population's.
     """
 
     tree: Tree
@@ -52,6 +54,7 @@ class ValuesSeen:
     built: NDArray[np.int32]
     own: OwnPart
     clients: int
+    prior: Table
 
 
 def counts_of_values(
@@ -61,12 +64,12 @@ def counts_of_values(
 
     `rows`: Others' rows.
     `positives`: Bounds on those of the tree's class.
-    `rng`: Draws own rows anew.
+    `rng`: Draws rows of the prior with replacement.
     """
-    leaves, table = seen.tree.leaves, seen.own.table
+    leaves, own, table = seen.tree.leaves, seen.own.table, seen.prior
     if not len(table) or not seen.clients:
         return None
-    mine, sent = _leaf_sums(seen, table)
+    sent = _leaf_sums(seen, own)[1] if len(own) else np.zeros((len(leaves), 2), dtype=np.int64)
     size = max(round(rows / seen.clients), 1)
     off = []
     for _ in range(DRAWS):
@@ -74,21 +77,21 @@ def counts_of_values(
         off.append(told - true)
     mean = seen.clients * np.mean(off, axis=0)
     var = seen.clients * np.var(off, axis=0) + seen.bounds.step**2 / 12
-    like = _own_counts(seen, mine)
+    like = _counts_of_sums(seen, _leaf_sums(seen, table)[0])
     most = rows if positives is None else positives[1]
     if (rows + 1) * (most + 1) * len(leaves) > MOST_STATES:
         return None
     lists, tilt = [], rows / (rows + len(table))
     for j, value in enumerate(seen.tree.value[leaves]):
-        sums = _pairs(seen, value, rows + len(table)) - sent[j] - mean[j]
+        sums = _pairs(seen, value, rows + len(own)) - sent[j] - mean[j]
         lists.append(_weighed(sums, var[j], seen.row, like[j], rows, tilt))
         if not len(lists[-1][0]):
             return None
     return _chosen(lists, rows, most, positives)
 
 
-def _own_counts(seen: ValuesSeen, sums: Longs) -> Longs:
-    """Return own n0 and n1 per leaf from own true sums, int64 (J, 2)."""
+def _counts_of_sums(seen: ValuesSeen, sums: Longs) -> Longs:
+    """Return n0 and n1 per leaf of the rows that bring these exact sums, int64 (J, 2)."""
     n = sums[:, 1] // max(seen.row.h, 1)
     n1 = (n * seen.row.g0 - sums[:, 0]) // seen.row.one
     return np.stack([n - n1, n1], axis=1)

@@ -57,7 +57,7 @@ class CountingClient(Party):
 
     @handles(
         RandomTests,
-        feature="the agreed number of trees of the agreed depth, over columns of the schema; "
+        feature="the agreed number of trees of the agreed depth, with columns of the schema; "
         "answered once",
         threshold="one for each test",
     )

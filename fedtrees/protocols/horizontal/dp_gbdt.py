@@ -91,7 +91,8 @@ class LeafClient(GrowingClient):
         objective.check(data.y)
         self.params, self.objective, self.tree = protocol, objective, -1
         trees = protocol.trees * objective.n_outputs
-        self.grown, self.asked, self.level = Turns(trees), Turns(trees), 0
+        self.grown, self.asked = Turns(trees), Turns(trees)
+        self.level = protocol.max_depth  # of the tree that is grown: what comes first starts one
 
     @handles(
         BaseScore,

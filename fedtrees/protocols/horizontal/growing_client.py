@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedtrees.core.messages import names_of_type
 from fedtrees.core.party import handles
 from fedtrees.core.requests import refuse
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
@@ -34,7 +35,10 @@ class GrowingClient(BinningClient):
         self.bits: Bits = (message.g_bits, message.h_bits)
         self.margin = np.repeat(message.margin[:, None], len(self.data), axis=1)
 
-    @handles(NodeSplits)
+    @handles(
+        NodeSplits,
+        **dict.fromkeys(names_of_type(NodeSplits), "as a derived type of client checks it"),
+    )
     def split(self, message: NodeSplits) -> None:
         """Move rows to the children."""
         m = message
@@ -52,6 +56,8 @@ class GrowingClient(BinningClient):
         tree="the tree that is grown; each tree ends once",
         nodes="nodes of the tree, each once",
         value="one for each node",
+        g="not read",
+        h="not read",
     )
     def end_tree(self, message: LeafValues) -> None:
         """Add the leaf values to the predictions."""

@@ -91,7 +91,8 @@ class HistogramClient(GrowingClient):
     @handles(CutPoints, offsets="at most `max_bin` bins of a column, or what the schema declares")
     def bin(self, message: CutPoints) -> None:
         """Bin the rows; raises `BeyondParametersError` also of too many bins."""
-        check_cuts(message, self.params, self.schema)
+        if message.offsets.shape == (len(self.schema.features) + 1,):  # else refused below
+            check_cuts(message, self.params, self.schema)
         super().bin(message)
 
     @handles(
@@ -153,7 +154,7 @@ class HistogramClient(GrowingClient):
 
         Raises `BeyondParametersError` where the public parameters rule them out (`FollowedTree`).
         """
-        if message.tree != self.tree:
+        if message.tree != self.tree or self.tree < 0:
             self.start_tree(message.tree)
         self.followed.ask(message.nodes)
         ranges = self.partition.ranges(message.nodes)
@@ -207,6 +208,8 @@ class HistogramClient(GrowingClient):
 
     def follow_splits(self, chosen: Decisions) -> None:
         """Move rows by splits that the public parameters do not rule out."""
+        if self.tree < 0:
+            raise BeyondParametersError("splits before the first tree; ask for its root first")
         self.followed.split(chosen)
         super().follow_splits(chosen)
 

@@ -79,6 +79,9 @@ class BucketHolder(SplitHolder):
     )
     def note(self, message: ChosenSplits) -> None:
         """Note the splits by its columns, for rows to predict."""
+        parts = (message.columns, message.bins, message.default_left)
+        if any(len(part) != len(message.nodes) for part in parts):
+            refuse(message, "nodes", "each node has one split")
         bins = dict(zip(self.bins.columns.tolist(), self.bins.n_bins.tolist(), strict=True))
         for column, bin in zip(message.columns.tolist(), message.bins.tolist(), strict=True):
             if not -1 <= bin <= bins.get(column, -2):
