@@ -70,7 +70,8 @@ def test_every_reason_begins_with_a_kind_that_the_page_explains():
 def test_the_page_names_every_message_type_with_evidence_that_no_attack_uses():
     unused = {line["message"] for line in table() if line["reason"].startswith("open")}
     named = set(re.findall(r"`(\w+)\.\w+`", PAGE.read_text().partition("**Open.**")[2]))
-    assert unused and unused <= named
+    assert unused
+    assert unused <= named
 
 
 def all_message_types(kind=Message):
