@@ -8,6 +8,7 @@ that no figure of a recipe is written by hand.
 
 import csv
 import io
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -22,7 +23,7 @@ from fedtrees.report import said
 from fedtrees.report.findings import trials_of
 from fedtrees.report.intervals import mean_of, t_estimate
 from fedtrees.report.price import Price, Utility
-from fedtrees.report.recipe import Candidate, Recommendation, Trial, recommend
+from fedtrees.report.recipe import RECOMMENDED, Candidate, Recommendation, Trial, recommend
 from fedtrees.report.rows import UNDEFENDED, load_rows
 from fedtrees.report.said import Elsewhere
 from fedtrees.report.states import Cell, is_safe
@@ -310,7 +311,14 @@ def _row_of(number: str, tried: Sequence[Trial], metric: str) -> list[str]:
 
 
 def write_generated(trials: Trials, root: Path) -> None:
-    """Replace the parts between the markers in `README.md` and `docs/how-to/choose.md`."""
+    """Write the recommended recipe wherever it is named.
+
+    These are the parts between the markers in `README.md` and `docs/how-to/choose.md`, and the file
+    from which verdicts and `fedtrees advise` read it (`fedtrees.report.recipe.recommended`).
+    """
+    stored = {"recipe": named(recommend(trials))}
+    path = root / "fedtrees" / "report" / RECOMMENDED
+    path.write_text(json.dumps(stored) + "\n", encoding="utf-8")
     for name, text in {
         "README.md": readme(trials),
         "docs/how-to/choose.md": quoted(trials),

@@ -69,6 +69,8 @@ class Mechanism(Change):
 
     `rank_error`: Of values drawn from a column, the standard deviation of their ranks, about, in
     rows.
+    `noise`: Noise that the mechanism adds to each number that it computes from rows, before it
+    processes the noisy numbers without another look at rows; None: not stated.
     `log_chance`: Log probability of the values drawn, (k,), from a column's values, (n,), each of
     so many rows, between its public ends; None if it is not known.
     """
@@ -78,6 +80,7 @@ class Mechanism(Change):
     log_chance: Callable[[Floats, Floats, float, tuple[float, float]], float] | None = field(
         default=None, compare=False
     )
+    noise: Channel | None = None
 
 
 @dataclass(frozen=True)

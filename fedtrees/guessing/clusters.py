@@ -45,7 +45,7 @@ def between_0_and_1(columns: NDArray[np.floating]) -> Floats:
         return X
     low, high = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
     X = (X - low) / np.where(high > low, high - low, 1.0)
-    return np.where(np.isnan(X), np.nanmean(X, axis=0), X)
+    return np.asarray(np.where(np.isnan(X), np.nanmean(X, axis=0), X), dtype=np.float64)
 
 
 def clusterings(X: Floats, count: int, rng: np.random.Generator) -> dict[str, Ints]:

@@ -176,7 +176,8 @@ def _valued(truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[An
     for (owner, f), (values, counts) in truth.columns.items():
         step = step_of(values.astype(np.float64))
         cells = guess(f, int(counts.sum()), step).astype(np.float32) + np.float32(0)
-        made.append(ColumnValues(owner, f, *np.unique(cells, return_counts=True), False))
+        found, copies = np.unique(cells, return_counts=True)
+        made.append(ColumnValues(owner, f, found, copies, False))
     return made
 
 

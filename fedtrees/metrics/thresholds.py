@@ -118,14 +118,16 @@ class ThresholdsMetric(Metric[VictimsSplits]):
             steps.append(truth.step[split.feature])
         made: dict[str, Sequence[Claim]] = {"nothing": []}
         if rows:
-            tree, node, feature, value, low, high = map(np.array, zip(*rows, strict=True))
+            columns_of_rows = list(map(np.array, zip(*rows, strict=True)))
+            value = columns_of_rows[3]
             step = np.array(steps)
             for name, quantile in {
                 "even-quantiles": value,
                 "rounded-quantiles": np.rint(value / step) * step,
                 "halved-quantiles": (np.floor(value / step) + 0.5) * step,
             }.items():
-                made[name] = [Thresholds(tree, node, feature, quantile, low, high)]
+                columns_of_rows[3] = quantile
+                made[name] = [Thresholds(*columns_of_rows)]
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Thresholds], truth: VictimsSplits) -> list[Score]:

@@ -269,11 +269,12 @@ def _glossary(found: Findings) -> list[tuple[str, str]]:
     )
     words = [
         ("Blind guess", "The best of several guesses by the same adversary with an empty "
-         "transcript; whoever holds no rows also stands beside what other rows tell."),
+         "transcript. An adversary without rows is also compared with the population baseline, "
+         "which knows other rows of the population, as its attacks do."),
         *((said.capital(measure(m).head), _explained(m)) for m in used
           if _explained(m).lower() != f"{measure(m).head}."),
-        ("Read ●", "The advantage over blind is above the margin in the mean (of persons: one row "
-         "or more), and above zero in every seed or with its whole interval."),
+        ("Read ●", "The advantage over the better baseline is above the margin in the mean (of "
+         "persons: one row or more), and above zero in every seed or with its whole interval."),
         ("Within the margin ■", "The mean advantage is at least minus the margin, and the upper "
          "end of its 95% t interval lies below the margin; three seeds or more; every applicable "
          "attack finished."),

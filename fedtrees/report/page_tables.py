@@ -106,6 +106,8 @@ def untested(found: Found) -> Iterator[tuple[str, str, str]]:
     if told.defenses:
         yield (f"{many(len(told.defenses), 'defense')} that fit.",
                f"{listed([*told.defenses])}.", "")  # fmt: skip
+    for name, why in told.no_claim:
+        yield f"{name} returned no claim.", f"{why[:1].upper()}{why[1:]}. That is no defense.", ""
     for name, defense, heads in _failed_attacks(found):
         yield (f"{said.capital(name)}, {said.short(defense)}.", f"By {heads} the attack did worse "
                "than a blind guess; nothing is shown.", "")  # fmt: skip

@@ -127,8 +127,14 @@ def _leak(found: Found, more: bool) -> str:
                 f"{found.margin:g}."
             )
         case "unknown", _:
-            failed = said.some(list(dict.fromkeys(name for name, _ in found.untested.failed)))
-            why = f"attacks failed ({failed})" if failed else "attacks that apply did not run"
+            left = found.untested
+            failed, silent = (
+                said.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in of)))
+                for of in (left.failed, left.no_claim)
+            )
+            parts = [f"attacks failed ({failed})"] * bool(failed)
+            parts += [f"attacks returned no claim ({silent})"] * bool(silent)
+            why = " and ".join(parts) or "attacks that apply did not run"
             return f"Not known: {why}, and no other attack shows a leak."
         case "attack-failed", Cell() as cell:
             guess, head = said.value(cell, cell.score), measure(cell.metric).head.lower()
@@ -363,6 +369,9 @@ def untested(found: Found) -> str:
     if told.failed:
         names = dict.fromkeys(name.partition("[")[0] for name, _ in told.failed)
         parts.append(f"attacks that failed ({said.some([*names], 2)})")
+    if told.no_claim:
+        names = dict.fromkeys(name.partition("[")[0] for name, _ in told.no_claim)
+        parts.append(f"attacks that returned no claim ({said.some([*names], 2)})")
     if told.adversaries:
         parts.append(listed([name for name, _ in told.adversaries]))
     if told.defenses:

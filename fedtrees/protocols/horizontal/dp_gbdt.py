@@ -45,7 +45,7 @@ from fedtrees.messages.cuts import (
 from fedtrees.privacy.accounting import composed, trusted_with
 from fedtrees.privacy.discrete_gaussian import discrete_gaussian_share
 from fedtrees.privacy.gaussian_dp import mu_of
-from fedtrees.privacy.leaf_sums import RowBound, leaf_scales, row_bound
+from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
@@ -421,11 +421,9 @@ class DPGBDT(Protocol):
 
     def bound(self, objective: Objective) -> RowBound:
         """Return what a row may bring to the sums of one round."""
-        norms = self.norms(objective)
-        if math.isinf(norms[0]):
-            return RowBound(math.inf, 1.0)
-        share, largest = self.hessian_share, objective.norms[0]
-        return row_bound(norms, largest=largest, free=objective.free, share=share)
+        self.norms(objective)  # checks that a numeric target has a clip
+        settings = {"noisy": self.noisy, "clip": self.clip, "share": self.hessian_share}
+        return clipped_row_bound(objective.norms, free=objective.free, **settings)
 
     def scales(self, objective: Objective) -> tuple[float, float]:
         """Return the scales of noise on sums of gradients and of hessians."""
