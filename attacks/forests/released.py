@@ -131,4 +131,4 @@ def _noise(view: View) -> Noise | None:
     if not isinstance(law, Laplace) or not isinstance(law.scale, float):
         return None
     cut = isinstance(law, TruncatedLaplace)
-    return Noise("truncated-laplace" if cut else "geometric", law.scale)
+    return Noise("truncated-laplace" if cut else "geometric", law.scale, law.draws)

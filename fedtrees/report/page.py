@@ -13,7 +13,7 @@ from fedtrees.core.counts import listed, many
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.report import said
-from fedtrees.report.claims import span
+from fedtrees.report.claims import in_words, span
 from fedtrees.report.found import Adversary, Defended, Findings, Found, local
 from fedtrees.report.page_figures import frontier, price_plot
 from fedtrees.report.page_tables import Seen, folds, matrix, untested
@@ -218,6 +218,8 @@ def _recipe(found: Found) -> dict[str, Any] | None:
 
 def _guarantee(defended: Defended) -> str:
     text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
+    meaning = in_words(defended.guarantees.spent)
+    text += f" ({meaning})" if meaning else ""
     measured = span(defended.guarantees.measured)
     text += f"; measured {measured}" if measured else ""
     return f"{text}: {defended.void}" if defended.void else text

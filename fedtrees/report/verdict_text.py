@@ -8,6 +8,7 @@ from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import said
+from fedtrees.report.claims import in_words
 from fedtrees.report.found import REFUTED, Adversary, Findings, Found, Leak
 from fedtrees.report.intervals import finite
 from fedtrees.report.price import Price
@@ -75,7 +76,17 @@ def _in_room(found: Found) -> list[Line]:
         lines = list(_lines(found, most, more))
         if sum(x.words for x in lines) <= MOST_WORDS:
             break
-    return lines
+    room = MOST_WORDS - sum(x.words for x in lines)
+    return [*lines, *(line for line in _epsilon(found) if line.words <= room)]
+
+
+def _epsilon(found: Found) -> Iterator[Line]:
+    """Yield what the epsilon of the recommended defense means, if a finite one was spent."""
+    spec = None if found.use is None else said.parted(found.use.name)[1]
+    defended = next((d for d in found.defenses if d.spec == spec), None)
+    text = in_words(defended.guarantees.spent) if defended is not None else ""
+    if text:
+        yield Line("EPSILON", f"{said.capital(text)}.")
 
 
 def _lines(found: Found, most: int, more: bool) -> Iterator[Line]:
