@@ -31,7 +31,12 @@ from fedtrees.messages.vertical import (
     RoutedRows,
     RoutesOfRows,
 )
-from fedtrees.privacy.accounting import composed, histogram_sensitivity, trusted_with
+from fedtrees.privacy.accounting import (
+    composed,
+    histogram_sensitivity,
+    trusted_with,
+    with_adversaries,
+)
 from fedtrees.privacy.noise import Laplace
 from fedtrees.trees.boosted.fixed_point import LOSS_BITS
 from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
@@ -203,7 +208,7 @@ class LaplaceHistogram(Defense):
             return PureDP(epsilon=math.inf, unprotected="everything")
         if unprotected:
             return PureDP(math.inf, histograms=found, unprotected="+".join(unprotected))
-        return PureDP(epsilon=found, trusted=trusted_with(cuts))
+        return with_adversaries(PureDP(epsilon=found, trusted=trusted_with(cuts)), [*own, *cuts])
 
 
 def exact_releases(transcript: Transcript) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedtrees.core.channel import Change, Share
+from fedtrees.core.channel import Change, Share, honest_shares
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError, check_positive, check_whole
@@ -135,9 +135,12 @@ class PrivateGridCuts(SummedCounts):
 
     Every cell of the sum carries discrete Laplace noise of scale ``rounds d / epsilon`` for d
     counted features, as a row is in one cell of each (Ghosh et al. 2012). Each of m clients adds a
-    share of it, a difference of two Polya variates (Goryczka and Xiong 2017), which the secure sum
-    adds up: the noise is there once, not m times. A sum over fewer clients than `survivors` is not
-    opened; with c of them colluding with the server, ``(m - c) / m`` of the variance is left.
+    share of it, a difference of two Polya variates (Goryczka and Xiong 2017), and the secure sum
+    adds the shares up. A client knows its own share, so that the shares are scaled as if there were
+    ``m - colluders`` clients: the shares of these add up to the Laplace noise of the claim. If more
+    clients collude, the shares that they do not know still have ``(m - c) / (m - colluders)`` of
+    its variance, but their sum is not Laplace noise any more, and epsilon grows by more than that
+    ratio (`fedtrees.privacy.polya`). A sum over fewer clients than `survivors` is not opened.
 
     Parameters
     ----------
@@ -146,14 +149,17 @@ class PrivateGridCuts(SummedCounts):
     cells, rounds : int
         As in `grid-cuts`; fewer cells carry less noise.
     survivors : int or None
-        How many clients must stay for their shares to be the noise that is claimed; more of them
-        add more. None: all.
+        Number of clients that must stay in the run for a sum to be opened. The shares of
+        ``survivors - colluders`` clients add up to the noise of the claim. None: all clients.
+    colluders : int
+        Number of colluding clients against whom `epsilon` holds. 0: it holds for outsiders only.
     """
 
     epsilon: float
     cells: int = 64
     rounds: int = 2
     survivors: int | None = None
+    colluders: int = 1
 
     acts_through = frozenset({"cuts", "outgoing", "summed"})
     tries = {"epsilon": (1.0,)}
@@ -163,19 +169,23 @@ class PrivateGridCuts(SummedCounts):
         check_grid(self.cells, self.rounds)
         if self.survivors is not None:
             check_whole("survivors", self.survivors, 1)
+        check_whole("colluders", self.colluders, 0)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-        """Refuse more survivors than clients."""
+        """Refuse more survivors than clients, and as many colluders as survivors."""
         clients = sum(role == "client" for role in roles.values())
         if self.survivors is not None and self.survivors > clients:
             raise UsageError(
                 f"survivors={self.survivors} of {clients} clients; give at most as many as there "
                 "are, or leave it out"
             )
+        if clients:
+            self._shares(clients)
 
     def claim(self) -> Guarantee:
         """Return pure DP of the cut points, as long as clients keep their shares to themselves."""
-        return PureDP(float(self.epsilon), unit="cuts", trusted=_SHARED)
+        epsilon, colluders = float(self.epsilon), self.colluders
+        return PureDP(epsilon, unit="cuts", trusted=_SHARED, colluders=colluders)
 
     def cuts(self) -> CutPlan:
         """Return the grid, and what counting on it costs."""
@@ -184,18 +194,33 @@ class PrivateGridCuts(SummedCounts):
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the noise that all clients add together."""
         scale = self.cuts().count_scale(_counted(schema, parameters))
-        shares = Share(Laplace(scale, whole=True), self.survivors or 0) if scale else None
-        return {(GridCounts, "counts"): shares} if shares else {}
+        if not scale:
+            return {}
+        share = Share(Laplace(scale, whole=True), self.survivors or 0, self.colluders)
+        return {(GridCounts, "counts"): share}
+
+    def _shares(self, clients: int) -> int:
+        """Return how many clients' shares add up to the noise that is claimed."""
+        return honest_shares(clients, self.colluders, self.survivors or 0)
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Add this client's share of the noise and enter the cost."""
         assert isinstance(message, GridCounts)
         scale = self.cuts().count_scale(message.features)
         rng = ctx.rng("grid-noise")
-        parties = self.survivors or ctx.count("client")  # as agreed, whatever a server writes
-        noise = discrete_laplace_share(scale, message.counts.shape, rng, parties)
-        l1 = float(message.features)
-        ctx.spend("laplace", l1=l1, scale=scale, what="GridCounts", trusted=_SHARED)
+        clients = ctx.count("client")  # as agreed, whatever a server writes
+        shares = self._shares(clients)
+        noise = discrete_laplace_share(scale, message.counts.shape, rng, shares)
+        ctx.spend(
+            "geometric",
+            l1=1,  # a row is in one cell of each feature, and each cell has noise of its own
+            count=message.features,
+            scale=scale,
+            what="GridCounts",
+            trusted=_SHARED,
+            shares=self.survivors or clients,
+            calibrated=shares,
+        )
         return replace(message, counts=message.counts + noise)
 
     def spent(self, transcript: Transcript) -> Guarantee:

@@ -14,7 +14,7 @@ from fedtrees.attacks.evidence.replay import cuts_are_of_rows, cuts_of
 from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.membership.attack import model_in
-from fedtrees.attacks.membership.references import logit_of_own, said_by
+from fedtrees.attacks.membership.references import class_logits, forest_logits
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Entries, Guess
 from fedtrees.core.reasons import Reason
@@ -45,6 +45,8 @@ class AttributeInference(Attack):
     likely at first; then estimates from the sums replace them.
     """
 
+    claims = (Entries,)
+
     threats: ClassVar[tuple[str, ...]] = tuple(
         f"{role}[sensitive=0]" for role in ("server", "client", "public")
     )
@@ -59,7 +61,7 @@ class AttributeInference(Attack):
         """Return a value for every row."""
         told = Told.of(view)
         if told is None:
-            return Guess()
+            return Guess.none(Reason("not-all-but-one"))
         imputer = Imputer(view.prior_rows, view.schema, told.columns)
         held = _held(view, told)
         values = imputer.values if held is None else held.values[:, None]
@@ -141,9 +143,9 @@ def _confidence(model: object, rows: Table, values: NDArray[np.float32], told: T
         X[:, told.columns] = value
         table = Table(X, rows.y)
         if isinstance(model, Forest):
-            logit = said_by(model, table)
+            logit = forest_logits(model, table)
         else:
-            logit = logit_of_own(model.probabilities(X), rows.y)  # type: ignore[attr-defined]
+            logit = class_logits(model.probabilities(X), rows.y)  # type: ignore[attr-defined]
         found.append(-np.logaddexp(0, -logit))
     return np.column_stack(found)
 

@@ -45,6 +45,8 @@ class ClassShareInference(Attack):
     claimed to have the shares that fit.
     """
 
+    claims = (ClassShares,)
+
     def inapplicable(self, view: View) -> Reason | None:
         """Return why a view says nothing about the classes of one client."""
         if counts_of(view) or regressed_counts(view) is not None:
@@ -57,7 +59,8 @@ class ClassShareInference(Attack):
         together = None if found else regressed_counts(view)
         if together is not None:
             found = dict.fromkeys(other_clients(view), together)
-        return Guess(tuple(ClassShares(n, c / c.sum()) for n, c in found.items()))
+        claims = (ClassShares(n, c / c.sum()) for n, c in found.items())
+        return Guess.of(claims, otherwise=Reason("no-client-sums"))
 
 
 def counts_of(view: View) -> dict[str, Floats]:

@@ -40,6 +40,8 @@ class LinearReconstruction(Attack):
     sums tell several rows not apart, own columns and labels say which is likelier.
     """
 
+    claims = (ColumnBins, ColumnRanks)
+
     numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
@@ -55,7 +57,7 @@ class LinearReconstruction(Attack):
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return bins and ranks of all rows in every column that sums were opened of."""
         if self.inapplicable(view):
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-opened-sums"))
         ids, known, claims = view.own[0].ids, what_is_known(view), list[Claim]()
         sure = cells = 0
         changes = view.changes(OpenedBinSums, "sums")
@@ -82,7 +84,8 @@ class LinearReconstruction(Attack):
                 rank += EXPECTED * (expected - rank)
             claims.append(ColumnBins(*whose, bin))
             claims.append(ColumnRanks(*whose, np.clip(rank, low, high), low, high))
-        return Guess(tuple(claims), {"bins_certain": sure / cells} if cells else {})
+        notes = {"bins_certain": sure / cells} if cells else {}
+        return Guess.of(claims, notes, otherwise=Reason("no-opened-sums"))
 
 
 def _read(

@@ -33,6 +33,8 @@ class PowersOfTwo(Attack):
     power all sums are weighed together.
     """
 
+    claims = (ColumnBins,)
+
     behaviours: ClassVar[tuple[str, ...]] = ("cheating",)
     threats: ClassVar[tuple[str, ...]] = ("active:cheating",)
     numbers: ClassVar[bool] = True
@@ -57,7 +59,7 @@ class PowersOfTwo(Attack):
                 bin, read = shares[:, :-1].argmax(axis=1), shares.max(axis=1) > SURE
             claims.append(ColumnBins(column.owner, column.position, view.own[0].ids, bin))
             known += int(read.sum())
-        return Guess(tuple(claims), {"bins_named": known})
+        return Guess.of(claims, {"bins_named": known}, otherwise=Reason("no-opened-sums"))
 
 
 def _read(

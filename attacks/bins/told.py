@@ -27,6 +27,8 @@ class ToldBins(Attack):
     the bin for which share times odds of the answer is greatest.
     """
 
+    claims = (ColumnBins, ColumnRanks)
+
     numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
@@ -36,8 +38,8 @@ class ToldBins(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the bins of all rows in every column that was told, and ranks by them."""
-        if self.inapplicable(view):
-            return Guess()
+        if why := self.inapplicable(view):
+            return Guess.none(why)
         epsilon = float(view.parameters.get("epsilon", np.inf))
         claims, own, ids = list[Claim](), view.own[0], view.own[0].ids
         for item, message in view.messages(RowBuckets):
@@ -54,7 +56,7 @@ class ToldBins(Attack):
                 middle, none = (low + high) / 2, np.zeros(len(ids))
                 known = (low, high) if clear else (none, none + 1)
                 claims.append(ColumnRanks(item.sender, column, ids, middle, *known))
-        return Guess(tuple(claims))
+        return Guess.of(claims, otherwise=Reason("no-bins-told"))
 
 
 def _likeliest(

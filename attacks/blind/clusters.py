@@ -35,12 +35,14 @@ class ClusterOwnColumns(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Cluster the rows that all principals know."""
-        if self.inapplicable(view):
-            return Guess()
+        if why := self.inapplicable(view):
+            return Guess.none(why)
         ids, X = own_columns_of(view)
         count = max(len(view.schema.classes), 2)
-        if len(ids) < count or not X.shape[1]:
-            return Guess()
+        if not X.shape[1]:
+            return Guess.none(Reason("no-own-columns"))
+        if len(ids) < count:
+            return Guess.none(Reason("fewer-rows-than-classes", rows=len(ids), classes=count))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # fewer different rows than classes
             found = k_means(X, count, rng)

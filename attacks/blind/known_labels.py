@@ -16,6 +16,10 @@ from fedtrees.guessing.clusters import own_columns_of
 RIDGE = 0.1  # of columns in [0, 1], with weights that add up to one for each class
 
 
+#: Threat under which labels of some rows are known.
+THREAT = "passive[labels=20]"
+
+
 @register.attack("cl-few-shot")
 @dataclass(frozen=True, kw_only=True)
 class ClassifyOwnColumns(Attack):
@@ -27,23 +31,23 @@ class ClassifyOwnColumns(Attack):
 
     blind: ClassVar[bool] = True
     gives: ClassVar[type[Claim] | None] = Labels
-    threats: ClassVar[tuple[str, ...]] = ("passive[labels=20]",)
+    threats: ClassVar[tuple[str, ...]] = (THREAT,)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return what is missing: known labels, or rows without them."""
         why = ClusterOwnColumns().inapplicable(view)
         if why is None and view.known is None:
-            return Reason("no-known-labels", threat="passive[labels=20]")
+            return Reason("no-known-labels", threat=THREAT)
         return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Classify the rows that all principals know."""
-        if self.inapplicable(view) or view.known is None or view.known.y is None:
-            return Guess()
+        if view.known is None or view.known.y is None or self.inapplicable(view):
+            return Guess.none(self.inapplicable(view) or Reason("no-known-labels", threat=THREAT))
         ids, X = own_columns_of(view)
         y = view.known.y
         if not X.shape[1] or (y == y[0]).all():
-            return Guess()
+            return Guess.none(Reason("one-known-class" if X.shape[1] else "no-own-columns"))
         order = np.argsort(ids)
         rows = order[np.searchsorted(ids[order], view.known.ids)]
         X = np.column_stack([X, np.ones(len(X))])

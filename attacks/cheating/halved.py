@@ -31,6 +31,8 @@ class HalvedRows(Attack):
     nodes of one row are read, as far as this is as good as certain.
     """
 
+    claims = (Records,)
+
     behaviours: ClassVar[tuple[str, ...]] = ("halving",)
     threats: ClassVar[tuple[str, ...]] = ("server:halving",)
 
@@ -40,13 +42,14 @@ class HalvedRows(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the rows, each with certainty."""
-        if self.inapplicable(view):
-            return Guess()
+        if why := self.inapplicable(view):
+            return Guess.none(why)
         cuts = next(m for _, m in view.messages(CutPoints))
         start = next(m for _, m in view.messages(BaseScore))
         grown = unmoved_trees(view, cuts.offsets)
         if not _exact(view, start):
-            return Guess((_lone(view, grown, start, cuts),))
+            alone = _lone(view, grown, start, cuts)
+            return Guess.of((alone,), otherwise=Reason("no-certain-rows"))
         trees = [tree.nodes(start, cuts.offsets) for tree in grown]
         # rows that are sampled are not the same in all trees
         apart = float(view.parameters.get("subsample", 1)) < 1
@@ -57,7 +60,8 @@ class HalvedRows(Attack):
         rows = np.array([row for row, n in read.items() for _ in range(n)], dtype=np.int64)
         rows = rows.reshape(-1, len(cuts.offsets))
         table = Table(_values(rows[:, :-1], cuts, view), rows[:, -1])
-        return Guess((Records(table, np.ones(len(table))),), {"different_rows": len(read)})
+        rows_read, notes = Records(table, np.ones(len(table))), {"different_rows": len(read)}
+        return Guess.of((rows_read,), notes, otherwise=Reason("no-certain-rows"))
 
 
 def _lone(view: View, grown: list[Grown], start: BaseScore, cuts: CutPoints) -> Records:

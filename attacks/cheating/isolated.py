@@ -33,6 +33,8 @@ class IsolatedHistogram(Attack):
     are dealt out. Else its even share of the first sum over all is claimed.
     """
 
+    claims = (BinClassCounts,)
+
     behaviours: ClassVar[tuple[str, ...]] = ("isolating",)
     threats: ClassVar[tuple[str, ...]] = ("server:isolating",)
 
@@ -42,14 +44,14 @@ class IsolatedHistogram(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the counts of the client that was told other splits."""
-        if self.inapplicable(view):
-            return Guess()
+        if why := self.inapplicable(view):
+            return Guess.none(why)
         start = next(m for _, m in view.messages(BaseScore))
         cuts = next(m for _, m in view.messages(CutPoints))
         asked = sums_by_node(view)
         told = [(s.receivers[0], m) for s, m in view.messages(NodeSplits) if len(s.receivers) == 1]
-        if not told:  # no column has a bin between two others
-            return Guess()
+        if not told:
+            return Guess.none(Reason("no-inner-bin"))
         victim = max(told, key=lambda item: int(item[1].bin[0]))[0]
         clients = sum(role == "client" for role in view.roles.values())
         opened = [m for name, m in told if name == victim and (m.tree, 1) in asked]

@@ -18,6 +18,8 @@ from fedtrees.messages.cuts import CutPoints, FeatureSketch
 class MovedCuts(Attack):
     """Claim the windows of the sketch that was sent, or the cuts that sums were to make win."""
 
+    claims = (CutWindows,)
+
     behaviours: ClassVar[tuple[str, ...]] = (
         "poisoned", "poisoned-unbounded", "crafted-sketch", "crafted-sketch-unbounded",
     )  # fmt: skip
@@ -30,13 +32,13 @@ class MovedCuts(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return what was to come of the cheating."""
-        if self.inapplicable(view):
-            return Guess()
+        if why := self.inapplicable(view):
+            return Guess.none(why)
         cuts = next(m for _, m in view.messages(CutPoints))
         if any(name.startswith("crafted") for name in view.behaviours):
             sent = [m for s, m in view.messages(FeatureSketch) if s.sender in view.principals]
-            if not sent:  # cut points are settled otherwise
-                return Guess()
+            if not sent:
+                return Guess.none(Reason("cuts-not-from-sketches"))
             starts, ends = sent[-1].offsets[:-1], sent[-1].offsets[1:]
             some = np.flatnonzero(ends > starts)
             low, high = sent[-1].points[starts[some]], sent[-1].points[ends[some] - 1]

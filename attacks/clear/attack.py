@@ -25,6 +25,8 @@ class ClearGradients(Attack):
     1 they are p - 1, of class 0 p, whatever round they are of.
     """
 
+    claims = (Labels,)
+
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no gradient of rows whose labels they lack."""
         seen = any(i.sender not in view.principals for i, _ in view.messages(RowGradients))
@@ -35,7 +37,7 @@ class ClearGradients(Attack):
         """Return the labels of all rows."""
         told = [m for i, m in view.messages(RowGradients) if i.sender not in view.principals]
         if not told or not view.own:
-            return Guess()
+            return Guess.none(Reason("no-gradients-in-clear"))
         y = (told[0].g < 0).astype(np.int64)
         return Guess((Labels(view.own[0].ids, y, np.eye(2)[y]),))
 
@@ -48,6 +50,8 @@ class SplitValues(Attack):
     Every party tells all others its best split of every node (``evaluate_splits.h``). Cut points of
     XGBoost's are values of the column, so that thresholds are; those that lose are in no model.
     """
+
+    claims = (ColumnValues,)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no best split of others, None if they do."""
@@ -79,4 +83,5 @@ class SplitValues(Attack):
             there = ~np.isnan(low)
             told = spread(read, low[there], high[there], (ranges[0][column], ranges[1][column]))
             claims.append(ColumnValues(owner, column, *told, False))
-        return Guess(tuple(claims), {"splits": float(total), "splits_that_lost": float(lost)})
+        notes = {"splits": float(total), "splits_that_lost": float(lost)}
+        return Guess.of(claims, notes, otherwise=Reason("no-best-splits"))

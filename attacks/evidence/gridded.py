@@ -65,14 +65,18 @@ def _sent(view: View) -> list[GridCounts]:
 
 
 def _noise_left(view: View, sent: int) -> float:
-    """Return the variance of the noise of all clients but so many on a count, in squared rows."""
+    """Return the variance of the noise on one count that the principals do not know.
+
+    The result is in squared rows.
+
+    `sent`: Number of clients whose share of the noise the principals know.
+    """
     clients = sum(role == "client" for role in view.roles.values())
     changes = view.changes(GridCounts, "counts", "client")
-    shared = chained(c.whole for c in changes if isinstance(c, Share))
+    shares = (c.law(clients, known=sent) for c in changes if isinstance(c, Share))
+    shared = chained(law for law in shares if law is not None)
     alone = chained((c for c in changes if isinstance(c, Channel)), clients - sent)
-    zero, left = np.zeros(1), 1 - sent / clients
-    parts = ((1.0, alone), (left, shared))
-    return sum(w * float(law.error(zero)[1][0]) for w, law in parts if law is not None)
+    return sum(float(law.error(np.zeros(1))[1][0]) for law in (alone, shared) if law is not None)
 
 
 def _in_cells(borders: NDArray[np.float64], counts: Longs, feature: Feature, own: Floats) -> Column:

@@ -81,10 +81,10 @@ def narrowed(guess: Guess) -> Guess:
 
     def one(claim: Claim) -> Claim:
         if isinstance(claim, LeafCounts):
-            return LeafCounts(claim.tree, claim.leaf, claim.counts.sum(axis=1, keepdims=True))
+            return replace(claim, counts=claim.counts.sum(axis=1, keepdims=True))
         return Records(narrow(claim.table)) if isinstance(claim, Records) else claim
 
-    return Guess(tuple(map(one, guess.claims)), guess.notes)
+    return replace(guess, claims=tuple(map(one, guess.claims)))
 
 
 def moments_of(evidence: Evidence, rows: Table, told: Moments) -> Moments:

@@ -54,6 +54,8 @@ class DraftDP(Attack):
         Seconds for a solver.
     """
 
+    claims = (Records,)
+
     mode: Mode = "posterior"
     rows: Literal["declared", "estimated"] = "declared"
     work: float = 1.0
@@ -101,7 +103,7 @@ class DraftDP(Attack):
             expected += spread * len(value)
             due += seconds(question, work)
         if not tables:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-victim-rows"))
         named = tuple(owners) if all(owners) else None
         notes = {
             "expected_error": expected / len(owners),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import check_known, check_positive
+from fedtrees.privacy.polya import log_probabilities
 
 Kind = Literal["geometric", "truncated-laplace", "gaussian", "exact", "labels"]
 KINDS = get_args(Kind)
@@ -33,12 +34,15 @@ class Noise:
     of pmf proportional to ``exp(-|k| / scale)``; Laplace noise of that scale, truncated toward
     zero, as the code of Gorgé et al. adds it; (discrete) Gaussian noise; none; or no counts but
     each leaf's label, chosen by permute-and-flip (`fedtrees.attacks.forests.labels`).
+    `draws`: Number of draws of geometric noise that were added up; above 1 where clients share the
+    noise and one of them may be an insider.
     `scale`: Of the Laplace and geometric noise (rows; T / epsilon for an epsilon in all), or the
     Gaussian's standard deviation. Not read where counts are exact.
     """
 
     kind: Kind
     scale: float = 1.0
+    draws: float = 1.0
 
     def __post_init__(self) -> None:
         check_known("noise", self.kind, KINDS)
@@ -68,6 +72,10 @@ class Noise:
         if self.kind == "truncated-laplace":
             # 0 has twice the probability that the geometric decline of the others would give it
             return a / self.scale + np.where(a > 0, math.log(2.0), 0.0)
+        if self.kind == "geometric" and self.draws != 1:
+            log_p = log_probabilities(self.scale, self.draws)
+            at = np.minimum(a, len(log_p) - 1).astype(np.int64)
+            return log_p[0] - log_p[at] + (a - at) / self.scale
         return a * self.sharpness
 
     def table(

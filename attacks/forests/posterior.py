@@ -99,8 +99,8 @@ class Question:
             noisy = noisy - self.forest.counts(self.own[:, :-1], self.own[:, -1])
         forest = replace(self.forest, noisy=np.rint(noisy * share).astype(np.int64))
         scale = 0.0 if self.noise.kind == "exact" else self.noise.scale
-        law = Noise("geometric", max(0.5, scale * share))
-        return Question(forest, law, SMALL, population=self.population)
+        noise = Noise("geometric", max(0.5, scale * share), self.noise.draws)
+        return Question(forest, noise, SMALL, population=self.population)
 
     def start(
         self,

@@ -44,9 +44,9 @@ class Source:
         coded = None if likely is None else np.column_stack([variables.encode(likely.X), likely.y])
         forest = NoisyForest.of(variables, feature, self.counts, threshold)
         prior = None
-        if own is None and coded is not None and self.noise.kind != "labels":
-            if weighable(len(variables) + 1, view.n_rows + len(coded)):
-                prior = coded.astype(np.int16)
+        counted = own is None and coded is not None and self.noise.kind != "labels"
+        if counted and weighable(len(variables) + 1, view.n_rows + len(coded)):
+            prior = coded.astype(np.int16)
         if self.owner is not None:
             n = self.rows or forest.estimated_rows()
             return Question(forest, self.noise, n, population=prior)
@@ -131,4 +131,4 @@ def _noise(view: View) -> Noise | None:
     if not isinstance(law, Laplace) or not isinstance(law.scale, float):
         return None
     cut = isinstance(law, TruncatedLaplace)
-    return Noise("truncated-laplace" if cut else "geometric", law.scale)
+    return Noise("truncated-laplace" if cut else "geometric", law.scale, law.draws)

@@ -43,11 +43,12 @@ class TabLeak(Attack):
     Adam follows the gradient itself and not its sign, numbers are moved themselves and clipped, and
     rows are held to the span that the first layer's gradient leaves them. Labels are counted off
     the output bias. Beside noise, or of many rows, an adversary with own rows or rows of the
-    population draws batches of such rows that explain the gradient (`explained`). Fewer rows than hidden units are roots of equations,
-    those of local steps one step after the other (`hidden`); what is left of an update is taken for
-    one gradient on its way. Coordinates that were not sent only bound the gradient. Beside noise
-    without such rows, of several steps with some, and of few coordinates, the attack first rehearses
-    on likely rows, and submits such in place of found ones if those fared better.
+    population draws batches of such rows that explain the gradient (`explained`). Fewer rows than
+    hidden units are roots of equations, those of local steps one step after the other (`hidden`);
+    what is left of an update is taken for one gradient on its way. Coordinates that were not sent
+    only bound the gradient. Beside noise without such rows, of several steps with some, and of few
+    coordinates, the attack first rehearses on likely rows, and submits such in place of found ones
+    if those fared better.
 
     Parameters
     ----------
@@ -58,6 +59,8 @@ class TabLeak(Attack):
     most : int
         Gradients of more rows are left alone.
     """
+
+    claims = (BatchRows,)
 
     by_algebra: ClassVar[bool] = True  # what is published is search alone
 
@@ -85,7 +88,7 @@ class TabLeak(Attack):
         """Invert some of the gradients."""
         encoding = encoding_of(view)
         if encoding is None:
-            return Guess()
+            return Guess.none(Reason("no-network"))
         seen = [s for s in seen_gradients(view) if s.rows <= self.most]
         chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
         bounds, local = _bounds(view, encoding), local_steps_of(view)
@@ -101,7 +104,7 @@ class TabLeak(Attack):
                 notes["likely_rows"] += told.pop("likely_rows", 0.0)
                 notes |= {f"{name}_{k}": value for name, value in told.items()}
             claims.append(BatchRows(item.owner, item.round, table, sure))
-        return Guess(tuple(claims), notes)
+        return Guess.of(claims, notes, otherwise=self.inapplicable(view) or Reason("no-gradient"))
 
     def rest(
         self,

@@ -1,4 +1,4 @@
-"""Membership inference on networks: likelihood ratios over networks of the same rounds."""
+"""Membership inference on networks: LiRA and RMIA over networks of the same rounds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.evidence import encoding_of, layers_of
 from fedtrees.attacks.gradients.local_steps import LocalSteps
-from fedtrees.attacks.membership.attack import MembershipInference
-from fedtrees.attacks.membership.ratios import lira, rmia, weight_of
-from fedtrees.attacks.membership.references import Trainer, logit_of_own, references
+from fedtrees.attacks.membership.attack import MembershipInference, Tests
+from fedtrees.attacks.membership.learners import draws_noise
+from fedtrees.attacks.membership.references import Trainer, class_logits
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.networks import NetworkModel, NetworkWeights
+from fedtrees.messages.networks import NetworkModel, NetworkUpdate, NetworkWeights
 from fedtrees.neural.model import TabularNetwork
 from fedtrees.neural.training import initial
 
@@ -26,21 +26,25 @@ Floats = NDArray[np.float64]
 @register.attack("network-membership")
 @dataclass(frozen=True, kw_only=True)
 class NetworkMembership(MembershipInference):
-    """Tell which candidates a network was trained on: LiRA and RMIA, as `membership` of trees.
+    """Score how likely each candidate was among the training rows of a network: LiRA and RMIA.
 
-    References go through the same rounds on half of the candidates, dealt out evenly over as many
-    clients; from the weights that were sent out first, where these are seen. Noise of a defense is
-    not in them.
+    Reference models go through the same rounds on half of the candidates, which are dealt evenly to
+    as many clients. They start from the first weights that the server sent, if the view contains
+    them. If a defense clips gradients or adds noise to them, then the reference models would be
+    those of another learner, and the attack does not apply.
     """
 
     numbers: ClassVar[bool] = False
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there is no network in a view."""
-        return Reason("no-network") if self.model(view) is None else None
+        """Return why a view contains no network, or why no reference network can be trained."""
+        model = self.model(view)
+        if model is None:
+            return Reason("no-network")
+        return Reason("no-reference-learner") if self.trainer(view, model) is None else None
 
     def model(self, view: View) -> TabularNetwork | None:
-        """Return the network that was released, or else the last one that was sent out."""
+        """Return the network that was released, or else the last one that the server sent."""
         for item in view.seen:
             if isinstance(item.message, NetworkModel):
                 return item.message.model()
@@ -49,40 +53,52 @@ class NetworkMembership(MembershipInference):
             return None
         return TabularNetwork(layers_of(view, encoding), sent[-1].weights, encoding)
 
-    def tests(
-        self, view: View, model: Any, rows: Table, rng: np.random.Generator
-    ) -> tuple[dict[str, Floats], float]:
-        """Return what each test scores, and what a nat of the last is worth."""
-        refs = references(rows, view.rows, descends(view, model), self.models, rng)
-        logit = logit_of_own(model.predict(rows.X), rows.y)
-        return {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}, weight_of(refs)
+    def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
+        """Run LiRA and RMIA."""
+        return self.ratios(view, model, rows, rng)
+
+    def trainer(self, view: View, model: Any) -> Trainer | None:
+        """Return the learner that trains networks in the same rounds."""
+        return network_trainer(view, model)
+
+    def logits(self, view: View, model: Any, rows: Table) -> Floats:
+        """Return the logit of each row's true class, float64, shape (n,)."""
+        return class_logits(model.predict(rows.X), rows.y)
 
 
-def descends(view: View, model: TabularNetwork) -> Trainer:
-    """Return what trains networks in rounds of clients' steps, as a view's parameters say."""
-    told, layers = view.parameters, model.layers
+def network_trainer(view: View, model: TabularNetwork) -> Trainer | None:
+    """Return the learner that trains networks in rounds of clients' steps; None if it has noise.
+
+    The parameters of the protocol describe rounds and steps.
+    """
+    sites = ((NetworkUpdate, "update"), ("example-gradients", "rows"), ("labels", "y"))
+    if any(draws_noise(view.changes(site, field)) for site, field in sites):
+        return None
+    p, layers = view.parameters, model.layers
     clients = sum(role == "client" for role in view.roles.values())
     first = next((m.weights for _, m in view.messages(NetworkWeights)), None)
-    local = LocalSteps(told["batch"], told.get("epochs", 1), told["lr"])
+    local = LocalSteps(p["batch"], p.get("epochs", 1), p["lr"])
+    most = (p["local_rows"] or None) if "epochs" in p else p["batch"]
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
         inputs, rows = model.encoding.encode(every.X), every.take(np.arange(n))
         rng = np.random.default_rng(0)
 
-        def said(used: NDArray[np.bool_]) -> Floats:
+        def train(used: NDArray[np.bool_]) -> Floats:
             parts = np.array_split(rng.permutation(np.flatnonzero(used)), clients)
-            at = initial(layers, rng) if first is None else first
-            for _ in range(told["rounds"]):
-                moved = []
-                for k in rng.permutation(clients)[: told.get("clients_per_round") or clients]:
-                    most = (told["local_rows"] or None) if "epochs" in told else told["batch"]
-                    mine = rng.permutation(parts[k])[:most]
-                    steps = local.orders(len(mine), rng)
-                    moved.append(local.update(layers, at, inputs[mine], every.y[mine], steps))
-                at = (at + np.mean(moved, axis=0)).astype(np.float32)
-            trained = TabularNetwork(layers, at, model.encoding)
-            return logit_of_own(trained.predict(rows.X), rows.y)
+            weights = initial(layers, rng) if first is None else first
+            for _ in range(p["rounds"]):
+                updates = []
+                for k in rng.permutation(clients)[: p.get("clients_per_round") or clients]:
+                    drawn = rng.permutation(parts[k])[:most]
+                    steps = local.orders(len(drawn), rng)
+                    updates.append(
+                        local.update(layers, weights, inputs[drawn], every.y[drawn], steps)
+                    )
+                weights = (weights + np.mean(updates, axis=0)).astype(np.float32)
+            trained = TabularNetwork(layers, weights, model.encoding)
+            return class_logits(trained.predict(rows.X), rows.y)
 
-        return said
+        return train
 
     return trainer

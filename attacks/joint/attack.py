@@ -23,7 +23,7 @@ from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, enumerated, reconstruct
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -50,6 +50,8 @@ class Joint(Options, Attack):
         Use no more than this even if more was seen: sums per leaf, or leaf values alone. Bins
         are read by other attacks.
     """
+
+    claims = (Records, LeafCounts)
 
     numbers: ClassVar[bool] = True
 
@@ -92,7 +94,7 @@ class Joint(Options, Attack):
             )
         evidence = evidence_of(view, self.most)
         if evidence is None:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
         bins = evidence if self.most == "values" else evidence_of(view)
         few = self._enumerated(view, [bins or evidence])
         if few is not None:

@@ -29,6 +29,8 @@ class AskedLabels(Attack):
     rows beyond the budget follow from the record-id graph and the splits as in `few-shot`.
     """
 
+    claims = (Labels,)
+
     threats: ClassVar[tuple[str, ...]] = ("passive[queries=1000,records=held]",)
 
     def inapplicable(self, view: View) -> Reason | None:
@@ -47,7 +49,7 @@ class AskedLabels(Attack):
         """Ask for as many rows as the budget bears, drawn at random."""
         seen = leaf_view(view, "drop", DECAY)
         if seen is None or view.oracle is None:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-unlabelled-rows"))
         drawn = np.sort(rng.permutation(len(seen.columns.ids))[: view.oracle.left])
         told = _answers(view.oracle, seen.columns, drawn, seen.classes)
         known = np.zeros((len(seen.twins.weight), seen.classes))

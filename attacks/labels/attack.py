@@ -69,6 +69,8 @@ class LeafAttack(Attack):
     Takahashi et al. 2023); all trees of a forest count the same.
     """
 
+    claims = (Labels,)
+
     single: Single = "drop"
     decay: float = 0.6
 
@@ -86,7 +88,7 @@ class LeafAttack(Attack):
         """Guess which rows have equal labels; by own columns alone where leaves tell nothing."""
         seen = leaf_view(view, self.single, self.decay)
         if seen is None:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-unlabelled-rows"))
         if seen.leaves.shape[1]:
             cluster = self.clusters(seen, rng)
         else:

@@ -29,6 +29,8 @@ class RoutedRows(LabelMixture):  # type: ignore[misc]
     (naive Bayes).
     """
 
+    claims = (RoutedLabels,)
+
     def inapplicable(self, view: View) -> Reason | None:
         """Return what is missing: visible leaves, or rows to predict."""
         why = no_leaves(view)
@@ -40,9 +42,10 @@ class RoutedRows(LabelMixture):  # type: ignore[misc]
         """Return how likely every class is of every row that was routed."""
         seen = leaf_view(view, self.single, self.decay)
         if seen is None or not seen.leaves.shape[1]:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-record-ids"))
         labels = self.clusters(seen, rng)
-        return Guess(tuple(_claims(seen, labels)))
+        why = self.inapplicable(view) or Reason("no-routed-rows")
+        return Guess.of(_claims(seen, labels), otherwise=why)
 
 
 def _claims(seen: LeafView, labels: Clusters) -> Iterator[RoutedLabels]:

@@ -1,5 +1,6 @@
 """Certified counts as an attack on a view."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from fedtrees.attacks.lattice.exact_sums import base_margin_of
 from fedtrees.attacks.lattice.leaf_values import certain_counts
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -42,6 +43,8 @@ class Lattice(Attack):
     Rows with numeric targets are counted in the leaves of all trees by their hessians, which are 1;
     no search follows them.
     """
+
+    claims = (LeafCounts,)
 
     numbers: ClassVar[bool] = True
 
@@ -80,8 +83,9 @@ class Lattice(Attack):
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return certified class counts of leaves, of as many trees as possible."""
         seen, law = evidence_of(view), law_of_sums(view)
-        if seen is None or view.weighted:  # sums of weights are no counts
-            return Guess(notes={"trees_certified": 0.0})
+        if seen is None or view.weighted:
+            why = Reason("weighted-sums" if view.weighted else "no-start-or-rounds")
+            return Guess.none(self.inapplicable(view) or why, {"trees_certified": 0.0})
         numbers = seen.targets is not None
         if seen.level == "values" and not numbers and readable(view, seen):
             return _of_values(view, seen)
@@ -91,14 +95,21 @@ class Lattice(Attack):
         each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
         found = [self._decode(one, view) for one in each]
         if len(found) == 1:
-            return Guess(tuple(added_up(found[0].leaf_counts)), found[0].notes)
+            counts = _certified(added_up(found[0].leaf_counts))
+            return Guess.of(counts, found[0].notes, otherwise=self._why_none(found[0].notes))
         notes: dict[str, float] = {}
         for key in {key: None for one in found for key in one.notes}:
             values = [one.notes.get(key, 0.0) for one in found]
             several = not key.startswith(("trees", "stopped", "least"))
             notes[key] = sum(values) if several else max(values)
-        counts = added_up([c for one in found for c in one.leaf_counts])
-        return Guess(tuple(counts), notes)
+        counts = _certified(added_up([c for one in found for c in one.leaf_counts]))
+        return Guess.of(counts, notes, otherwise=self._why_none(notes))
+
+    def _why_none(self, notes: Mapping[str, float]) -> Reason:
+        """Return why the decoder certified no leaf: its limit, or the sums themselves."""
+        if notes.get("stopped_early") and self.steps is not None:
+            return Reason("search-limit", steps=self.steps)
+        return Reason("sums-not-exact")
 
     def _decode(self, evidence: Evidence, view: View) -> Decoded:
         """Follow the rows of one client, or of all together."""
@@ -126,7 +137,8 @@ def _of_values(view: View, evidence: Evidence) -> Guess:
         "leaves_certified": float(known),
         "leaves_open": float(leaves - known),
     }
-    return Guess(() if found is None else (found,), notes)
+    counts = _certified([] if found is None else [found])
+    return Guess.of(counts, notes, otherwise=Reason("leaf-values-ambiguous"))
 
 
 def _bounded(view: View) -> Guess:
@@ -139,5 +151,11 @@ def _bounded(view: View) -> Guess:
         "leaves_certified": certain,
         "leaves_open": sum(len(tree.certain) for tree in trees) - certain,
     }
-    kept = tuple(claim for claim in claims if claim is not None)
-    return Guess(kept, {name: float(value) for name, value in notes.items()})
+    counts = _certified(claim for claim in claims if claim is not None)
+    named = {name: float(value) for name, value in notes.items()}
+    return Guess.of(counts, named, otherwise=Reason("bounds-leave-a-choice"))
+
+
+def _certified(counts: Iterable[LeafCounts]) -> list[LeafCounts]:
+    """Return leaf counts, each marked as certified: this attack returns nothing else."""
+    return [replace(c, certified=np.ones(len(c.leaf), dtype=np.bool_)) for c in counts]

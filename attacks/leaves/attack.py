@@ -42,6 +42,8 @@ class ForestBoxes(Attack):
     `work`: Values drawn, as a multiple of the usual.
     """
 
+    claims = (Records,)
+
     work: float = 1.0
 
     def __post_init__(self) -> None:
@@ -67,7 +69,7 @@ class ForestBoxes(Attack):
             notes.append(note)
             owners += [source.owner or ""] * len(table)
         if not tables:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-victim-rows"))
         named = tuple(owners) if all(owners) else None
         mean = {k: float(np.mean([n[k] for n in notes])) for k in notes[0]}
         return Guess((Records(Table.concat(tables), owner=named),), mean)

@@ -104,6 +104,8 @@ class BinMapperReading(Attack):
     (`fedtrees.attacks.mappers.likely`).
     """
 
+    claims = (ColumnValues,)
+
     numbers: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
@@ -121,7 +123,8 @@ class BinMapperReading(Attack):
         }
         if view.prior_rows is not None and len(view.prior_rows):
             claims |= {(c.owner, c.feature): c for c in _filled(view, told, read, {})}
-        return Guess(tuple(claims.values()), {"values": float(sum(map(len, read.values())))})
+        notes = {"values": float(sum(map(len, read.values())))}
+        return Guess.of(claims.values(), notes, otherwise=Reason("no-bins-found"))
 
 
 @register.attack("single-row-bins")
@@ -134,6 +137,8 @@ class SingleRowBins(Attack):
     that this machine found, a bin of one row is a value and its label. The values of other bins are
     the likeliest that own rows say.
     """
+
+    claims = (ColumnValues,)
 
     numbers: ClassVar[bool] = True
 
@@ -171,4 +176,4 @@ class SingleRowBins(Attack):
             for claim in _filled(view, told, read, counted):
                 if (key := (claim.owner, claim.feature)) not in claims or not claims[key].exact:
                     claims[key] = claim
-        return Guess(tuple(claims.values()), notes)
+        return Guess.of(claims.values(), notes, otherwise=Reason("no-own-sums"))

@@ -27,6 +27,8 @@ class RingSegments(Attack):
     worker apart, what it added. In the first tree all rows have one gradient for each class.
     """
 
+    claims = (BinClassCounts,)
+
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no sums of a ring of one worker, None if they do."""
         ring = not any(True for _ in view.messages(BinMappers))
@@ -38,7 +40,7 @@ class RingSegments(Attack):
         start = _start(view)
         first = [m for _, m in view.messages(HistogramSegment) if m.tree == m.level == 0]
         if start is None or not first:
-            return Guess()
+            return Guess.none(Reason("no-own-sums"))
         found, roots = {}, dict[str, NDArray[np.int64]]()
         notes = {"bins_seen": 0.0, "bins_of_one_row": 0.0}
         for owner, own in sorted(shares(first).items()):
@@ -57,7 +59,8 @@ class RingSegments(Attack):
                 roots[m.parties] = np.rint([rows - ones, ones]).astype(np.int64)
         if found:
             found = dealt(view, found, _of_all(view, first, start), roots)
-        return Guess(tuple(BinClassCounts(*item) for item in sorted(found.items())), notes)
+        claims = (BinClassCounts(*item) for item in sorted(found.items()))
+        return Guess.of(claims, notes, otherwise=Reason("no-own-sums"))
 
 
 def _of_all(view: View, first: Sequence[HistogramSegment], start: float) -> NDArray[np.int64]:

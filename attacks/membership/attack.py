@@ -1,43 +1,50 @@
-"""Membership inference as an attack on a view."""
+"""The attack `membership`: which candidates were trees or shape functions trained on?"""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.opened_leaves import releases_leaves
 from fedtrees.attacks.evidence.readable import no_trees
-from fedtrees.attacks.evidence.replay import cuts_of, grown_alone, params_of
+from fedtrees.attacks.evidence.replay import cuts_of, grown_alone
 from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.evidence.told_forests import told_forest
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.membership.ratios import lira, rmia, weight_of
+from fedtrees.attacks.membership.bin_counts import machine_sums
+from fedtrees.attacks.membership.client_trees import shared_model
+from fedtrees.attacks.membership.leaf_counts import forest_sums
+from fedtrees.attacks.membership.leaf_sums import boosted_sums
+from fedtrees.attacks.membership.learners import trainer_of
+from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
+from fedtrees.attacks.membership.ratios import lira, ratio_weights, rmia
 from fedtrees.attacks.membership.references import (
     REFERENCES,
     Trainer,
-    adds,
-    boosts,
-    counts,
-    grows,
-    logit_of_own,
+    class_logits,
+    forest_logits,
     references,
-    said_by,
 )
-from fedtrees.attacks.membership.shared import shared_model, shares
-from fedtrees.attacks.membership.structure import held_thresholds, in_columns, on_path
+from fedtrees.attacks.membership.structure import (
+    column_overlap,
+    hessian_shortfall,
+    shared_thresholds,
+)
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Claim, Guess, Membership
+from fedtrees.core.guess import Guess, Membership
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.core.view import View
 from fedtrees.messages.additive import AdditiveModel, ShapeFunctions
+from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import objective_of
-from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_decision import RandomDecisionForest
 from fedtrees.trees.forest.random_forest import RandomForest
 
@@ -46,18 +53,43 @@ Model = Trees | AdditiveModel
 Floats = NDArray[np.float64]
 
 
+@dataclass(frozen=True, eq=False)
+class Tests:
+    """Scores of all tests that a view allows.
+
+    Attributes
+    ----------
+    scores : dict of str to float64 array, shape (n,)
+        By name of the test; greater means more likely a member.
+    weights : mapping of str to float
+        Log-odds of membership that a nat of `lira` and `rmia` is worth.
+    notes : dict of str to float
+        Diagnostics of the attack.
+    """
+
+    scores: dict[str, Floats]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    notes: dict[str, float] = field(default_factory=dict)
+
+
 @register.attack("membership")
 @dataclass(frozen=True, kw_only=True)
 class MembershipInference(Attack):
-    """Tell which candidates were trained on.
+    """Score how likely each candidate was trained on.
 
-    What is seen of single rows decides: whether a sketch holds a candidate's values, whether sums
-    of hessians on its path can have it inside (not in a paper). Where nothing is, likelihood ratios
-    do, over models of random halves of the candidates: LiRA (Carlini et al. 2022) and RMIA
-    (Zarifzadeh et al. 2024), and the thresholds that a candidate holds.
+    The attack combines every test that the messages allow: whether a sketch contains the values of
+    the candidate, whether histogram sums are large enough to include it, the posterior of
+    membership given released sums with their stated noise, cut points that are values of the
+    candidate, and the likelihood ratios LiRA (Carlini et al. 2022) and RMIA (Zarifzadeh et al.
+    2024) over reference models.
 
-    `models`: Reference models, an even number.
+    The note ``reference_models`` is 0 if no reference models were trained, either because sketches
+    are visible, which reveal more, or because no learner here trains like the protocol.
+
+    `models`: Number of reference models, even.
     """
+
+    claims = (Membership,)
 
     candidates: ClassVar[bool] = True
 
@@ -70,113 +102,163 @@ class MembershipInference(Attack):
             raise UsageError(f"models={self.models!r}: give an even number of 2 or more")
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there is no model of trees in a view, or nothing to ask."""
+        """Return why a view contains no model of trees, or why membership is known already."""
         if view.own and view.rows is None:
             return Reason("rows-known-by-id")
         return Reason("no-trees") if self.model(view) is None else None
 
     def model(self, view: View) -> Any:
-        """Return the model that candidates are asked about, None if there is none."""
+        """Return the model under attack, None if the view contains none."""
         shapes = [m for _, m in view.messages(ShapeFunctions)]
         return shapes[-1].model() if shapes else model_in(view)
 
-    def trainer(self, view: View, model: Any) -> Trainer:
-        """Return what trains as the model was."""
-        return _trainer(view, model)
+    def trainer(self, view: View, model: Any) -> Trainer | None:
+        """Return the learner that trained the model, None if there is none like it here."""
+        return trainer_of(view, model)
 
-    def said(self, view: View, model: Any, rows: Table) -> Floats:
-        """Return the logit that the model gives each row's own class, float64, shape (n,)."""
+    def logits(self, view: View, model: Any, rows: Table) -> Floats:
+        """Return the logit that the model gives each row's true class, float64, shape (n,)."""
         if isinstance(model, Forest):
-            return said_by(model, rows)
-        adds_up = isinstance(model, AdditiveModel)
-        scores = model.predict(rows.X) if adds_up else model.probabilities(rows.X)
-        return logit_of_own(scores, rows.y)
+            return forest_logits(model, rows)
+        is_additive = isinstance(model, AdditiveModel)
+        scores = model.predict(rows.X) if is_additive else model.probabilities(rows.X)
+        return class_logits(scores, rows.y)
+
+    def linear_sums(self, view: View, model: Any, rows: Table) -> list[LinearSums]:
+        """Return released sums that are linear in membership, one entry per group of clients."""
+        if isinstance(model, AdditiveModel):
+            return machine_sums(view, rows)
+        if isinstance(model, RandomDecisionForest):
+            return forest_sums(view, rows)
+        return boosted_sums(view, rows) if isinstance(model, Forest) else []
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Score the candidates by every test that there is, and by all together."""
+        """Score the candidates by all tests together, and by each test."""
         model, rows = self.model(view), view.candidates
         if rows is None or model is None:
-            return Guess()
-        found, weight = self.tests(view, model, rows, rng)
-        claims: list[Claim] = [Membership("together", together(found, weight))]
-        return Guess((*claims, *(Membership(name, score) for name, score in found.items())))
+            return Guess.none(self.inapplicable(view) or Reason("no-membership-test"))
+        tests = self.tests(view, model, rows, rng)
+        if not tests.scores:
+            return Guess.none(Reason("no-membership-test"), tests.notes)
+        combined = Membership("together", together(tests.scores, tests.weights))
+        parts = (Membership(name, score) for name, score in tests.scores.items())
+        return Guess((combined, *parts), tests.notes)
 
-    def tests(
-        self, view: View, model: Any, rows: Table, rng: np.random.Generator
-    ) -> tuple[dict[str, Floats], float]:
-        """Return what each test scores, and what a nat of the last is worth."""
-        found = dict[str, Floats]()
+    def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
+        """Run every test that the view allows."""
+        scores = dict[str, Floats]()
         sketches = [c for c in columns_of(view).values() if not any(part.middles for part in c)]
         if sketches:
-            found["sketch"] = in_columns(rows.X, sketches)
-        seen, cuts = _seen(view), cuts_of(view)
-        if seen is not None and cuts is not None and _followed(seen):
-            found["path"] = on_path(rows, seen, cuts)
+            scores["sketch"] = column_overlap(rows.X, sketches)
+        seen, cuts = _evidence(view), cuts_of(view)
+        if seen is not None and cuts is not None and _paths_are_followed(seen):
+            scores["path"] = hessian_shortfall(rows, seen, cuts)
         trees = getattr(model, "trees", ())
-        if trees and not isinstance(model, RandomDecisionForest):  # its tests are no values of rows
-            found["thresholds"] = held_thresholds(rows.X, trees, view.rows)
-        if sketches:  # others' values tell more than what a model makes of them
-            return found, 0.0
-        numbers, trainer = not view.schema.classes, self.trainer(view, model)
+        if trees and not isinstance(model, RandomDecisionForest) and _cuts_are_values(view):
+            scores["thresholds"] = shared_thresholds(rows.X, trees, view.rows)
+        if sketches:  # a test of values is stronger than any test of the model
+            return Tests(scores, notes={"reference_models": 0.0})
+        sums = self.linear_sums(view, model, rows)
+        if sums:
+            scores["posterior"] = any_of([log_odds(part) for part in sums])
+        ratios = self.ratios(view, model, rows, rng)
+        covered = "posterior" in scores and _splits_ignore_data(view, model)
+        weights = {} if covered else ratios.weights
+        return Tests(scores | ratios.scores, weights, ratios.notes)
+
+    def ratios(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
+        """Return `lira` and `rmia` over reference models of the protocol's learner, if possible."""
+        trainer = self.trainer(view, model)
+        if trainer is None:
+            return Tests({}, notes={"reference_models": 0.0})
+        numbers = not view.schema.classes
         refs = references(rows, view.rows, trainer, self.models, rng, numbers)
-        logit = self.said(view, model, rows)
-        found |= {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}
-        return found, weight_of(refs)
+        logit = self.logits(view, model, rows)
+        scores = {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}
+        return Tests(scores, ratio_weights(refs), {"reference_models": float(self.models)})
 
 
-def _trainer(view: View, model: Model) -> Trainer:
-    """Return what trains as the model was."""
-    if isinstance(model, AdditiveModel):
-        return adds()
-    cuts = cuts_of(view)
-    if isinstance(model, RandomDecisionForest):
-        return counts(model)
-    if isinstance(model, RandomForest):
-        known = {k: v for k, v in view.parameters.items() if k in ForestParams.__dataclass_fields__}
-        return grows(ForestParams(**known), model.n_classes, cuts)
-    if grown_alone(view):
-        return shares(view, model.objective)
-    return boosts(params_of(view), model.objective, cuts)
-
-
-def _followed(seen: Evidence) -> bool:
-    """Tell whether rows are followed through what was seen: sums of one output, thresholds."""
+def _paths_are_followed(seen: Evidence) -> bool:
+    """Return whether histograms and thresholds of a single output are visible."""
     by_sets = any(t.categories is not None for t in seen.trees)
     return bool(seen.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
 
 
-def _seen(view: View) -> Evidence | None:
+def _splits_ignore_data(view: View, model: Any) -> bool:
+    """Return whether the released sums determine the model.
+
+    The posterior then uses all evidence. Likelihood ratios would count it a second time.
+    """
+    return isinstance(model, RandomDecisionForest) or releases_leaves(view)
+
+
+def _cuts_are_values(view: View) -> bool:
+    """Return whether thresholds may be values of training rows.
+
+    They are not if cut points are public, lie on a grid, were changed or drawn by a defense, or are
+    midway between values, as LightGBM has them.
+    """
+    if "num_leaves" in view.parameters or releases_leaves(view):
+        return False
+    plan = view.defense.cut_plan
+    method = view.parameters.get("cuts", "sketch") if plan is None else plan.method
+    altered = any(issubclass(FeatureSketch, part.guards) for part in view.defense.parts)
+    return method == "sketch" and not altered
+
+
+def _evidence(view: View) -> Evidence | None:
     return None if no_trees(view, numbers=True) else evidence_of(view)
 
 
 def model_in(view: View) -> Trees | None:
-    """Return the model of trees that was released or can be read, None if there is none."""
+    """Return the model of trees in a view, None if there is none.
+
+    It is the released model, or else the one that follows from the messages of the training.
+    """
     for seen in view.seen:
         if hasattr(seen.message, "model"):
-            found = seen.message.model()
-            if isinstance(found, Trees):
-                return found
+            model = seen.message.model()
+            if isinstance(model, Trees):
+                return model
     if grown_alone(view):
         return shared_model(view)
-    evidence = _seen(view)
+    evidence = _evidence(view)
     if evidence is None:
         return told_forest(view)
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     return Forest(evidence.trees, np.atleast_1d(evidence.base_margin), objective)
 
 
-def together(found: dict[str, Floats], weight: float = 0.0) -> Floats:
-    """Return one score of all tests, shape (n,).
+def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None = None) -> Floats:
+    """Return one score from all tests, float64, shape (n,).
 
-    First whether a sketch holds all values and whether all sums can hold the row, which is true of
-    members; then the log-odds by thresholds and `rmia`, as ranks beside those of the other two.
+    Candidates are ordered first by the conditions that every member fulfils: one sketch contains
+    all its values, and no histogram sum is too small to include it. Within a class of equal
+    candidates, the log-odds of the posterior, of shared thresholds and of the likelihood ratios are
+    added up. Without a posterior, the extent to which the conditions are violated counts as well,
+    by its rank.
 
-    `weight`: What a nat of ``rmia`` is worth, as of `weight_of`.
+    Parameters
+    ----------
+    scores : mapping of str to float64 array, shape (n,)
+        By name of the test.
+    weights : mapping of str to float, or None
+        Log-odds that a nat of ``lira`` and of ``rmia`` is worth; see `ratio_weights`.
     """
-    sure = sum(np.where(found[name] >= full, 1.0, 0.0)
-               for name, full in (("sketch", 1.0), ("path", 0.0)) if name in found)  # fmt: skip
-    none = np.zeros(len(next(iter(found.values()))))
-    odds = found.get("thresholds", none) + weight * found.get("rmia", none)
-    others = [middle_ranks(found[name]) for name in ("sketch", "path") if name in found]
-    ranks = np.mean([*others, middle_ranks(odds)], axis=0)
-    return np.asarray(sure + ranks, dtype=np.float64)
+    weights = weights or {}
+    n = len(next(iter(scores.values())))
+    conditions = sum(
+        (np.where(scores[name] >= full, 1.0, 0.0)
+         for name, full in (("sketch", 1.0), ("path", 0.0)) if name in scores),
+        np.zeros(n),
+    )  # fmt: skip
+    odds = np.zeros(n)
+    for name in ("posterior", "thresholds"):
+        odds = odds + scores.get(name, 0.0)
+    for name in ("lira", "rmia"):
+        if name in scores:
+            odds = odds + weights.get(name, 0.0) * scores[name]
+    ranks = [middle_ranks(odds)]
+    if "posterior" not in scores:
+        ranks += [middle_ranks(scores[name]) for name in ("sketch", "path") if name in scores]
+    return np.asarray(conditions + np.mean(ranks, axis=0), dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Margins of a model that is boosted on some of the rows, of all rows, in one compiled loop.
+"""Boost a reference model on a part of the rows and return the margins of all rows, compiled.
 
-Reference models are small and many: tree by tree Python would take ten times as long.
+The attack trains many small reference models. A Python loop over trees takes ten times as long.
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import MIN_GAIN
 from fedtrees.trees.jit import kernel, readonly
 
-#: Gains of float32 that differ by less than so much of the node's are a tie: the first one wins.
+#: Two gains are equal if they differ by less than this share of the node's gain, which is the
+#: precision of float32. The first of equal splits is chosen.
 _TIE = 3e-7
-_NONE = 1e-9  # hessian of no row
+#: Hessian sums below this value belong to empty nodes.
+_NONE = 1e-9
 
 
 def is_plain(params: TreeParams, objective: Objective, cuts: Cuts) -> bool:
-    """Tell whether trees are of two classes, all rows and columns, thresholds, level by level."""
+    """Return whether `margins` supports a training.
+
+    It supports two classes, all rows and columns in each tree, thresholds as splits, and growth
+    level by level.
+    """
     every = params.subsample == 1 and not params.samples_columns
     whole = params.max_leaves == 0 and params.grow_policy == "depthwise" and params.reg_alpha == 0
     return every and whole and objective is LOGISTIC and cuts.categorical is None
@@ -31,11 +37,25 @@ def is_plain(params: TreeParams, objective: Objective, cuts: Cuts) -> bool:
 def margins(
     bins: Bins, y: NDArray[np.int64], used: NDArray[np.bool_], params: TreeParams
 ) -> NDArray[np.float64]:
-    """Return the log-odds of all rows by trees grown on some, float64, shape (n,).
+    """Return the log-odds of all rows under trees that are grown on a part of them, shape (n,).
 
-    As `fedtrees.trees.boosted.boosting.grow_forest` but for the rounding of sums, where `is_plain`.
+    If `is_plain`, then the result is that of `fedtrees.trees.boosted.boosting.grow_forest`, up to
+    the rounding of sums.
 
-    `used`: bool array, shape (n,). Rows that trees are grown on.
+    Parameters
+    ----------
+    bins : Bins
+        All n rows.
+    y : int64 array, shape (n,)
+        Labels 0 and 1.
+    used : bool array, shape (n,)
+        Rows that the trees are grown on.
+    params : TreeParams
+        Parameters of the trees.
+
+    Returns
+    -------
+    float64 array, shape (n,)
     """
     base = float(y[used].mean()) if params.base_score is None else params.base_score
     weight = max(params.min_child_weight, _NONE)
@@ -48,7 +68,7 @@ def margins(
 
 @kernel
 def _boost(codes, offsets, y, used, margin, sizes, numbers, least):  # type: ignore[no-untyped-def]
-    """Grow all trees and add them to the margins, in place."""
+    """Grow all trees, and add their values to the margins in place."""
     d, n = codes.shape
     trees, depth, missing = sizes
     eta, penalty, gamma, weight = numbers
@@ -102,7 +122,7 @@ def _boost(codes, offsets, y, used, margin, sizes, numbers, least):  # type: ign
 def _scan(  # type: ignore[no-untyped-def]
     code, width, missing, node, used, g, h, total, penalty, weight, f, best, split, sums
 ):
-    """Take the best threshold of one feature for every node where it beats those before it."""
+    """Update the best split of each node with the thresholds of one feature."""
     k = total.shape[0]
     hist = np.zeros((k, width, 2))
     for i in range(code.shape[0]):

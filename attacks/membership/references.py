@@ -1,4 +1,9 @@
-"""Reference models: the same training on random halves of the candidates."""
+"""Reference models: the same training on random halves of the candidates.
+
+LiRA and RMIA compare the answer of the model under attack with the answers of reference models. The
+comparison is meaningful only if the reference models are trained by the same learner. Every
+function that ends in ``_trainer`` is the learner of one kind of protocol.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,45 +18,46 @@ from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Forest
-from fedtrees.trees.boosted.losses import LOGISTIC, Objective, SquaredError
+from fedtrees.trees.boosted.losses import Objective, SquaredError
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_decision import RandomDecisionForest
 from fedtrees.trees.sketch import quantile_cuts
 
-#: Takes all rows, of which the first n are candidates; returns what trains on some of the rows and
-#: says the logit of each candidate's own class, as `said_by`.
-Trainer = Callable[[Table, int], Callable[[NDArray[np.bool_]], NDArray[np.float64]]]
-#: Half of them have each candidate.
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+#: A learner. It is given all rows, of which the first n are candidates. The function that it
+#: returns trains on the rows of a mask, and returns the logit of each candidate's true class.
+Trainer = Callable[[Table, int], Callable[[Bools], Floats]]
+#: Reference models by default. Half of them are trained on each candidate.
 REFERENCES = 16
-#: Of a model that stands for one that adds up columns.
-STUMPS = 200
-#: Errors of numeric targets that are told apart, in standard deviations of these.
-LEAST_OFF = 0.03
+#: Errors of numeric targets below this share of the targets' standard deviation count as equal.
+LEAST_ERROR = 0.03
 
 
 @dataclass(frozen=True, eq=False)
 class References:
-    """What reference models say of candidates.
+    """Answers of reference models about candidates.
 
     Attributes
     ----------
-    held : bool array, shape (R, n)
-        Which candidates each was trained on.
+    member : bool array, shape (R, n)
+        Which candidates each model was trained on.
     logit : float64 array, shape (R, n)
-        As of `said_by`.
+        Logit that each model gives the true class of each candidate, as of `answer_logits`.
     numbers : bool
         Whether targets are numbers.
     """
 
-    held: NDArray[np.bool_]
-    logit: NDArray[np.float64]
+    member: Bools
+    logit: Floats
     numbers: bool = False
 
 
-def halves(y: NDArray[Any], pairs: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
-    """Yield complementary halves of rows, alike in their labels: of two, one has a given row."""
+def halves(y: NDArray[Any], pairs: int, rng: np.random.Generator) -> Iterator[Bools]:
+    """Yield complementary halves of rows, stratified by label. Each row is in one of two halves."""
     for _ in range(pairs):
         order = rng.permutation(len(y))
         place = np.empty(len(y), dtype=np.int64)
@@ -65,105 +71,158 @@ def references(
     rows: Table, known: Table | None, trainer: Trainer, models: int, rng: np.random.Generator,
     numbers: bool = False,
 ) -> References:  # fmt: skip
-    """Train reference models of candidates; rows known to have been trained on are in each.
+    """Train reference models on halves of the candidates.
 
-    `models`: An even number.
+    Parameters
+    ----------
+    rows : Table
+        The n candidates.
+    known : Table or None
+        Rows that the adversary knows to be members. They are in the training set of each model.
+    trainer : Trainer
+        The learner of the protocol.
+    models : int
+        Number of reference models, even.
+    numbers : bool
+        Whether targets are numbers.
     """
     every = rows if known is None else Table.concat([rows, known])
-    sure = np.ones(len(every) - len(rows), dtype=bool)
-    held = np.array([*halves(rows.y, models // 2, rng)])
-    said = trainer(every, len(rows))
-    return References(held, np.array([said(np.append(half, sure)) for half in held]), numbers)
+    always = np.ones(len(every) - len(rows), dtype=bool)
+    member = np.array([*halves(rows.y, models // 2, rng)])
+    train = trainer(every, len(rows))
+    logit = np.array([train(np.append(half, always)) for half in member])
+    return References(member, logit, numbers)
 
 
-def boosts(params: TreeParams, objective: Objective, cuts: Cuts | None) -> Trainer:
-    """Return what boosts trees; `cuts`: of the model in question, None: quantiles of all rows."""
+def boosted_trainer(params: TreeParams, objective: Objective, cuts: Cuts | None) -> Trainer:
+    """Return the learner that boosts trees greedily, by the gain of their splits.
 
-    def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
-        told = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
-        bins, rows = bin_rows(every.X, told), every.take(np.arange(n))
-        numbers, plain = isinstance(objective, SquaredError), is_plain(params, objective, told)
+    `cuts`: Cut points of the model under attack. None: quantiles of all rows.
+    """
 
-        def said(used: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
+        used_cuts = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
+        bins, rows = bin_rows(every.X, used_cuts), every.take(np.arange(n))
+        numbers = isinstance(objective, SquaredError)
+        plain = is_plain(params, objective, used_cuts)
+
+        def train(used: Bools) -> Floats:
             y = every.y[used]
             classes = numbers or len(np.unique(y)) == max(objective.n_outputs, 2)
             started = params if classes else replace(params, base_score=0.5)
-            if plain:  # of the log-odds of class 1
+            if plain:  # margins are the log-odds of class 1
                 margin = margins(bins, every.y, used, started)[:n]
                 return np.where(rows.y == 1, margin, -margin)
-            forest = grow_forest(bins.take(used), y, told, started, objective, streams=Streams(0))
-            return said_by(forest, rows)
-
-        return said
-
-    return trainer
-
-
-def adds() -> Trainer:
-    """Return what boosts stumps, whose sum adds up columns as an explainable boosting machine."""
-    return boosts(TreeParams(trees=STUMPS, max_depth=1, max_bin=1024), LOGISTIC, None)
-
-
-def grows(params: ForestParams, n_classes: int, cuts: Cuts | None) -> Trainer:
-    """Return what grows random forests; `cuts` as in `boosts`."""
-
-    def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
-        told = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
-        bins, rows = bin_rows(every.X, told), every.take(np.arange(n))
-
-        def said(used: NDArray[np.bool_]) -> NDArray[np.float64]:
-            forest = grow_random_forest(
-                bins.take(used), every.y[used], told, params, n_classes=n_classes
+            forest = grow_forest(
+                bins.take(used), y, used_cuts, started, objective, streams=Streams(0)
             )
-            return logit_of_own(forest.probabilities(rows.X), rows.y)
+            return forest_logits(forest, rows)
 
-        return said
+        return train
 
     return trainer
 
 
-def counts(model: RandomDecisionForest) -> Trainer:
-    """Return what counts rows in the leaves of the same random trees, without noise."""
+def random_forest_trainer(params: ForestParams, n_classes: int, cuts: Cuts | None) -> Trainer:
+    """Return the learner that grows random forests; `cuts` as in `boosted_trainer`."""
+
+    def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
+        used_cuts = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
+        bins, rows = bin_rows(every.X, used_cuts), every.take(np.arange(n))
+
+        def train(used: Bools) -> Floats:
+            forest = grow_random_forest(
+                bins.take(used), every.y[used], used_cuts, params, n_classes=n_classes
+            )
+            return class_logits(forest.probabilities(rows.X), rows.y)
+
+        return train
+
+    return trainer
+
+
+def local_forest_trainer(params: ForestParams, n_classes: int, clients: int) -> Trainer:
+    """Return the learner in which each client grows a forest on its rows, over its own cut points.
+
+    Candidates are dealt to the clients at random. Rows that the adversary knows to be members are
+    those of one client.
+    """
+
+    def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
+        rng, local = np.random.default_rng(0), np.arange(n, len(every))
+        rows, others = every.take(np.arange(n)), clients - bool(len(local))
+
+        def train(used: Bools) -> Floats:
+            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), others)
+            parts = [every.take(at) for at in (*dealt, local) if len(at)]
+            scores = np.zeros((n, n_classes))
+            for part in parts:
+                cuts, seed = quantile_cuts(part.X, params.max_bin), int(rng.integers(2**31))
+                forest = grow_random_forest(
+                    part.X, part.y, cuts, params, n_classes=n_classes, seed=seed
+                )
+                scores += forest.probabilities(rows.X) / len(parts)
+            return class_logits(scores, rows.y)
+
+        return train
+
+    return trainer
+
+
+def leaf_count_trainer(
+    model: RandomDecisionForest,
+    release: Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]],
+) -> Trainer:
+    """Return the learner that counts rows in the leaves of the trees of a model.
+
+    Parameters
+    ----------
+    model : RandomDecisionForest
+        The model under attack, whose tests were drawn without looking at data.
+    release : callable
+        Adds the noise of the protocol to counts of shape (T, 2^depth, K).
+    """
     n_classes = model.counts.shape[2]
 
-    def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
+    def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
         leaves, rows = model.apply(every.X), every.take(np.arange(n))
+        rng = np.random.default_rng(0)
 
-        def said(used: NDArray[np.bool_]) -> NDArray[np.float64]:
+        def train(used: Bools) -> Floats:
             cell = leaves[used] * n_classes + every.y[used, None]
             size = model.counts[0].size
-            counted = [np.bincount(tree, minlength=size) for tree in cell.T]
-            table = np.array(counted).reshape(model.counts.shape)
-            forest = RandomDecisionForest(model.splits, table)
-            return logit_of_own(forest.probabilities(rows.X), rows.y)
+            counts = [np.bincount(tree, minlength=size) for tree in cell.T]
+            exact = np.array(counts, dtype=np.int64).reshape(model.counts.shape)
+            forest = RandomDecisionForest(model.splits, release(exact, rng))
+            return class_logits(forest.probabilities(rows.X), rows.y)
 
-        return said
+        return train
 
     return trainer
 
 
-def said_by(forest: Forest, rows: Table) -> NDArray[np.float64]:
-    """Return the logit that a boosted forest gives each row's own class, float64, shape (n,)."""
+def forest_logits(forest: Forest, rows: Table) -> Floats:
+    """Return the logit that a boosted forest gives each row's true class, float64, shape (n,)."""
     numbers = isinstance(forest.objective, SquaredError)
-    return own_logit(forest.predict(rows.X), rows, numbers)
+    return answer_logits(forest.predict(rows.X), rows, numbers)
 
 
-def own_logit(said: NDArray[np.float64], rows: Table, numbers: bool) -> NDArray[np.float64]:
-    """Return the logit of each row's own class, given a model's answers, float64, shape (n,).
+def answer_logits(answers: Floats, rows: Table, numbers: bool) -> Floats:
+    """Return the logit of each row's true class, given a model's answers, float64, shape (n,).
 
-    Of a numeric target minus the log of how far it is off the prediction: that is nearly normal,
-    as `lira` takes it, and the error itself is not.
+    For a numeric target it is minus the log of the absolute error, which is nearly normal, as
+    `lira` assumes. The error itself is not.
     """
     if numbers:
-        off = np.abs(rows.y - said) + LEAST_OFF * rows.y.std() + 1e-30
-        return np.asarray(-np.log(off), dtype=np.float64)
-    return logit_of_own(said, rows.y)
+        error = np.abs(rows.y - answers) + LEAST_ERROR * rows.y.std() + 1e-30
+        return np.asarray(-np.log(error), dtype=np.float64)
+    return class_logits(answers, rows.y)
 
 
-def logit_of_own(scores: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the logit of each row's own class, float64, shape (n,).
+def class_logits(scores: Floats, y: NDArray[np.int64]) -> Floats:
+    """Return the logit of each row's true class, float64, shape (n,).
 
-    `scores`: float64 array, shape (n,) of class 1, or (n, K).
+    `scores`: float64 array, shape (n,), the probability of class 1, or (n, K).
     """
     p = scores[np.arange(len(y)), y] if scores.ndim == 2 else np.where(y == 1, scores, 1 - scores)
     p = np.clip(p, 1e-12, 1 - 1e-12)

@@ -1,4 +1,4 @@
-"""What messages and models say of single rows: values that they hold, sums that they are in."""
+"""Tests of single candidates: values that messages contain, and sums that must include the row."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,66 +15,77 @@ from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.forest.random_forest import ClassTree
 
 Floats = NDArray[np.float64]
-#: Of a hessian: sums are of float32 in fixed point.
+#: Relative error of a hessian sum, which is made of float32 numbers in fixed point.
 _ROUNDED = 1e-3
-_RARE = 1e-6  # what rarity adds to a share
-_LEAST = 1e-16  # hessian of a row, as in XGBoost
+#: Weight of the rarity of a candidate's values, which only breaks ties.
+_RARE = 1e-6
+#: Smallest hessian of a row, as in XGBoost.
+_LEAST = 1e-16
 
 
-def held_thresholds(
-    X: NDArray[np.float32], trees: Sequence[Tree | ClassTree], own: Table | None = None
+def shared_thresholds(
+    X: NDArray[np.float32], trees: Sequence[Tree | ClassTree], known: Table | None = None
 ) -> Floats:
-    """Return how much likelier members hold the thresholds that candidates hold, nats, shape (n,).
+    """Return how much more likely members have the thresholds of a model as values, nats, (n,).
 
-    A cut point of a sketch is a value that somebody holds. Of k candidates that hold it one at
-    least is a member, each with one chance in two: of one that is not the others must have been,
-    -log(1 - 2^(1-k)). One alone is a member, unless its value is also somebody's who is no
-    candidate: log n stands for that. Columns are summed.
+    A cut point of a sketch is the value of a training row. Of k candidates with this value at
+    least one is a member, and each is with probability 1/2. The value of a non-member must come
+    from one of the other candidates, which has the log probability log(1 - 2^(1-k)). A single
+    candidate with the value is a member, unless the value is also that of a row that is not a
+    candidate; log n is used for this case. Columns are added up.
 
-    `own`: Rows known to have been trained on, which explain the values that they hold.
+    Parameters
+    ----------
+    X : float32 array, shape (n, d)
+        Candidates.
+    trees : sequence of Tree or ClassTree
+        The model under attack.
+    known : Table or None
+        Rows known to be members. Thresholds that are among their values are ignored.
     """
-    told = np.zeros(len(X))
+    nats = np.zeros(len(X))
     for column in range(X.shape[1]):
         used = [t.threshold[t.feature == column] for t in trees]
         values = np.unique(np.concatenate([*used, np.zeros(0, dtype=np.float32)]))
         values = values[~np.isnan(values)]
-        if own is not None:
-            values = np.setdiff1d(values, own.X[:, column])
+        if known is not None:
+            values = np.setdiff1d(values, known.X[:, column])
         x = X[:, column]
         _, at, count = np.unique(x, return_inverse=True, return_counts=True)
         shared = -np.log1p(-(0.5 ** np.maximum(count - 1, 1)))
-        nats = np.where(count == 1, np.log(len(x)), shared)
-        told += np.where(np.isin(x, values), nats[at.ravel()], 0.0)
-    return told
+        each = np.where(count == 1, np.log(len(x)), shared)
+        nats += np.where(np.isin(x, values), each[at.ravel()], 0.0)
+    return nats
 
 
-def in_columns(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -> Floats:
-    """Return the share of columns in which one owner has a candidate's value, (n,).
+def column_overlap(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -> Floats:
+    """Return the largest share of a candidate's values that the columns of one owner contain, (n,).
 
-    Of equal ones, those of values that few candidates have come first.
+    Among candidates with the same share, those with rare values come first.
     """
     best, rare = np.zeros(len(X)), np.zeros(len(X))
     for x in X.T:
         _, at, count = np.unique(x, return_inverse=True, return_counts=True)
         rare -= np.log(count / len(X))[at.ravel()]
     for columns in owners:
-        held = [np.isin(x, c.values) | np.isnan(x) for x, c in zip(X.T, columns, strict=True)]
-        best = np.maximum(best, np.mean(held, axis=0))
+        there = [np.isin(x, c.values) | np.isnan(x) for x, c in zip(X.T, columns, strict=True)]
+        best = np.maximum(best, np.mean(there, axis=0))
     return np.asarray(best + _RARE * rare / max(rare.max(initial=0.0), 1.0))
 
 
-def on_path(rows_of: Table, evidence: Evidence, cuts: Cuts) -> Floats:
-    """Return how far sums of hessians fall short of a candidate's own, (n,): 0 nowhere.
+def hessian_shortfall(candidates: Table, evidence: Evidence, cuts: Cuts) -> Floats:
+    """Return minus the total shortfall of hessian sums on each candidate's path, (n,); 0 if none.
 
-    Every bin of a row, in every node that it passes, has at least its hessian: the shortfall, in
-    parts of it, is summed over bins, nodes and trees. Of numeric targets a bin that has one row
-    alone has its gradient, too.
+    If a candidate is a member, then its hessian is part of the sum of every bin it falls into, in
+    every node on its path. Where the sum is smaller, the missing part is added up, in units of the
+    candidate's hessian. For a numeric target, a bin that contains a single row must in addition
+    have exactly the candidate's gradient.
     """
-    X, counted = rows_of.X, evidence.targets is not None and counts_bins(evidence)
+    X, counted = candidates.X, evidence.targets is not None and counts_bins(evidence)
     bins = bin_rows(X, cuts)
     rows, cell = np.nonzero(bins.codes != bins.missing)
     cell = cuts.offsets[cell] + bins.codes[rows, cell].astype(np.int64)
-    short, margin = np.zeros(len(X)), np.full(len(X), float(evidence.base_margin))
+    shortfall, margin = np.zeros(len(X)), np.full(len(X), float(evidence.base_margin))
     for tree, seen in zip(evidence.trees, evidence.histograms or (), strict=True):
         p = expit(margin)
         h = np.ones(len(X)) if evidence.constant_hessian else np.maximum(p * (1 - p), _LEAST)
@@ -85,12 +96,12 @@ def on_path(rows_of: Table, evidence: Evidence, cuts: Cuts) -> Floats:
             at = rows[inside]
             lack = np.clip(1 - sums[cell[inside], 1] / h[at], 0, 1)
             if counted:
-                g = np.abs(sums[cell[inside], 0] - (margin - rows_of.y)[at])
-                alone = np.rint(sums[cell[inside], 1]) == 1
-                lack = np.where(alone & (g > off + _ROUNDED * (1 + np.abs(margin[at]))), 1, lack)
-            short -= np.bincount(at, np.where(lack > _ROUNDED, lack, 0), minlength=len(X))
+                g = np.abs(sums[cell[inside], 0] - (margin - candidates.y)[at])
+                single = np.rint(sums[cell[inside], 1]) == 1
+                lack = np.where(single & (g > off + _ROUNDED * (1 + np.abs(margin[at]))), 1, lack)
+            shortfall -= np.bincount(at, np.where(lack > _ROUNDED, lack, 0), minlength=len(X))
         margin += tree.value[np.argmax(passed * (tree.feature < 0), axis=1)]
-    return short
+    return shortfall
 
 
 def passes(X: NDArray[np.float32], tree: Tree) -> NDArray[np.bool_]:

@@ -43,6 +43,8 @@ class SplitOrdering(Attack):
     `own_columns`: Whether they do; else the guess is the middle of the interval.
     """
 
+    claims = (ColumnRanks,)
+
     numbers: ClassVar[bool] = True
 
     own_columns: bool = True
@@ -57,7 +59,7 @@ class SplitOrdering(Attack):
         """Return ranks of the rows in every column that was split."""
         bounds, claims = _bounds(view), []
         if not bounds:
-            return Guess()
+            return Guess.none(Reason("no-splits"))
         ids, known = view.own[0].ids, what_is_known(view)
         own, by_name = [int(c) for held in view.own for c in held.columns], 0
         for column, at in sorted(bounds.items()):
@@ -76,7 +78,7 @@ class SplitOrdering(Attack):
                     if by_name > 0:
                         order = known[:, likest(view.schema, own, column)] + 0.5
                     claims.append(ColumnRanks(owner, column, ids, order, 0 * whole, whole))
-        return Guess(tuple(claims))
+        return Guess.of(claims, otherwise=Reason("no-splits"))
 
 
 def _bounds(view: View) -> dict[int, Told]:

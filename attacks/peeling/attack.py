@@ -76,6 +76,8 @@ class HistogramPeeling(Attack):
         the owner whose columns have them.
     """
 
+    claims = (Records,)
+
     numbers: ClassVar[bool] = True
 
     work: float = MOST_WORK
@@ -113,7 +115,7 @@ class HistogramPeeling(Attack):
         own = Table.empty(view.schema) if view.rows is None else view.rows
         sources = machine_sources(view) if machines else sources_of(view)
         if sources is None:
-            return _nothing(view)
+            return _unreadable()
         law = law_of_rows(view)
         found: list[Peeled] = []
         for owner, left in sources.parts.items():
@@ -128,8 +130,9 @@ class HistogramPeeling(Attack):
         records = _records(
             view, sources.cuts, dict(zip(sources.parts, found, strict=True)), columns, rng
         )
-        return Guess(
+        return Guess.of(
             (records,),
+            otherwise=Reason("no-certain-rows"),
             notes={
                 "readable": 1.0,
                 "trees_read": float(sources.forest.trees),
@@ -163,7 +166,8 @@ class HistogramPeeling(Attack):
         confidence = np.full(len(table), SURE_NUMBER)
         named = tuple(owners) if owners and all(owners) else None
         notes = {"readable": 1.0, "trees_read": float(len(whole.trees))}
-        return Guess((Records(table, confidence, named),), notes)
+        records = Records(table, confidence, named)
+        return Guess.of((records,), notes, otherwise=Reason("no-certain-rows"))
 
     def _marked(
         self, sources: Sources, left: Residual, law: Channel | None, own: Ints | None
@@ -188,7 +192,7 @@ class HistogramPeeling(Attack):
         """Guess rows from class counts per bin."""
         sources = None if altered(view) or self.confidence > SURE else counted_sources(view)
         if sources is None:
-            return _nothing(view)
+            return _unreadable()
         own = Table.empty(view.schema) if view.rows is None else view.rows
         found: dict[str, Supported] = {}
         columns = columns_of(view) if self.sketches else {}
@@ -200,8 +204,9 @@ class HistogramPeeling(Attack):
             told = columns.get(owner, pooled(view) if owner == EVERYONE and columns else None)
             if self.confidence <= LIKELY and told is not None and all(c.exact for c in told):
                 found[owner] = _with_likely(view, sources, search, found[owner], known, told, rng)
-        return Guess(
+        return Guess.of(
             (_records(view, sources.cuts, found, columns, rng),),
+            otherwise=Reason("no-certain-rows"),
             notes={
                 "readable": 1.0,
                 "trees_read": float(sources.forest.trees),
@@ -238,8 +243,8 @@ def _with_likely(
     return sure.beside(*likely_rows(search.state, search.counts, told, seeds, spare), LIKELY)
 
 
-def _nothing(view: View) -> Guess:
-    return Guess((Records(Table.empty(view.schema), np.zeros(0)),), {"readable": 0.0})
+def _unreadable() -> Guess:
+    return Guess.none(Reason("histograms-unreadable"), {"readable": 0.0})
 
 
 def _records(

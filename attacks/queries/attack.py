@@ -9,7 +9,7 @@ from fedtrees.attacks.queries.search import Search
 from fedtrees.attacks.queries.splits import Splits
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, check_known
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Guess, Thresholds
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
@@ -40,6 +40,8 @@ class ThresholdQueries(Attack):
         Whether the attack uses what the messages of the training tell of a split's column. Li et
         al. take it as known; their Sec. 2.3 has it unknown.
     """
+
+    claims = (Thresholds,)
 
     numbers: ClassVar[bool] = True
 
@@ -76,7 +78,7 @@ class ThresholdQueries(Attack):
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Ask until all is found, or no record is left."""
         if not any(view.messages(HeldModel)) or view.oracle is None:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-tree-splits"))
         search = Search(view, rng, m=self.m, epsilon=self.epsilon, told=self.columns == "told")
         search.all()
         return search.guess()

@@ -36,6 +36,8 @@ class PathRestriction(Attack):
     were routed, that is all.
     """
 
+    claims = (Branches,)
+
     numbers: ClassVar[bool] = True
 
     threats: ClassVar[tuple[str, ...]] = (
@@ -60,7 +62,7 @@ class PathRestriction(Attack):
         """Return the branches that were told, or else those that answers leave likely."""
         model = next((m for _, m in view.messages(HeldModel)), None)
         if model is None:
-            return Guess()
+            return Guess.none(Reason("no-tree-splits"))
         nodes = np.flatnonzero(_theirs(view, model))
         rows, left = _routed(view, model)
         notes = {"routed": float(len(rows))}
@@ -70,7 +72,7 @@ class PathRestriction(Attack):
             rows, left, notes = _answered(view, model)
         tree = np.searchsorted(model.starts, nodes, side="right") - 1
         if not len(rows):
-            return Guess()
+            return Guess.none(Reason("no-records-answered"), notes)
         claim = Branches(rows, tree, nodes - model.starts[tree], left[:, nodes])
         return Guess((claim,), notes)
 

@@ -10,6 +10,7 @@ from fedtrees.attacks.queries.answers import BELIEVED, Endpoint
 from fedtrees.attacks.queries.splits import LARGEST, LEFT, RIGHT, UNKNOWN, Splits, Way
 from fedtrees.core.guess import Guess, Thresholds
 from fedtrees.core.oracle import Oracle
+from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
 
 #: Records per request that are tried where the budget allows: those of Li et al. 2022 first.
@@ -354,7 +355,7 @@ class Search:
             "found": float(self._progress()),
         }
         if not rows:
-            return Guess(notes=asked)
+            return Guess.none(Reason("budget-exhausted", records=int(asked["records"])), asked)
         tree, node, feature, *ends = map(np.array, zip(*rows, strict=True))
         return Guess((Thresholds(tree, node, feature, *ends),), asked)
 

@@ -79,10 +79,10 @@ class RegressionInversion(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Invert."""
-        if self.inapplicable(view):
-            return Guess()
+        if why := self.inapplicable(view):
+            return Guess.none(why)
         if colluding(view):
-            return Guess(tuple(opened_claims(view)))
+            return Guess.of(opened_claims(view), otherwise=Reason("one-round"))
         with gmpy2.context(gmpy2.get_context(), precision=6 * int(view.parameters["bits"]) + 128):
             if averages(view):
                 return self._rows(view)
@@ -111,7 +111,8 @@ class RegressionInversion(Attack):
             values = {s.party: _likely(view, s) for s in read.others}
         ids = view.own[0].ids
         claims = [_claim(s.party, ids, s.columns, values[s.party]) for s in read.others]
-        return Guess(tuple(claims), notes | {"submits_blind": float(blind)})
+        notes |= {"submits_blind": float(blind)}
+        return Guess.of(claims, notes, otherwise=Reason("no-varying-column"))
 
     def _inverted(
         self, view: View, read: ColumnsView, weights: Reals | None

@@ -1,4 +1,4 @@
-"""Membership inference on regressions: likelihood ratios over regressions of the same steps."""
+"""Membership inference on regressions: the posterior of averaged steps, LiRA and RMIA."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,16 +6,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, hstack
 
-from fedtrees.attacks.membership.attack import MembershipInference
-from fedtrees.attacks.membership.references import Trainer, own_logit
+from fedtrees.attacks.membership.attack import MembershipInference, Tests
+from fedtrees.attacks.membership.learners import draws_noise
+from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
+from fedtrees.attacks.membership.references import Trainer, answer_logits
 from fedtrees.attacks.regression.horizontal import averages, common_scales
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import decoded, integers
-from fedtrees.messages.regression import SIGMOIDS, RegressionWeights
+from fedtrees.messages.regression import SIGMOIDS, LocalWeights, RegressionWeights
 
 Floats = NDArray[np.float64]
 
@@ -23,61 +26,132 @@ Floats = NDArray[np.float64]
 @register.attack("regression-membership")
 @dataclass(frozen=True, kw_only=True)
 class RegressionMembership(MembershipInference):
-    """Tell which candidates a regression was trained on: LiRA and RMIA, as `membership` of trees.
+    """Score how likely each candidate was among the training rows of a regression.
 
-    References take the same steps on half of the candidates.
+    If the average weights of every round are visible, then each step is a gradient sum at known
+    weights, which is linear in membership. LiRA and RMIA compare the model with reference models
+    that take the same steps on half of the candidates.
     """
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return why there is no regression in a view, or nothing to ask."""
+        """Return why a view contains no regression, or why membership is known already."""
         if view.own and view.rows is None:
             return Reason("rows-known-by-id")
         return Reason("no-regression") if self.model(view) is None else None
 
     def model(self, view: View) -> RegressionWeights | None:
-        """Return the regression that was released, or was sent out last."""
+        """Return the regression that was released, or else the last average that was sent."""
         for seen in view.seen:
             if isinstance(seen.message, RegressionWeights):
                 return seen.message.model()
-        told, scales = averages(view), common_scales(view)
-        if not told or scales is None:
+        sent, scales = averages(view), common_scales(view)
+        if not sent or scales is None:
             return None
         classes, d = bool(view.schema.classes), len(view.schema.features)
         kind = view.parameters["kind"] or ("logistic" if classes else "linear")
         weights = np.zeros(d + 1)
-        weights[: len(told[-1].weights)] = decoded(integers(told[-1].weights), told[-1].bits)
+        weights[: len(sent[-1].weights)] = decoded(integers(sent[-1].weights), sent[-1].bits)
         return RegressionWeights(kind, classes, scales.mean, scales.scale, weights)
 
-    def trainer(self, view: View, model: Any) -> Trainer:
-        """Return what takes the same steps."""
-        return steps(view, model)
+    def trainer(self, view: View, model: Any) -> Trainer | None:
+        """Return the learner that takes the same steps; None if clients add noise to theirs."""
+        noisy = draws_noise(view.changes(LocalWeights, "weights"))
+        return None if noisy else regression_trainer(view, model)
 
-    def said(self, view: View, model: Any, rows: Table) -> Floats:
-        """Return the logit of each row's own class."""
-        return own_logit(model.predict(rows.X), rows, not view.schema.classes)
+    def logits(self, view: View, model: Any, rows: Table) -> Floats:
+        """Return the logit of each row's true class, float64, shape (n,)."""
+        return answer_logits(model.predict(rows.X), rows, not view.schema.classes)
+
+    def linear_sums(self, view: View, model: Any, rows: Table) -> list[LinearSums]:
+        """Return the gradient sums of all rounds."""
+        sums = gradient_sums(view, model, rows)
+        return [] if sums is None else [sums]
+
+    def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
+        """Run every test that the view allows."""
+        sums = self.linear_sums(view, model, rows)
+        scores = {"posterior": any_of([log_odds(part) for part in sums])} if sums else {}
+        ratios = self.ratios(view, model, rows, rng)
+        # The gradients of all rounds determine the model, which would count twice.
+        weights = {} if sums else ratios.weights
+        return Tests(scores | ratios.scores, weights, ratios.notes)
 
 
-def steps(view: View, model: RegressionWeights) -> Trainer:
-    """Return what takes a regression's steps, on all rows at once, over its own scales."""
+def gradient_sums(view: View, model: RegressionWeights, rows: Table) -> LinearSums | None:
+    """Return the gradient sums that follow from the average weights of all rounds.
+
+    Every client takes a step ``w - lr (G_c / n_c + alpha w)`` from the same weights w, and the
+    average of all steps is sent. Clients are assumed to have the same number of rows n_c, so that
+    the average contains ``sum_c G_c``. A client subtracts the step that it took.
+
+    Returns
+    -------
+    LinearSums or None
+        None if the averages are not visible.
+    """
+    p, sent = view.parameters, averages(view)
+    if not sent:
+        return None
+    clients = [*view.roles.values()].count("client")
+    local = [part.table for part in view.own if part.y is not None]
+    victims = clients - len(local)
+    each = (view.n_rows - sum(map(len, local))) / victims  # rows of each victim
+    width = len(sent[0].weights)
+    Z, target = _design(view, model, rows)
+    before, parts, totals, variances = np.zeros(width), [], [], []
+    for message in sent:
+        after = decoded(integers(message.weights), message.bits)
+        step = clients * ((1 - p["lr"] * p["alpha"]) * before - after) / p["lr"]
+        for table in local:
+            X, y = _design(view, model, table)
+            step = step - X[:, :width].T @ _residual(model, X[:, :width] @ before, y) / len(X)
+        contribution = Z[:, :width] * _residual(model, Z[:, :width] @ before, target)[:, None]
+        unit = 2.0**-message.bits * each / p["lr"]
+        variance = np.full(width, unit**2 * clients * (clients + 1) / 12)
+        law = view.channel(LocalWeights, "weights", "client", clients)
+        if law is not None:
+            variance = variance + law.error(np.zeros(width))[1] * (each / p["lr"]) ** 2
+        parts.append(csr_array(contribution))
+        totals.append(step * each)
+        variances.append(variance)
+        before = after
+    matrix = csr_array(hstack(parts, format="csr"))
+    return LinearSums(matrix, np.concatenate(totals), np.concatenate(variances), each * victims)
+
+
+def _design(view: View, model: RegressionWeights, rows: Table) -> tuple[Floats, Floats]:
+    """Return standardised columns with the intercept, and standardised targets."""
+    mean, scale = model.mean[:-1], np.where(model.scale[:-1] > 0, model.scale[:-1], np.inf)
+    Z = np.nan_to_num((rows.X.astype(np.float64) - mean) / scale, nan=0.0)
+    Z = np.column_stack([Z, np.full(len(Z), float(view.parameters["intercept"]))])
+    return Z, np.asarray((rows.y - model.mean[-1]) / model.scale[-1], dtype=np.float64)
+
+
+def _residual(model: RegressionWeights, score: Floats, target: Floats) -> Floats:
+    """Return predictions less targets; a logistic regression uses Taylor's first polynomial."""
+    constant, slope = map(float, SIGMOIDS[1]) if model.kind == "logistic" else (0.0, 1.0)
+    return slope * score + constant - target
+
+
+def regression_trainer(view: View, model: RegressionWeights) -> Trainer:
+    """Return the learner that takes the steps of a regression on all rows at once.
+
+    Columns are standardised as for the model under attack.
+    """
     p = view.parameters
-    slope, constant = 1.0, 0.0
-    if model.kind == "logistic":
-        constant, slope = map(float, SIGMOIDS[1])
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
-        mean, scale = model.mean[:-1], np.where(model.scale[:-1] > 0, model.scale[:-1], np.inf)
-        Z = np.nan_to_num((every.X.astype(np.float64) - mean) / scale, nan=0.0)
-        Z = np.column_stack([Z, np.full(len(Z), float(p["intercept"]))])
-        y, rows = (every.y - model.mean[-1]) / model.scale[-1], every.take(np.arange(n))
+        Z, y = _design(view, model, every)
+        rows = every.take(np.arange(n))
 
-        def said(used: NDArray[np.bool_]) -> Floats:
+        def train(used: NDArray[np.bool_]) -> Floats:
             w, X, target = np.zeros(Z.shape[1]), Z[used], y[used]
             for _ in range(p["rounds"]):
-                off = slope * (X @ w) + constant - target
-                w -= p["lr"] * (X.T @ off / len(X) + p["alpha"] * w)
-            found = replace(model, weights=w)
-            return own_logit(found.predict(rows.X), rows, numbers=not model.classes)
+                gradient = X.T @ _residual(model, X @ w, target) / len(X)
+                w -= p["lr"] * (gradient + p["alpha"] * w)
+            trained = replace(model, weights=w)
+            return answer_logits(trained.predict(rows.X), rows, numbers=not model.classes)
 
-        return said
+        return train
 
     return trainer

@@ -61,6 +61,8 @@ class LeafInversion(Attack):
         phase's trees, and own ones; own ones; none.
     """
 
+    claims = (BatchRows,)
+
     batches: int = 3
     restarts: int = 12
     steps: int = 300
@@ -95,7 +97,7 @@ class LeafInversion(Attack):
         """Invert some of the gradients."""
         models = models_of(view)
         if models is None:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-tree-network"))
         trees, known = soft_trees(models, view), self.known(view, rng)
         seen = [s for s in seen_batches(view) if s.rows <= self.most]
         chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
@@ -115,7 +117,8 @@ class LeafInversion(Attack):
                     continue
             table = Table(values_in(trees, found.cells, known, view), found.y)
             claims.append(BatchRows(item.owner, item.round, table))
-        return Guess(tuple(claims), notes)
+        why = self.inapplicable(view) or Reason("no-gradient")
+        return Guess.of(claims, notes, otherwise=why)
 
     def known(self, view: View, rng: np.random.Generator) -> Table:
         """Return rows to begin with: own ones, else the population's, and rows from the trees."""

@@ -50,6 +50,8 @@ class SketchReading(Attack):
     `draws`: Tables of rows merged by matched consensus: 20, as the blind adversary's.
     """
 
+    claims = (ColumnValues, Records)
+
     numbers: ClassVar[bool] = True
 
     draws: int = 20
@@ -84,7 +86,7 @@ class SketchReading(Attack):
             rows, choice = self._rows(view, columns, rng)
             claims.append(rows)
             notes |= choice
-        return Guess(tuple(claims), notes)
+        return Guess.of(claims, notes, otherwise=Reason("no-sketches"))
 
     def _rows(
         self, view: View, columns: Mapping[str, Sequence[Column]], rng: np.random.Generator

@@ -25,7 +25,7 @@ from fedtrees.attacks.timberstrike.numbers import reconstruct_numbers
 from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import EveryRecord, Guess, Records
+from fedtrees.core.guess import EveryRecord, Guess, LeafCounts, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
@@ -57,6 +57,8 @@ class TimberStrike(Options, Attack):
         (`as_published`).
     """
 
+    claims = (Records, LeafCounts)
+
     numbers: ClassVar[bool] = True
 
     most: Level = "histograms"
@@ -77,7 +79,7 @@ class TimberStrike(Options, Attack):
             reads = self.most == "histograms" and self.noise == "declared"
             return with_counts_read_back(guess, view) if reads else guess
         rows = (EveryRecord(r.table, owner=r.owner) for r in guess.all(Records))
-        return Guess(tuple(rows), guess.notes)
+        return replace(guess, claims=tuple(rows))
 
     def _numbers(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess rows with numeric targets."""
@@ -90,7 +92,9 @@ class TimberStrike(Options, Attack):
         if victims:
             return union_of(victims, self.most, one)
         evidence = evidence_of(view, self.most)
-        return Guess() if evidence is None else one(evidence)
+        if evidence is None:
+            return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
+        return one(evidence)
 
     def _victims(self, view: View) -> list[Victim]:
         """Return the clients told apart; of the rows of all there is one reconstruction."""
@@ -107,7 +111,7 @@ class TimberStrike(Options, Attack):
             )
         evidence = evidence_of(view, self.most)
         if evidence is None:
-            return Guess()
+            return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
         if self.noise == "ignored":
             evidence = as_published(evidence)
         if self.sketches and self.use_prior:

@@ -3,8 +3,8 @@
 The first tree's histograms give, for every terminal visible node, the exact number of victims of
 each class in each bin of each feature: the same two equations as for leaves, per bin. Rows that
 `peeling` cannot read off are paired up inside a node and class from those bins, by swaps towards
-own rows, or by rows of the population, where there are any. Beyond Di Gennaro et al. (2025), whose attack on NVFlare uses the
-model alone although clients receive the summed histograms.
+own rows, or rows of the population, where there are any. Beyond Di Gennaro et al. (2025), whose
+attack on NVFlare uses the model alone although clients receive the summed histograms.
 """
 
 from collections.abc import Iterator, Sequence

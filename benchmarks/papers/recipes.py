@@ -8,21 +8,25 @@ that no figure of a recipe is written by hand.
 
 import csv
 import io
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fedtrees.bench.suite import Suite
-from fedtrees.benchmarks.papers.study import markdown, options_of, run_suite
+from fedtrees.benchmarks.papers.study import markdown, options_of, run_suite, trained
 from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
+from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words
+from fedtrees.core.specs import parse_list
 from fedtrees.report import said
 from fedtrees.report.findings import trials_of
 from fedtrees.report.intervals import mean_of, t_estimate
 from fedtrees.report.price import Price, Utility
-from fedtrees.report.recipe import Candidate, Recommendation, Trial, recommend
+from fedtrees.report.recipe import RECOMMENDED, Candidate, Recommendation, Trial, recommend
 from fedtrees.report.rows import UNDEFENDED, load_rows
 from fedtrees.report.said import Elsewhere
 from fedtrees.report.states import Cell, is_safe
@@ -30,6 +34,8 @@ from fedtrees.report.states import Cell, is_safe
 STORED = "recipes.csv"
 #: Clients of every federation of the suite. With two the remaining scores differ.
 CLIENTS = 3
+#: Table for which the guarantee of a recipe is written.
+DEFAULT_TABLE = "breast-cancer"
 #: Markers around the generated part of a page.
 BEGIN, END = "<!-- recipes -->\n", "<!-- end -->"
 _BETWEEN = " \N{MIDDLE DOT} "  # table and adversary in the name of a place
@@ -178,7 +184,30 @@ def readme(trials: Trials) -> str:
     )
     return (
         f"We recommend `{command(best)}` for horizontal federations ({link}). {what}, {tried}. "
-        f"{reading(best)}\n\n{summary(trials, best, IN_README)}\n"
+        f"{reading(best)}\n\n{summary(trials, best, IN_README)}\n{guarantee(best.name)}"
+    )
+
+
+@lru_cache
+def guarantee(recipe: str) -> str:
+    """Write the epsilon that a recipe spends on the default table, as a list entry.
+
+    Empty for a recipe without an epsilon.
+    """
+    protocol, defense = said.parted(_recipe(recipe))
+    if not protocol:
+        return ""
+    training, *_ = trained(DEFAULT_TABLE, parse_list([protocol])[0], CLIENTS, 0, None,
+                           defense=defense)  # fmt: skip
+    # The noise of a training with a seed can be drawn again, so that its own epsilon is infinite.
+    spent = [training.protocol.spent(training.transcript)]
+    sentences = [epsilon_in_words(g) for g in spent if isinstance(g, PureDP | ApproximateDP)]
+    if not sentences:
+        return ""
+    features = len(training.schema.features)
+    return (
+        f"- **Guarantee.** {said.capital(sentences[0])}. This is for {DEFAULT_TABLE} "
+        f"({features} columns, {many(CLIENTS, 'client')}), with the cut points included.\n"
     )
 
 
@@ -310,7 +339,14 @@ def _row_of(number: str, tried: Sequence[Trial], metric: str) -> list[str]:
 
 
 def write_generated(trials: Trials, root: Path) -> None:
-    """Replace the parts between the markers in `README.md` and `docs/how-to/choose.md`."""
+    """Write the recommended recipe wherever it is named.
+
+    These are the parts between the markers in `README.md` and `docs/how-to/choose.md`, and the file
+    from which verdicts and `fedtrees advise` read it (`fedtrees.report.recipe.recommended`).
+    """
+    stored = {"recipe": named(recommend(trials))}
+    path = root / "fedtrees" / "report" / RECOMMENDED
+    path.write_text(json.dumps(stored) + "\n", encoding="utf-8")
     for name, text in {
         "README.md": readme(trials),
         "docs/how-to/choose.md": quoted(trials),

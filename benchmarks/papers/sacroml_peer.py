@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.ratios import lira
-from fedtrees.attacks.membership.references import boosts, references, said_by
+from fedtrees.attacks.membership.references import boosted_trainer, forest_logits, references
 from fedtrees.audit.disclosure import checks
 from fedtrees.core.schema import Table
 from fedtrees.metrics.membership import FEW, at_few, auc
@@ -103,8 +103,10 @@ class Model:
         forest = from_xgboost_json(self.folder / "model.json")
         params = TreeParams(trees=trees, max_depth=depth, min_child_weight=weight)
         begun, rng = process_time(), np.random.default_rng(self.seed)
-        refs = references(self.rows, None, boosts(params, forest.objective, None), MODELS, rng)
-        ours = lira(said_by(forest, self.rows), refs)
+        refs = references(
+            self.rows, None, boosted_trainer(params, forest.objective, None), MODELS, rng
+        )
+        ours = lira(forest_logits(forest, self.rows), refs)
         cpu, parts = process_time() - begun, (self.rows.take(member), self.rows.take(~member))
         mine = [not c.passed for c in checks(forest, *parts, weight)]
         theirs = [found["checks"][name] for name in SAME]

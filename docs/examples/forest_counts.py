@@ -32,4 +32,4 @@ class ForestCounts(Attack):
                     even = tree.probability * view.n_rows / len(tree.leaves)
                     counts = np.rint(np.nan_to_num(even)).astype(np.int64)
                 claims.append(LeafCounts(t, tree.leaves, counts[tree.leaves]))
-        return Guess(tuple(claims))
+        return Guess.of(claims, otherwise="no released random forest is in the view")

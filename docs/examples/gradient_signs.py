@@ -31,7 +31,7 @@ class GradientSigns(Attack):
     def run(self, view, rng):
         gradients = self.gradients(view)
         if gradients is None or not view.own:
-            return Guess()
+            return Guess.none("no gradients of rows are seen")
         positive = (gradients < 0).astype(np.int64)
         shares = np.column_stack([1 - positive, positive]).astype(float)
         return Guess((Labels(np.sort(view.own[0].ids), positive, shares),))

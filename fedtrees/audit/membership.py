@@ -8,9 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.attack import together
-from fedtrees.attacks.membership.ratios import lira, rmia, weight_of
-from fedtrees.attacks.membership.references import REFERENCES, boosts, references, said_by
-from fedtrees.attacks.membership.structure import held_thresholds
+from fedtrees.attacks.membership.ratios import lira, ratio_weights, rmia
+from fedtrees.attacks.membership.references import (
+    REFERENCES,
+    boosted_trainer,
+    forest_logits,
+    references,
+)
+from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.disclosure import Check, checks, depth_of, groups_of
 from fedtrees.audit.rows import Columns, read_rows
@@ -95,12 +100,12 @@ def told(
         raise DataError(f"{data} and {reserve} have more than {MOST_ROWS} rows; give a part")
     rows, member = Table.concat([train, rest]), np.arange(len(train) + len(rest)) < len(train)
     params, streams = _params(found, forest, min_child_weight), Streams(seed).child("membership")
-    trainer = boosts(params, forest.objective, None)
+    trainer = boosted_trainer(params, forest.objective, None)
     refs = references(rows, None, trainer, REFERENCES, streams.rng("references"))
-    logit = said_by(forest, rows)
-    scores = {"thresholds": held_thresholds(rows.X, forest.trees),
+    logit = forest_logits(forest, rows)
+    scores = {"thresholds": shared_thresholds(rows.X, forest.trees),
               "lira": lira(logit, refs), "rmia": rmia(logit, refs)}  # fmt: skip
-    first, alone = together(scores, weight_of(refs)), blind_scores(rows, member)
+    first, alone = together(scores, ratio_weights(refs)), blind_scores(rows, member)
     scores = {"together": first, **scores, "rows alone": alone}
     rng = streams.rng("errors")
     tests = tuple(

@@ -18,7 +18,7 @@ from fedtrees.bench.cells import (
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.measured import largest_node, measure
 from fedtrees.core import columns
-from fedtrees.core.attack import contenders
+from fedtrees.core.attack import claims_of, contenders
 from fedtrees.core.columns import DETECTION, RAREST, Measure
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
@@ -26,7 +26,7 @@ from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess, Membership
 from fedtrees.core.local_data import LocalData, rows_of
-from fedtrees.core.reasons import FITS, Reason, Unfit
+from fedtrees.core.reasons import FITS, NO_CLAIM, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
@@ -272,14 +272,25 @@ def _data(case: Case) -> Data:
 
 
 def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) -> Iterator[Row]:
-    """Yield one row per score of every metric of every claim, each beside its blind baseline.
+    """Yield one row per score of every metric of every claim, each with its blind baseline.
 
-    Raises `ProtocolError` if a claim cannot be compared with anything here.
+    A guess with a reason instead of claims gives rows of the status ``no-claim``.
+
+    Raises `ProtocolError` if the guess is empty without a reason, or a claim cannot be compared
+    with anything here.
     """
+    if guess.reason is not None:
+        yield from _no_claim(attack, guess.reason, case, blind)
+        return
+    if not guess.claims:
+        raise ProtocolError(
+            f"attack {attack!r} returned a guess without claims and without a reason; return "
+            "Guess.none(Reason(code)) or Guess.none('a sentence that says why')"
+        )
     asked = _is_told(attack)
     if asked and any(type(c) is not Membership for c in guess.claims):
         raise ProtocolError(f"attack {attack!r} is told candidates: it claims Membership alone")
-    compared = not guess.claims
+    compared = False
     for kind in dict.fromkeys(type(c) for c in guess.claims):
         claims = [c for c in guess.claims if type(c) is kind]
         metrics = metrics_of(kind)
@@ -298,6 +309,25 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
                 yield from _metric_rows(metric, claims, truth, case, blind)
     if not compared:
         raise Unfit(Reason("not-compared"))
+
+
+def _no_claim(attack: str, reason: Reason, case: Case, blind: BlindLine | None) -> Iterator[Row]:
+    """Yield a row for every measure that an attack without a claim leaves unsettled.
+
+    These are the measures of the claims that the attack declares (`Attack.claims`). The row has no
+    value. Its blind baseline is what the adversary scores instead, as far as that needs no
+    training. An attack that declares nothing gives one row without a measure.
+    """
+    known = attack in register.names("attack")
+    kinds = claims_of(register.get("attack", attack)) if known else ()
+    metrics = [m for kind in kinds for m in metrics_of(kind) if m.truth(case) is not None]
+    left = [m for metric in metrics for m in metric.measures if m.phrase and not m.part]
+    why = {**reason.columns(), "status": NO_CLAIM, "state_code": NO_CLAIM}
+    baseline = {} if blind is None else blind.scores
+    for unsettled in left:
+        yield {**_of(unsettled, None), "blind": baseline.get(unsettled.key), **why}
+    if not left:
+        yield {"metric": "", **why}
 
 
 def _metric_rows(

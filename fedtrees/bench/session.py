@@ -174,6 +174,7 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         schema = federation_of(train.setting, data_dir).schema
         protocol: Protocol = register.make("protocol", train.protocol)
         protocol.check(schema)
+        protocol.check_parties(train.setting.clients)
         roles = dict(train.setting.roles)
         _check_threats(group, roles)
         if train.behaviours and not train.defense.parts:

@@ -155,7 +155,9 @@ def departures(
         elif isinstance(law, Channel):
             yield name, _against(law, [c for c in found if c.before is not None])
         elif isinstance(law, Share):
-            yield name, _against(law.law(parties), list(_summed(found, parties)))
+            total = law.law(parties)
+            assert total is not None
+            yield name, _against(total, list(_summed(found, parties)))
         else:
             yield name, None
 

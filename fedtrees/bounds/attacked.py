@@ -81,7 +81,7 @@ def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> At
     victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
     for t in rng.choice(len(tables.held), draws, p=tables.weight):
         view = tiny.view(int(t), views.principals)
-        guess = (None if view is None else submits(view)) or Guess()
+        guess = (None if view is None else submits(view)) or Guess.none("the attack does not apply")
         types = _submission(tables, views.principals, int(t), guess)
         alike = np.flatnonzero(views.of == views.of[t])
         right = np.minimum(victims[alike], types).sum(axis=1)

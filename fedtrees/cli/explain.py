@@ -117,6 +117,7 @@ def _print(facts: dict[str, Any], details: bool) -> None:
     from rich.text import Text
 
     out = console()
+    look: dict[str, Any] = {} if details else {"box": None, "pad_edge": False}
     out.print(Text.assemble((facts["protocol"], "bold"), "  ", facts["about"]))
     if facts["defense"] != "none":
         out.print(
@@ -124,13 +125,20 @@ def _print(facts: dict[str, Any], details: bool) -> None:
             f"spent {facts['spent']} (two trees)",
             markup=False,
         )
+    if facts["epsilons"]:
+        columns = ("adversary", "one row added or removed", "one row replaced")
+        rows = [
+            [e["adversary"], f"{e['epsilon']:.3g}", f"{e['replaced']:.3g}"]
+            for e in facts["epsilons"]
+        ]
+        out.print(text_table("epsilon as spent, by adversary and neighbouring relation", columns,
+                             rows, **look))  # fmt: skip
     out.print(f"known to all beforehand: {facts['declared']}", markup=False)
     for cheat in facts["cheats"]:
         out.print(f"{cheat['party']} cheats: it {cheat['beyond']}", markup=False)
         out.print(f"whether others notice: {cheat['noticed']}", markup=False)
         if cheat["refused"]:
             out.print(f"here an honest party refused: {cheat['refused']}", markup=False)
-    look: dict[str, Any] = {} if details else {"box": None, "pad_edge": False}
     shown: list[Any] = []
     for role, seen in facts["sees"].items():
         if seen in shown:
@@ -248,6 +256,7 @@ def _explanation(
         "defense": str(composed[0]),
         "claimed": join(training.claims),
         "spent": join(training.spent),
+        "epsilons": [vars(one) for one in training.epsilons],
         "declared": DECLARED,
         "cheats": [_cheating(training, party, name) for party, name in who.items()],
         "crossings": rows,

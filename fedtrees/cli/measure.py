@@ -48,7 +48,7 @@ def _measured(
 ) -> Iterator[dict[str, Any]]:
     from fedtrees.bench.evaluate import make_defense
     from fedtrees.bench.measured import audit
-    from fedtrees.core.guarantee import join
+    from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words, join
     from fedtrees.core.registry import register
     from fedtrees.core.specs import parse_composed, parse_grid
     from fedtrees.report.claims import compare, refuted, span
@@ -69,6 +69,11 @@ def _measured(
                 "defense": str(composed),
                 "claimed": join(audited.claimed),
                 "spent": join(audited.spent),
+                "meaning": "; ".join(
+                    epsilon_in_words(g)
+                    for g in audited.spent
+                    if isinstance(g, PureDP | ApproximateDP)
+                ),
                 "measured": span([(audited.found,)]),
                 "trainings": audited.found.runs,
                 "noise": ""

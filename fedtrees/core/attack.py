@@ -24,6 +24,10 @@ class Attack(ABC):
         are measured against: the metric of `gives` runs them on an empty transcript.
     gives : type of Claim or None
         What a blind attack claims.
+    claims : tuple of type of Claim
+        Types of the claims that it can make. Where it returns no claim (`Guess.none`), the measures
+        of these claims are not settled. Empty and without `gives`: not declared, so that then no
+        measure is settled.
     comparison : bool
         Whether it is a control, or a published implementation: another attack knows all that it
         does. Such attacks run where they are named; they are not among those that apply.
@@ -44,6 +48,7 @@ class Attack(ABC):
     name: ClassVar[str] = "attack"
     blind: ClassVar[bool] = False
     gives: ClassVar[type[Claim] | None] = None
+    claims: ClassVar[tuple[type[Claim], ...]] = ()
     comparison: ClassVar[bool] = False
     candidates: ClassVar[bool] = False
     most_rows: ClassVar[int | None] = None
@@ -60,7 +65,19 @@ class Attack(ABC):
 
     @abstractmethod
     def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Guess what the victims hold."""
+        """Guess the local data of the victims.
+
+        Returns
+        -------
+        Guess
+            With at least one claim, or `Guess.none` with the reason why there is none.
+        """
+
+
+def claims_of(attack: object) -> tuple[type[Claim], ...]:
+    """Return the types of claims that an attack declares, () if it declares none."""
+    gives = getattr(attack, "gives", None)
+    return getattr(attack, "claims", ()) or (() if gives is None else (gives,))
 
 
 def contenders() -> list[str]:

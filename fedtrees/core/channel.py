@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.errors import ProtocolError
+from fedtrees.core.errors import ProtocolError, UsageError
 
 Floats = NDArray[np.float64]
 Box = tuple[Floats, Floats]
@@ -46,21 +46,94 @@ class Removal(Change):
     constant: float | None = None
 
 
+def honest_shares(parties: int, colluders: int, least: int = 0) -> int:
+    """Return how many noise shares must add up to the noise that is claimed.
+
+    A client that colludes with the adversary knows its own share of the noise, because it drew it.
+    The shares of the other clients must therefore suffice. A federation of one client has no other
+    client whose rows could be protected against it, so that its one share is the whole noise.
+
+    Parameters
+    ----------
+    parties : int
+        Number of clients, each of which adds one share.
+    colluders : int
+        Number of colluding clients against whom the claimed epsilon holds. 0: it holds only against
+        parties that know no share.
+    least : int
+        Number of clients whose shares are certain to arrive, if clients may drop out. 0: all.
+
+    Raises
+    ------
+    UsageError
+        If the colluding clients know all shares that are certain to arrive.
+
+    Examples
+    --------
+    >>> honest_shares(5, 1)
+    4
+    >>> honest_shares(5, 1, least=3)
+    2
+    """
+    if parties == 1 and colluders <= 1:
+        return 1
+    present = min(least or parties, parties)
+    if colluders >= present:
+        counted = f"{parties} clients" + (f", of whom {present} may remain" if least else "")
+        raise UsageError(
+            f"colluders={colluders} of {counted}: colluding clients know their own shares of the "
+            "noise, so that none would be left; give fewer colluders than clients"
+        )
+    return present - colluders
+
+
 @dataclass(frozen=True)
 class Share(Change):
-    """Each party adds a share of noise: only the sum over all parties has a law.
+    """Each party adds a share of the noise, and only the sum over all parties has a known law.
 
-    Whoever colludes knows its own share, by what it sent.
+    An adversary knows the shares of the parties that collude with it.
+
+    Attributes
+    ----------
+    whole : Channel
+        The law of as many shares as the noise is calibrated for (`honest_shares`).
+    least : int
+        Number of parties whose shares must arrive. A sum over fewer is not opened (`Wire.least`).
+        0: all parties that are asked.
+    colluders : int
+        Number of parties whose shares the adversary may know without a loss of the claim.
     """
 
-    whole: Channel  # of the shares that the noise is calibrated for
-    # how many these are: a sum over fewer is not opened (`Wire.least`). 0: all who are asked.
+    whole: Channel
     least: int = 0
+    colluders: int = 0
 
-    def law(self, parties: int) -> Channel:
-        """Return the law of the shares of so many parties."""
-        more = parties / (self.least or parties)
-        return self.whole if more <= 1 else self.whole.added(more)
+    def law(self, parties: int, known: int = 0) -> Channel | None:
+        """Return the law of the noise that an adversary does not know; None if it knows it all.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties that added a share.
+        known : int
+            Number of these shares that the adversary knows.
+        """
+        unknown = parties - known
+        if unknown <= 0:
+            return None
+        draws = unknown / honest_shares(parties, self.colluders, self.least)
+        return self.whole if draws == 1 else self.whole.added(draws)
+
+
+@dataclass(frozen=True)
+class SumOfShares(Change):
+    """The field contains the sum over all parties, with the noise shares of all of them.
+
+    A released model is an example. `Protocol.stated_laws` replaces this by the law of the noise
+    as soon as the number of parties is known.
+    """
+
+    share: Share
 
 
 @dataclass(frozen=True)
@@ -69,6 +142,8 @@ class Mechanism(Change):
 
     `rank_error`: Of values drawn from a column, the standard deviation of their ranks, about, in
     rows.
+    `noise`: Noise that the mechanism adds to each number that it computes from rows, before it
+    processes the noisy numbers without another look at rows; None: not stated.
     `log_chance`: Log probability of the values drawn, (k,), from a column's values, (n,), each of
     so many rows, between its public ends; None if it is not known.
     """
@@ -78,6 +153,7 @@ class Mechanism(Change):
     log_chance: Callable[[Floats, Floats, float, tuple[float, float]], float] | None = field(
         default=None, compare=False
     )
+    noise: Channel | None = None
 
 
 @dataclass(frozen=True)
@@ -332,7 +408,8 @@ def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
     if parts and parties > 1:
         parts = [SumOf(parts[0] if len(parts) == 1 else Chain(tuple(parts)), parties)]
     if parties > 1:
-        parts = [*parts, *(c.law(parties) for c in found if isinstance(c, Share))]
+        shared = (c.law(parties) for c in found if isinstance(c, Share))
+        parts = [*parts, *(law for law in shared if law is not None)]
     if len(parts) < 2:
         return parts[0] if parts else None
     return Chain(tuple(parts))

@@ -52,6 +52,9 @@ class Measure:
         Its place in verdicts: the least leads.
     required : bool
         Whether a recipe that lacks it, where the undefended run has it, was not tested.
+    margin : float
+        Factor of the margin of states (`fedtrees.report.states.MARGIN`). It is 2 for an AUC: its
+        baseline is 0.5, so that an advantage is twice the difference of two AUCs.
     """
 
     key: str
@@ -70,6 +73,7 @@ class Measure:
     beside: tuple[str, ...] = ()
     severity: int = LAST
     required: bool = False
+    margin: float = 1.0
 
     def __post_init__(self) -> None:
         if ":" in self.key or not self.key:

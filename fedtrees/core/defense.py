@@ -124,10 +124,12 @@ class Context:
 
     def spend(
         self, mechanism: str, *, scale: float, what: str, l1: float = 0.0, l2: float = 0.0,
-        count: int = 1, rate: float = 1.0, trusted: str = "",
+        count: int = 1, rate: float = 1.0, trusted: str = "", shares: int = 0, calibrated: int = 0,
     ) -> None:  # fmt: skip
         """Enter noisy releases into the budget ledger (`BudgetEvent`)."""
-        event = BudgetEvent(self.party, mechanism, l1, scale, what, count, l2, rate, trusted)
+        event = BudgetEvent(
+            self.party, mechanism, l1, scale, what, count, l2, rate, trusted, shares, calibrated
+        )
         self.ledger.append(event)
 
 

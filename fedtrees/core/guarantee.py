@@ -78,22 +78,38 @@ class Computational(Guarantee):
 
 @dataclass(frozen=True)
 class PureDP(Guarantee):
-    """Pure differential privacy (Dwork et al. 2006), add-or-remove-one-row neighbours.
+    """Pure differential privacy (Dwork et al. 2006) for one row added or removed.
 
     Attributes
     ----------
     epsilon : float
-        In nats; infinite if anything private crossed unprotected.
+        In nats, for one row added or removed, against outsiders and against `colluders` colluding
+        clients. Infinite if private values were sent without protection.
     unit : str
-        What the epsilon speaks of: ``record`` (the whole run), ``histogram`` (one release) or
-        ``cuts`` (the settling of cut points; what is trained on them is another matter).
+        What epsilon covers: ``record`` (the whole run), ``histogram`` (one release) or ``cuts``
+        (the choice of cut points, without what is trained on them).
     histograms : float
-        Where `epsilon` is infinite: what the protected part alone composes to.
+        If `epsilon` is infinite: the epsilon of the protected part.
     unprotected : str
-        Names of what crossed without protection, joined by ``+``.
+        Names of what was sent without protection, joined by ``+``. ``rows``: the number of rows is
+        public, so that epsilon holds for tables of the same size only.
     trusted : str
-        Roles against whom nothing is guaranteed, joined by ``+``: a ``server`` that adds the noise
-        sees what it adds it to; ``clients`` that each add a share must keep it to themselves.
+        Roles against whom nothing is guaranteed, joined by ``+``. A ``server`` that adds the noise
+        sees the sums without it. ``clients`` that each add a share must keep it to themselves: an
+        adversary who knows more than `colluders` shares has a larger epsilon.
+    colluders : int
+        Number of colluding clients against whom `epsilon` holds if clients share the noise. 0:
+        it holds against parties that know no share.
+    outsider : float
+        Epsilon against an adversary who knows no share of the noise, if it is smaller. 0: it is
+        `epsilon`, or not computed because the number of clients is not known yet.
+    coalition : float
+        Epsilon against all clients but the one whose row is in question, if they collude and it
+        is larger. 0: it is `epsilon`, or not computed.
+
+    Notes
+    -----
+    For one row replaced by another, a pure epsilon is twice as large.
     """
 
     kind: ClassVar[str] = "pure-dp"
@@ -102,24 +118,32 @@ class PureDP(Guarantee):
     histograms: float = 0.0
     unprotected: str = ""
     trusted: str = ""
+    colluders: int = 0
+    outsider: float = 0.0
+    coalition: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
-            raise UsageError(f"epsilon must be > 0; got {self.epsilon}")
+            raise UsageError(f"epsilon={self.epsilon}: epsilon must be > 0")
 
 
 @dataclass(frozen=True)
 class ApproximateDP(Guarantee):
-    """(epsilon, delta)-differential privacy (Dwork et al. 2006), add-or-remove-one-row neighbours.
+    """(epsilon, delta)-differential privacy (Dwork et al. 2006) for one row added or removed.
 
     Attributes
     ----------
     epsilon : float
-        In nats; infinite if anything private crossed unprotected.
-    unit, unprotected, trusted : str
+        In nats, as in `PureDP`.
+    delta : float
+        Of each of the epsilons.
+    unit, unprotected, trusted, colluders, outsider, coalition
         As in `PureDP`.
+    replaced : float
+        Epsilon for one row replaced by another, against the adversaries of `epsilon`. 0: not
+        computed.
     updates : float
-        Where `epsilon` is infinite: what the updates of a network alone compose to.
+        If `epsilon` is infinite: the epsilon of the updates of a network.
     """
 
     kind: ClassVar[str] = "approximate-dp"
@@ -129,10 +153,14 @@ class ApproximateDP(Guarantee):
     unprotected: str = ""
     trusted: str = ""
     updates: float = 0.0
+    colluders: int = 0
+    outsider: float = 0.0
+    coalition: float = 0.0
+    replaced: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
-            raise UsageError(f"epsilon must be > 0; got {self.epsilon}")
+            raise UsageError(f"epsilon={self.epsilon}: epsilon must be > 0")
         check_share("delta", self.delta)
 
 
@@ -205,13 +233,14 @@ def join(guarantees: Sequence[Guarantee]) -> str:
 
 
 def without_noise(g: Guarantee) -> Guarantee:
-    """Return what is left of a guarantee where others can draw its noise again: no bound.
+    """Return a guarantee for an adversary who can draw the noise again: its epsilon is infinite.
 
-    What rests on no noise stays.
+    A guarantee that rests on no noise stays.
     """
     if isinstance(g, PureDP | ApproximateDP):
-        told = "+".join(filter(None, (g.unprotected, "noise")))
-        return replace(g, epsilon=math.inf, unprotected=told)
+        unprotected = "+".join(filter(None, (g.unprotected, "noise")))
+        g = replace(g, epsilon=math.inf, unprotected=unprotected, outsider=0.0, coalition=0.0)
+        return replace(g, replaced=0.0) if isinstance(g, ApproximateDP) else g
     return replace(g, epsilon=math.inf) if isinstance(g, LabelDP) else g
 
 
@@ -228,6 +257,44 @@ class Unknown(Guarantee):
 
     def __str__(self) -> str:
         return str(self.spec)
+
+
+def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
+    """Return a sentence with each epsilon, its adversary and its neighbouring relation.
+
+    Examples
+    --------
+    >>> print(epsilon_in_words(PureDP(2.0)))
+    epsilon 2 for one row added or removed, against every other party (one row replaced: 4)
+    """
+    delta = f" at delta {g.delta:g}" if isinstance(g, ApproximateDP) else ""
+    text = f"epsilon {g.epsilon:g}{delta} for one row added or removed, against {_adversaries(g)}"
+    others = [
+        f"{who}: {value:.3g}"
+        for who, value in (
+            ("outsiders only", g.outsider),
+            ("all other clients together", g.coalition),
+            ("one row replaced", g.replaced if isinstance(g, ApproximateDP) else 2 * g.epsilon),
+        )
+        if value
+    ]
+    text += f" ({', '.join(others)})" if others else ""
+    if "rows" in g.unprotected.split("+"):
+        text += "; the number of rows is public"
+    return text
+
+
+def _adversaries(g: PureDP | ApproximateDP) -> str:
+    """Name the adversaries against whom an epsilon holds."""
+    trusted = g.trusted.split("+") if g.trusted else []
+    if g.colluders:
+        who = f"outsiders and {g.colluders} client{'s' * (g.colluders > 1)}"
+    elif "clients" in trusted:
+        who = "outsiders, but not against a client"
+    else:
+        who = "every other party"
+    roles = [role for role in trusted if role != "clients"]
+    return f"{who}, except the {' and the '.join(roles)}" if roles else who
 
 
 def show(value: Value) -> str:

@@ -1,6 +1,6 @@
-"""What an attack returns: claims about what the victims hold."""
+"""What an attack returns: claims about the local data of the victims, or the reason for none."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import ProtocolError
+from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
 
 
@@ -19,6 +20,11 @@ class Claim:
     @property
     def certain(self) -> bool:
         """Whether the attack vouches for it."""
+        return False
+
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no row, leaf, value or other entry that could be scored."""
         return False
 
 
@@ -68,6 +74,11 @@ class Records(Claim):
         """Whether only rows were returned that the attack is sure of."""
         return self.confidence is not None
 
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no row."""
+        return len(self.table) == 0
+
 
 @dataclass(frozen=True, eq=False)
 class EveryRecord(Records):
@@ -107,10 +118,15 @@ class BatchRows(Claim):
                     "one number, 0 to 1, per cell"
                 )
 
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no row."""
+        return len(self.table) == 0
+
 
 @dataclass(frozen=True, eq=False)
 class LeafCounts(Claim):
-    """How many victims' rows of each class fell into each leaf of one tree.
+    """Number of the victims' rows of each class in each leaf of one tree.
 
     Attributes
     ----------
@@ -121,11 +137,15 @@ class LeafCounts(Claim):
     counts : int64 array, shape (J, K)
         Guessed number of rows of each class; in a boosted tree of more than two classes, of the
         others and of the tree's own (K = 2).
+    certified : bool array, shape (J,), or None
+        Leaves whose counts the attack has proved, so that a wrong one is an error of the attack.
+        None: it has proved none.
     """
 
     tree: int
     leaf: NDArray[np.intp]
     counts: NDArray[np.int64]
+    certified: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         leaf, counts = np.shape(self.leaf), np.shape(self.counts)
@@ -138,6 +158,24 @@ class LeafCounts(Claim):
             if np.asarray(getattr(self, name)).dtype.kind not in "iu" and leaf[0]:
                 raise ProtocolError(f"{name} of leaf counts are whole numbers; round them")
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
+        if self.certified is not None:
+            certified = np.asarray(self.certified)
+            if certified.dtype != np.bool_ or certified.shape != leaf:
+                raise ProtocolError(
+                    f"certified is {certified.dtype} of shape {certified.shape} for {leaf[0]} "
+                    "leaves; give one boolean per leaf"
+                )
+            object.__setattr__(self, "certified", certified)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the counts of all its leaves are certified."""
+        return self.certified is not None and bool(self.certified.all())
+
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no leaf."""
+        return len(self.leaf) == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +222,11 @@ class ColumnValues(Claim):
         """Whether these are all values that the owner has."""
         return self.exact
 
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no value, and does not claim that the owner has none either."""
+        return len(self.values) == 0 and not self.exact
+
 
 @dataclass(frozen=True, eq=False)
 class Labels(Claim):
@@ -213,6 +256,11 @@ class Labels(Claim):
                 f"{', '.join(map(str, shapes[1:]))}; give one of each per id"
             )
 
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no row."""
+        return np.size(self.ids) == 0
+
 
 @dataclass(frozen=True, eq=False)
 class RoutedLabels(Claim):
@@ -239,6 +287,11 @@ class RoutedLabels(Claim):
         if len(np.unique(rows)) < len(rows):
             raise ProtocolError("a row is claimed twice; give every place once")
         object.__setattr__(self, "probability", p)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no row."""
+        return np.size(self.rows) == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,6 +324,11 @@ class Branches(Claim):
             raise ProtocolError("probabilities of branches are 0 to 1, and a row is claimed once")
         object.__setattr__(self, "left", left)
 
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no row or no split."""
+        return np.size(self.left) == 0
+
 
 @dataclass(frozen=True, eq=False)
 class Thresholds(Claim):
@@ -297,6 +355,11 @@ class Thresholds(Claim):
         _same_length(self, ("tree", "node", "feature"), ("value", "low", "high"))
         if not (self.low <= self.high).all():
             raise ProtocolError("a threshold is claimed in an interval whose low end is above high")
+
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no threshold."""
+        return np.size(self.value) == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,6 +391,11 @@ class ColumnRanks(Claim):
         if len(np.unique(self.ids)) < len(self.ids):
             raise ProtocolError("a row is ranked twice; give every id once")
 
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no row."""
+        return np.size(self.ids) == 0
+
 
 @dataclass(frozen=True, eq=False)
 class ColumnBins(Claim):
@@ -351,6 +419,11 @@ class ColumnBins(Claim):
         _same_length(self, ("ids", "bin"), ())
         if len(np.unique(self.ids)) < len(self.ids):
             raise ProtocolError("a row is claimed twice; give every id once")
+
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no row."""
+        return np.size(self.ids) == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,6 +449,11 @@ class BinClassCounts(Claim):
                 "numbers, one row per bin and one column per class"
             )
         object.__setattr__(self, "counts", counts.astype(np.int64))
+
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no bin."""
+        return np.size(self.counts) == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -422,6 +500,11 @@ class CutWindows(Claim):
     def __post_init__(self) -> None:
         _same_length(self, ("feature", "tree"), ("low", "high"))
 
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no window."""
+        return np.size(self.feature) == 0
+
 
 @dataclass(frozen=True, eq=False)
 class Entries(Claim):
@@ -451,6 +534,11 @@ class Entries(Claim):
         if len(np.unique(np.stack([self.ids, self.feature]), axis=1).T) < len(self.ids):
             raise ProtocolError("an entry is claimed twice; give every row and column once")
 
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no value."""
+        return np.size(self.value) == 0
+
 
 @dataclass(frozen=True, eq=False)
 class Membership(Claim):
@@ -473,6 +561,11 @@ class Membership(Claim):
             raise ProtocolError("scores of membership are finite numbers, one per candidate")
         object.__setattr__(self, "score", score)
 
+    @property
+    def empty(self) -> bool:
+        """Whether it contains no candidate."""
+        return np.size(self.score) == 0
+
 
 def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) -> None:
     """Make columns of a claim arrays of their kind, one value each per entry."""
@@ -492,13 +585,31 @@ def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) ->
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """Everything an attack claims to know.
+    """Everything that an attack claims, or the reason why it claims nothing.
 
-    `notes`: Diagnostics the attack can see itself (residuals, seconds per stage).
+    An attack that finds nothing must state a reason, because silence is no evidence that nothing
+    leaks: `Guess.none` makes such a guess. A guess without claims and without a reason is refused
+    where the attack was run.
+
+    Attributes
+    ----------
+    claims : tuple of Claim
+    notes : mapping of str to float
+        Diagnostics that the attack can compute itself, such as residuals or seconds per stage.
+    reason : Reason or None
+        Why there are no claims. None if there are some.
+
+    Examples
+    --------
+    >>> Guess.none("no tree has more than one leaf").claims
+    ()
+    >>> print(Guess.of([], otherwise=Reason("no-trees")).reason)
+    the principals see neither leaf values nor histograms of boosted trees
     """
 
     claims: tuple[Claim, ...] = ()
     notes: Mapping[str, float] = field(default_factory=dict)
+    reason: Reason | None = None
 
     def __post_init__(self) -> None:
         claims: Any = self.claims
@@ -510,6 +621,65 @@ class Guess:
         for key, value in self.notes.items():
             if not isinstance(value, (int, float, np.number)):
                 raise ProtocolError(f"note {key!r} is {value!r}; notes are numbers")
+        if self.reason is None:
+            return
+        if not isinstance(self.reason, Reason) or self.reason.ok:
+            raise ProtocolError(
+                f"the reason of an empty guess is {self.reason!r}; give a Reason, or a sentence to "
+                "Guess.none"
+            )
+        if claims:
+            raise ProtocolError(
+                f"a guess has {len(claims)} claims and a reason for having none ({self.reason}); "
+                "leave one of them out"
+            )
+
+    @classmethod
+    def none(cls, reason: Reason | str | None, notes: Mapping[str, float] | None = None) -> "Guess":
+        """Return a guess without claims.
+
+        Parameters
+        ----------
+        reason : Reason or str
+            Why the attack claims nothing: a code of ``fedtrees/core/reasons.csv``, or a sentence.
+            None is accepted for the return value of `Attack.inapplicable`, and refused.
+        notes : mapping of str to float, optional
+            Diagnostics.
+
+        Raises
+        ------
+        ProtocolError
+            There is no reason.
+        """
+        if not reason:
+            raise ProtocolError(
+                "an attack claims nothing and gives no reason; write Guess.none(Reason(code)), or "
+                'Guess.none("a sentence")'
+            )
+        made = reason if isinstance(reason, Reason) else Reason("no-claim", text=str(reason))
+        return cls((), notes or {}, made)
+
+    @classmethod
+    def of(
+        cls,
+        claims: Iterable[Claim],
+        notes: Mapping[str, float] | None = None,
+        *,
+        otherwise: Reason | str,
+    ) -> "Guess":
+        """Return a guess with claims of which there may be none.
+
+        Parameters
+        ----------
+        claims : iterable of Claim
+            Those that are `empty` are left out.
+        notes : mapping of str to float, optional
+            Diagnostics.
+        otherwise : Reason or str
+            Why there are no claims, if there are none.
+        """
+        kept = tuple(c for c in claims if not c.empty)
+        return cls(kept, notes or {}) if kept else cls.none(otherwise, notes)
 
     def all(self, kind: type[C]) -> tuple[C, ...]:
         """Return the claims of one type, in order."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from fedtrees.core.errors import UsageError, did_you_mean
 
 Plain = str | int | float
+NO_CLAIM = "no-claim"  # state and status of an attack that ran to its end and returned no claim
 #: Whom a sentence is about, and what it says where nobody is named.
 SLOTS = {"subject": "it", "protocol": "this protocol", "adversary": "the principals"}
 
@@ -25,7 +26,8 @@ class Template(NamedTuple):
     """How a code is said.
 
     `state`: ``ok``; ``skip`` and ``unfit``, it does not apply and cannot be made to; ``limit``;
-    ``failed``; ``timeout``; ``undefined``; ``void``, a claim that does not hold; ``gap``, not run.
+    ``failed``; ``timeout``; ``undefined``; ``void``, a claim that does not hold; ``gap``, not run;
+    ``no-claim``, an attack ran to its end and returned no claim.
     """
 
     state: str
@@ -85,8 +87,9 @@ class Reason:
 
     @property
     def status(self) -> str:
-        """What a run's row says of a cell that ended so."""
-        return {"ok": "ok", "failed": "failed", "timeout": "timeout"}.get(self.state, "skipped")
+        """The column ``status`` of a cell that ended for this reason."""
+        own = ("ok", "failed", "timeout", NO_CLAIM)
+        return self.state if self.state in own else "skipped"
 
     @property
     def alike(self) -> Reason:

@@ -101,8 +101,10 @@ COLUMNS = (
         "train, cheated (somebody does), attack, blind, adversary (which attacks apply) or "
         "reference",
     ),
-    Column("status", "ok, failed, timeout or skipped"),
-    Column("state_code", "ok, skip, unfit, limit, failed, timeout or undefined", later=True),
+    Column("status", "ok, failed, timeout, skipped, or no-claim (the attack found nothing)"),
+    Column(
+        "state_code", "ok, skip, unfit, limit, failed, timeout, undefined or no-claim", later=True
+    ),
     Column("reason_code", "why there is no value: a code of reasons.csv", later=True),
     Column("reason_args", "its arguments, as JSON", later=True),
     Column("reason", "the same as a sentence"),
@@ -117,7 +119,7 @@ COLUMNS = (
     Column("certain", "1 where the attack vouches for its claim, else 0", "number"),
     Column("blind", "score of the same adversary that sees nothing", "number"),
     Column("advantage", "(value - blind) / (best - blind)", "number"),
-    Column("population", "score of the population baseline: held-out rows, no transcript", "number"),
+    Column("population", "score of the population baseline (held-out rows alone)", "number"),
     Column("beyond", "(value - population) / (best - population)", "number"),
     Column("ceiling", "score that no attack can exceed", "number"),
     Column("claimed", "guarantee that protocol and defense state", "guarantee"),

@@ -60,6 +60,11 @@ class BudgetEvent:
     rate: float = 1.0
     # role on whom it depends, as in `PureDP`: ``clients`` where each adds a share of the noise
     trusted: str = ""
+    # number of clients that add an equal share of the noise; 0: one party adds all of it
+    shares: int = 0
+    # number of these shares that add up to noise of `scale`; the sum of all shares has more noise
+    # if this is smaller (`fedtrees.core.channel.honest_shares`)
+    calibrated: int = 0
 
 
 @dataclass

@@ -84,8 +84,16 @@ class Leakage:
             if not training.defense.parts:  # nothing stops it: it never reads such a training
                 raise UsageError(f"{self.attack} does not apply to {threat}: {why}") from why
             return None
-        known = {r["metric"]: r.get("advantage") for r in rows if "part" not in r}
-        return {k: v for k, v in known.items() if v is not None and math.isfinite(v)}
+        known: dict[str, float] = {}
+        for row in rows:
+            # over the better baseline, as in reports; a perfect population baseline leaves nothing
+            over_blind, beyond = row.get("advantage"), row.get("beyond")
+            if "part" in row or over_blind is None or not math.isfinite(over_blind):
+                continue
+            if beyond is None and row.get("population") is not None:
+                beyond = 0.0
+            known[row["metric"]] = over_blind if beyond is None else min(over_blind, beyond)
+        return known
 
 
 def leakage(

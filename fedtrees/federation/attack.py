@@ -92,7 +92,7 @@ class Read:
             n_rows=int(self.capture.told.told["rows"]),
             defense=self.federation.composed,
             seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
-            stated=stated(made, self.federation.schema),
+            stated=stated(made, self.federation.schema, len(self.federation.parties)),
         )
 
     def facts(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.core.attack import claims_of
 from fedtrees.core.registry import KINDS, PLUGIN, load_plugin, register
 from fedtrees.core.values import type_name
 from fedtrees.isolation.watch import leaving
@@ -59,6 +60,7 @@ def facts_of(name: str) -> dict[str, Any]:
         "candidates": bool(getattr(maker, "candidates", False)),
         "most_rows": getattr(maker, "most_rows", None),
         "gives": "" if gives is None else type_name(gives),
+        "claims": tuple(map(type_name, claims_of(maker))),
     }
 
 

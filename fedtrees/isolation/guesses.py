@@ -8,16 +8,29 @@ import numpy as np
 
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.values import type_name
 
 
 def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
-    """Return a guess as a value.
+    """Return a guess as a value: its claims, its notes and its reason.
 
-    `scored`: Names of the types of claims that can be scored.
+    Claims that are all empty, such as a table without rows, are no claim (code ``empty-claims``).
 
-    Raises `ProtocolError` if it is none, or claims something else.
+    Parameters
+    ----------
+    guess : object
+        Return value of `Attack.run`.
+    attack : str
+        Name of the attack.
+    scored : collection of str
+        Names of the types of claims that can be scored.
+
+    Raises
+    ------
+    ProtocolError
+        It is no guess, claims something that no metric scores, or claims nothing without a reason.
     """
     if not isinstance(guess, Guess):
         raise ProtocolError(f"attack {attack!r} returned a {type(guess).__name__}; return a Guess")
@@ -27,21 +40,33 @@ def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
                 f"attack {attack!r} claims {type(claim).__name__}, which no metric scores; "
                 "register one (`of` names the very type)"
             )
-    return {"claims": guess.claims, "notes": dict(guess.notes)}
+    claims, reason = guess.claims, guess.reason
+    if not claims and reason is None:
+        raise ProtocolError(
+            f"attack {attack!r} returned a guess without claims and without a reason; return "
+            "Guess.none(Reason(code)) or Guess.none('a sentence that says why')"
+        )
+    if claims and all(claim.empty for claim in claims):
+        claims, reason = (), Reason("empty-claims")
+    told_reason = None if reason is None else (reason.code, dict(reason.args))
+    return {"claims": claims, "notes": dict(guess.notes), "reason": told_reason}
 
 
 def guess_of(value: Any) -> Guess:
-    """Return the guess that was told.
+    """Return the guess that a value describes (`told`).
 
     Raises `ProtocolError` if the value is no guess.
     """
-    if not isinstance(value, dict) or set(value) != {"claims", "notes"}:
+    if not isinstance(value, dict) or set(value) != {"claims", "notes", "reason"}:
         raise ProtocolError("an attack answered with something else than a guess")
-    claims, notes = value["claims"], value["notes"]
+    claims, notes, reason = value["claims"], value["notes"], value["reason"]
+    if not claims and reason is None:
+        raise ProtocolError("an attack answered with a guess without claims and without a reason")
     if not isinstance(notes, dict):
         raise ProtocolError(f"the notes of a guess are a {type(notes).__name__}, not a mapping")
-    guess = Guess(claims, notes)
-    return Guess(guess.claims, {name: _number(note) for name, note in guess.notes.items()})
+    made = None if reason is None else Reason(str(reason[0]), **dict(reason[1]))
+    guess = Guess(claims, notes, made)
+    return Guess(guess.claims, {name: _number(note) for name, note in guess.notes.items()}, made)
 
 
 def scored() -> tuple[type, ...]:

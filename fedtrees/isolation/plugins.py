@@ -70,7 +70,8 @@ def installed(name: str) -> type[Elsewhere]:
 
 def _stand_in(told: Mapping[str, Any]) -> type[Elsewhere]:
     """Make a class with the name, parameters and marks of an attack, and none of its code."""
-    gives = next((kind for kind in guesses.scored() if type_name(kind) == told["gives"]), None)
+    scored = {type_name(kind): kind for kind in guesses.scored()}
+    claims = tuple(scored[name] for name in told["claims"] if name in scored)
     parameters = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default if given else Parameter.empty)
         for name, given, default in told["parameters"]
@@ -78,7 +79,8 @@ def _stand_in(told: Mapping[str, Any]) -> type[Elsewhere]:
     marks = {name: told[name] for name in ("blind", "comparison", "candidates", "most_rows")}
     inside = {
         **marks,
-        "gives": gives,
+        "gives": scored.get(told["gives"]),
+        "claims": claims,
         "name": str(told["name"]),
         "file": str(told["file"]),
         "__doc__": str(told["doc"]),

@@ -118,9 +118,11 @@ class MembershipMetric(Metric[Candidates]):
     """Which candidates, victims' rows among others of the population, were trained on.
 
     ``members_1pct``: share of members above all but 1% of the non-members; ``members_01pct``: but
-    0.1%, or above all where there are fewer than 1,000. ``members_auc``: chance that a member
-    scores above a non-member. Blind is the better of chance and of a classifier of the rows alone.
-    Tests are also scored by themselves (``_of``).
+    0.1%, or above all where there are fewer than 1,000. ``members_auc``: probability that a member
+    scores above a non-member. The first and the last decide the states of cells: with about 100
+    non-members, 1% is one false alarm, so that the first varies by as much as its mean. Blind is
+    the better of chance and of a classifier of the rows alone. Tests are also scored by themselves
+    (``_of``).
     """
 
     of: ClassVar[type[Claim]] = Membership
@@ -131,7 +133,10 @@ class MembershipMetric(Metric[Candidates]):
                 explained="Of rows that may have been trained on, it names those that were."),
         Measure("members_01pct", "members found at 0.1% false alarms", "share of members",
                 klass="person"),
-        Measure("members_auc", "AUC of membership", "AUC", decimals=3),
+        Measure("members_auc", "AUC of membership", "AUC", decimals=3, severity=46, margin=2.0,
+                head="AUC of membership", phrase="tell members from others with an AUC of {}",
+                explained="The probability that a row that was trained on has a higher score than "
+                "one that was not: 0.5 is chance."),
         Measure("members_1pct_of", "members found at 1% false alarms by a test",
                 "share of members", klass="person", part="test"),
         Measure("members_auc_of", "AUC of membership by a test", "AUC", part="test", decimals=3),

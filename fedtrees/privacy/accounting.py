@@ -1,148 +1,366 @@
-"""The accountant: what noisy releases together cost one row, whatever mechanisms made them.
+"""The accountant: what noisy releases together reveal of one row, against each adversary.
 
-Mechanisms enter what they release into a ledger (`BudgetEvent`), and nothing but this module says
-what that comes to. Neighbours differ in one row added or removed. The unknown costs infinity.
+A defense or protocol enters each noisy release into a ledger (`BudgetEvent`). This module composes
+the ledger into an epsilon. There are two neighbouring relations: one row is added or removed, or
+one row is replaced. The result also depends on the adversary, if clients share the noise: an
+insider client knows its own share, and colluding clients know theirs, so that less noise protects
+the rows of the others (`epsilon_by_adversary`). A mechanism that the accountant does not know costs
+an infinite epsilon.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.special import expit
 
 from fedtrees.core.channel import Floats
 from fedtrees.core.errors import check_share
-from fedtrees.core.guarantee import Guarantee, PureDP, Structural
+from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, tail
+from fedtrees.privacy.polya import count_losses, pure_loss
 from fedtrees.privacy.sampled_gaussian import sampled_epsilon
 
 _NORMAL = ("gaussian", "discrete-gaussian")
-#: Grid steps: discrete noise that is wider is Gaussian noise, that much less, rounded at random.
+#: From 8 grid steps on, discrete Gaussian noise is continuous Gaussian noise of a variance that is
+#: smaller by 2^2, rounded at random.
 _WIDE, _ROUNDING = 8.0, 2.0
-_EXACT, _ROUNDED = 1 << 18, 1 << 9  # outcomes that pure releases may have together
+#: Most outcomes of a loss distribution, and how many are left of each where these are exceeded.
+_EXACT, _ROUNDED = 1 << 18, 1 << 9
+
+DP = TypeVar("DP", PureDP, ApproximateDP)
 
 
-def composed(events: Iterable[BudgetEvent], delta: float = 0.0) -> float:
+@dataclass(frozen=True)
+class AdversaryEpsilon:
+    """What a run costs one row against one adversary.
+
+    Attributes
+    ----------
+    adversary : str
+        ``outsider`` (whoever receives the released model), ``1 client``, ``2 clients``, ...
+        (colluding clients, who know their own shares of the noise, and the server that opens the
+        sums), or the role of a trusted party.
+    epsilon : float
+        In nats, for one row added or removed.
+    replaced : float
+        In nats, for one row replaced by another; nan if it is not computed.
+    """
+
+    adversary: str
+    epsilon: float
+    replaced: float
+
+
+def composed(
+    events: Iterable[BudgetEvent],
+    delta: float = 0.0,
+    *,
+    colluders: int | None = None,
+    replaced: bool = False,
+) -> float:
     """Return the epsilon, in nats, at which releases together are (epsilon, delta)-DP for one row.
 
-    Releases by one party add up, whatever each of them was chosen by; parties hold disjoint rows,
-    so the largest party counts (Dwork et al. 2006). With a delta, Gaussian noise composes exactly
-    (`fedtrees.privacy.gaussian_dp`), and pure releases as randomised response does, which is the
-    worst of them (Kairouz, Oh and Viswanath 2015); where a release draws its rows, dp-accounting
-    composes.
+    The releases of one party add up, even if each was chosen after the others were seen. Parties
+    have disjoint rows, so that the largest party counts (Dwork et al. 2006). With a delta, Gaussian
+    noise composes exactly (`fedtrees.privacy.gaussian_dp`), shared discrete Laplace noise by its
+    privacy loss distribution (`fedtrees.privacy.polya`), and any other pure release as randomised
+    response, which is the worst of its epsilon (Kairouz, Oh and Viswanath 2015). If a release draws
+    its rows, dp-accounting composes.
 
-    `delta`: 0: of pure epsilons the sum, infinite under Gaussian noise. Else below 1.
+    Parameters
+    ----------
+    events : iterable of BudgetEvent
+    delta : float
+        0: the sum of pure epsilons, which is infinite if there is Gaussian noise. Otherwise below
+        1.
+    colluders : int, optional
+        Number of colluding clients, each of which knows its own share of the noise. None: as many
+        as the noise is calibrated for.
+    replaced : bool
+        Whether neighbours differ in one replaced row. Twice the sensitivity is then charged.
 
-    Raises `UsageError` if delta is no such number, or a release draws its rows and dp-accounting is
-    missing.
+    Raises
+    ------
+    UsageError
+        If delta is not in [0, 1), or if a release draws its rows and dp-accounting is missing.
     """
     if delta != 0:
         check_share("delta", delta)
     by_party: dict[str, list[BudgetEvent]] = defaultdict(list)
     for event in events:
-        by_party[event.party].append(event)
-    return max((_of_party(own, delta) for own in by_party.values()), default=0.0)
+        by_party[event.party].append(_of_two_rows(event) if replaced else event)
+    found = (_of_party(own, delta, colluders) for own in by_party.values())
+    return max(found, default=0.0)
 
 
-def _of_party(events: Sequence[BudgetEvent], delta: float) -> float:
+def for_each_party(
+    everyone: Iterable[BudgetEvent], single: Sequence[BudgetEvent]
+) -> list[BudgetEvent]:
+    """Return the events of each party, with those that concern the rows of all parties.
+
+    Parameters
+    ----------
+    everyone : iterable of BudgetEvent
+        Releases of sums over the rows of all parties.
+    single : sequence of BudgetEvent
+        Releases that concern the rows of the party that entered them.
+    """
+    parties = sorted({e.party for e in single}) or [""]
+    shared = [replace(e, party=party) for e in everyone for party in parties]
+    return [*shared, *single]
+
+
+def epsilon_by_adversary(
+    events: Sequence[BudgetEvent], delta: float = 0.0
+) -> tuple[AdversaryEpsilon, ...]:
+    """Return what releases cost one row against each adversary.
+
+    The epsilon against colluding clients holds against the server and these clients together as
+    well, because the server only opens sums in which the noise of all shares is contained.
+
+    Parameters
+    ----------
+    events : sequence of BudgetEvent
+    delta : float
+        As in `composed`.
+
+    Returns
+    -------
+    tuple of AdversaryEpsilon
+        The outsider, then growing coalitions of clients if clients share noise, then the roles that
+        must be trusted, with an infinite epsilon.
+    """
+    clients = max((e.shares for e in events), default=0)
+    rows = [_against("outsider", 0, events, delta)]
+    for c in range(1, clients):
+        rows.append(_against(f"{c} client{'s' * (c > 1)}", c, events, delta))
+    roles = {role for e in events for role in e.trusted.split("+")} - {"", "clients"}
+    return (*rows, *(AdversaryEpsilon(role, math.inf, math.inf) for role in sorted(roles)))
+
+
+def _against(
+    adversary: str, colluders: int, events: Sequence[BudgetEvent], delta: float
+) -> AdversaryEpsilon:
+    epsilon = composed(events, delta, colluders=colluders)
+    return AdversaryEpsilon(adversary, epsilon, _replaced(events, delta, colluders))
+
+
+def _replaced(events: Sequence[BudgetEvent], delta: float, colluders: int | None) -> float:
+    """Return the epsilon for a replaced row; nan where rows are drawn, for which none is known."""
+    if any(e.rate < 1 for e in events):
+        return math.nan
+    return composed(events, delta, colluders=colluders, replaced=True)
+
+
+def with_adversaries(guarantee: DP, events: Sequence[BudgetEvent]) -> DP:
+    """Return a guarantee with its colluders, and its epsilon for other adversaries and relations.
+
+    Parameters
+    ----------
+    guarantee : PureDP or ApproximateDP
+        Its epsilon is that of `composed` at the number of colluders that the noise is calibrated
+        for.
+    events : sequence of BudgetEvent
+        The releases that it is composed of.
+    """
+    if math.isinf(guarantee.epsilon) or not events:
+        return guarantee
+    stated: dict[str, Any] = {}
+    delta = 0.0
+    if isinstance(guarantee, ApproximateDP):  # a pure epsilon is exactly twice as much
+        delta = guarantee.delta
+        twice = _replaced(events, delta, None)
+        stated["replaced"] = 0.0 if math.isnan(twice) else twice
+    clients = max(e.shares for e in events)
+    if clients >= 2:
+        stated["colluders"] = min(e.shares - e.calibrated for e in events if e.shares)
+        outsider = composed(events, delta, colluders=0)
+        coalition = composed(events, delta, colluders=clients - 1)
+        stated["outsider"] = outsider if outsider < guarantee.epsilon else 0.0
+        stated["coalition"] = coalition if coalition > guarantee.epsilon else 0.0
+    return replace(guarantee, **stated)
+
+
+def _of_two_rows(event: BudgetEvent) -> BudgetEvent:
+    """Return what a replaced row costs: it is removed, and another is added."""
+    if _counts_with_shares(event):  # the two rows move different counts, each by 1
+        return replace(event, count=2 * event.count)
+    return replace(event, l1=2 * event.l1, l2=2 * event.l2)
+
+
+def _of_party(events: Sequence[BudgetEvent], delta: float, colluders: int | None) -> float:
+    if any(_draws(e, colluders) <= 0 for e in events):
+        return math.inf
     normal = [e for e in events if e.mechanism in _NORMAL]
     others = [e for e in events if e.mechanism not in _NORMAL]
-    pure = sum(e.count * pure_epsilon(e) for e in others)
+    pure = sum(e.count * pure_epsilon(e, colluders) for e in others)
     if delta == 0 or math.isinf(pure):
         return math.inf if normal else pure
+    counts = [e for e in others if _counts_with_shares(e)]
     each = Counter[float]()
     for e in others:
-        each[pure_epsilon(e)] += e.count
+        if not _counts_with_shares(e):
+            each[pure_epsilon(e, colluders)] += e.count
     if any(e.rate < 1 for e in normal):
-        noise = [(gaussian_mu(e), e.rate, e.count) for e in normal]
+        for e in counts:
+            each[pure_epsilon(e, colluders)] += e.count
+        noise = [(gaussian_mu(e, colluders), e.rate, e.count) for e in normal]
         return sampled_epsilon(noise, each, delta)
-    mu = math.sqrt(sum(e.count * gaussian_mu(e) ** 2 for e in normal))
+    mu = math.sqrt(sum(e.count * gaussian_mu(e, colluders) ** 2 for e in normal))
     if math.isinf(mu):
         return math.inf
-    losses, chances = _losses(each)
-    left = lambda epsilon: float(chances @ delta_of(epsilon - losses, mu))  # noqa: E731
+    losses, chances, beyond = _with_counts(*_losses(each), counts, colluders)
+    left = lambda epsilon: float(chances @ delta_of(epsilon - losses, mu)) + beyond  # noqa: E731
     return least_epsilon(left, delta, pure + tail(mu, delta))
 
 
+def _counts_with_shares(event: BudgetEvent) -> bool:
+    """Tell whether an event is of counts that a row moves by 1, with shared noise."""
+    return event.mechanism == "geometric" and event.shares > 0 and event.l1 == 1
+
+
+def _draws(event: BudgetEvent, colluders: int | None) -> float:
+    """Return the noise shares that are not known, over those that make up noise of its scale."""
+    if colluders is None or not event.shares:
+        return 1.0
+    return (event.shares - colluders) / event.calibrated
+
+
 def _losses(each: Mapping[float, int]) -> tuple[Floats, Floats]:
-    """Return the privacy losses, in nats, that randomised responses have, and their chances."""
-    from scipy.stats import binom  # to the last digit: what is spent is an upper bound
+    """Return the privacy losses of randomised responses, in nats, and their probabilities."""
+    from scipy.stats import binom  # exact to the last digit: the result is an upper bound
 
     losses, chances = np.zeros(1), np.ones(1)
     for epsilon, count in each.items():
         k = np.arange(count + 1)
         one = np.asarray((2 * k - count) * epsilon, dtype=np.float64)
         chance = np.asarray(binom.pmf(k, count, expit(epsilon)), dtype=np.float64)
-        if len(losses) * len(one) > _EXACT:
-            losses, chances = _rounded_up(losses, chances)
-            one, chance = _rounded_up(one, chance)
-        losses = np.add.outer(losses, one).ravel()
-        chances = np.multiply.outer(chances, chance).ravel()
+        losses, chances = _both(losses, chances, one, chance)
     return losses, chances
 
 
+def _with_counts(
+    losses: Floats, chances: Floats, counts: Sequence[BudgetEvent], colluders: int | None
+) -> tuple[Floats, Floats, float]:
+    """Return the losses together with those of counts, and the mass of infinite losses."""
+    alike = Counter[tuple[float, float]]()
+    for e in counts:
+        alike[e.scale, _draws(e, colluders)] += e.count
+    beyond = 0.0
+    for (scale, draws), count in alike.items():
+        more, chance, lost = count_losses(scale, draws, count)
+        losses, chances = _both(losses, chances, more, chance)
+        beyond += lost
+    return losses, chances, beyond
+
+
+def _both(a: Floats, p: Floats, b: Floats, q: Floats) -> tuple[Floats, Floats]:
+    """Return the losses of two independent releases together, and their probabilities."""
+    if len(a) * len(b) > _EXACT:
+        a, p = _rounded_up(a, p)
+        b, q = _rounded_up(b, q)
+    return np.add.outer(a, b).ravel(), np.multiply.outer(p, q).ravel()
+
+
 def _rounded_up(losses: Floats, chances: Floats) -> tuple[Floats, Floats]:
-    """Return fewer losses, none of them less: ten deviations on either side are told apart."""
+    """Coarsen a loss distribution, rounding every loss up.
+
+    The grid covers ten standard deviations on either side of the mean. Losses above it are charged
+    as the largest loss.
+    """
+    if len(losses) == 1:
+        return losses, chances
     mean = float(chances @ losses)
     reach = 10 * math.sqrt(float(chances @ (losses - mean) ** 2))
     step = max(2 * reach / _ROUNDED, 1e-300)
     up = np.ceil(np.maximum(losses, mean - reach) / step) * step
-    found, where = np.unique(np.where(up > mean + reach, losses.max(), up), return_inverse=True)
-    return found, np.bincount(where, chances).astype(np.float64)
+    grid, where = np.unique(np.where(up > mean + reach, losses.max(), up), return_inverse=True)
+    return grid, np.bincount(where, chances).astype(np.float64)
 
 
-def pure_epsilon(event: BudgetEvent) -> float:
-    """Return the pure epsilon of each of an event's releases, in nats."""
-    if not event.scale > 0:
+def pure_epsilon(event: BudgetEvent, colluders: int | None = None) -> float:
+    """Return the pure epsilon of each of an event's releases, in nats.
+
+    Parameters
+    ----------
+    event : BudgetEvent
+    colluders : int, optional
+        As in `composed`.
+    """
+    draws = _draws(event, colluders)
+    if not event.scale > 0 or draws <= 0:
         return math.inf
-    if event.mechanism in ("laplace", "geometric", "exponential", "randomised-response"):
-        return event.l1 / event.scale
+    if event.mechanism == "geometric":
+        return event.l1 * (1 / event.scale if draws == 1 else pure_loss(event.scale, draws))
+    if event.mechanism in ("laplace", "exponential", "randomised-response"):
+        return event.l1 / event.scale if draws >= 1 else math.inf
     if event.mechanism == "truncated-laplace":
-        # Of each number that a row moves by 1: noise 1 is half as likely again beside noise 0.
+        # For each number that a row moves by 1, noise 0 is twice as likely as geometric noise.
         return event.l1 * (1 / event.scale + math.log(2))
     return math.inf
 
 
-def gaussian_mu(event: BudgetEvent) -> float:
+def gaussian_mu(event: BudgetEvent, colluders: int | None = None) -> float:
     """Return the mu of each of an event's releases with Gaussian noise (`gaussian_dp`).
 
-    Discrete noise of scale s on whole numbers is continuous noise of variance ``s^2 - 4``, rounded
-    at random: to k with a chance in proportion to ``exp(-(k - y)^2 / 8)``. The sums of these over k
-    differ by a factor of less than ``1 + 4 exp(-8 pi^2)`` for all y (Poisson summation), so that
-    less than 1e-15 is left out for 10^18 numbers.
+    Discrete noise of scale s on whole numbers is continuous noise of variance ``s^2 - 4`` that is
+    rounded at random: to k with a probability in proportion to ``exp(-(k - y)^2 / 8)``. The sums of
+    these over k differ by a factor of less than ``1 + 4 exp(-8 pi^2)`` for all y (Poisson
+    summation), so that the error is below 1e-15 for 10^18 numbers.
+
+    Parameters
+    ----------
+    event : BudgetEvent
+    colluders : int, optional
+        As in `composed`. The remaining shares are discrete Gaussians of at least 8 grid steps,
+        whose sum is a discrete Gaussian to a double's precision.
     """
-    variance = event.scale**2
+    variance = event.scale**2 * max(_draws(event, colluders), 0.0)
     if event.mechanism == "discrete-gaussian":
-        variance = variance - _ROUNDING**2 if event.scale >= _WIDE else 0.0
+        variance = variance - _ROUNDING**2 if variance >= _WIDE**2 else 0.0
     return event.l2 / math.sqrt(variance) if variance > 0 else math.inf
 
 
 def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
     """Return what the noisy summaries of one type cost, as pure DP of the cut points alone.
 
-    Where none crossed nobody was asked, and nothing private went into the cut points.
+    If no such summary was sent, no private data entered the cut points.
+
+    Parameters
+    ----------
+    kind : type of Message
+        Type of the summaries.
+    transcript : Transcript
     """
     events = [e for e in transcript.events if e.what == kind.__name__]
     if not events:
         return Structural()
-    return PureDP(composed(events), unit="cuts", trusted=trusted_with(events))
+    spent = PureDP(composed(events), unit="cuts", trusted=trusted_with(events))
+    return with_adversaries(spent, events)
 
 
 def trusted_with(events: Iterable[BudgetEvent], *others: str) -> str:
-    """Name on whom noise depends, of these releases and in a protocol's own words, joined by +."""
+    """Return the roles that releases and a protocol rely on for their noise, joined by +."""
     return "+".join(sorted({*others, *(e.trusted for e in events)} - {""}))
 
 
 def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: float) -> float:
     """Return the L1 sensitivity of one level's histograms to adding or removing a row.
 
-    A row is in one node per level and in one bin of every feature, so the number of bins and
-    of nodes does not matter.
+    A row is in one node of each level and in one bin of every feature, so that neither the number
+    of bins nor that of nodes matters.
 
-    `features`: Number of features histogrammed (a node total counts as one more).
-    `gradient_bound, hessian_bound`: Bounds on one row's absolute gradient and hessian.
+    Parameters
+    ----------
+    features : int
+        Number of features with a histogram; a node total counts as one more.
+    gradient_bound, hessian_bound : float
+        Bounds on the absolute gradient and hessian of one row.
     """
     return features * (gradient_bound + hessian_bound)

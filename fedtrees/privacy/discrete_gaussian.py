@@ -1,11 +1,11 @@
-"""Discrete Gaussian noise, drawn exactly: in whole numbers, without a floating-point probability.
+"""Discrete Gaussian noise, drawn exactly, for sums of whole numbers that claim a privacy budget.
 
-The algorithms of Canonne, Kamath and Steinke (2020), section 5: a fair uniform whole number is all
-they need.
+The algorithms are those of Canonne, Kamath and Steinke (2020, section 5). They compute with whole
+numbers and need nothing but uniform whole numbers, so that no probability is rounded to a
+floating-point number.
 """
 
 import math
-import random
 from fractions import Fraction
 
 import numpy as np
@@ -13,23 +13,40 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
 
-#: Shares narrower than this do not add up to a discrete Gaussian any more.
+#: In grid steps. The sum of narrower shares is measurably different from a discrete Gaussian.
 _NARROWEST = 8.0
-_WIDEST = 2.0**46  # a draw reaches 40 times its scale, and thousands of them must add up in int64
+#: In grid steps. A draw can reach 40 times its scale, and thousands of them must add up in int64.
+_WIDEST = 2.0**46
+_BUFFER = 4096  # random bytes that are drawn at once
 
 
 class Randomness:
-    """Uniform whole numbers, and events whose chance is a power of e.
+    """Uniform whole numbers of any size, and events whose probability is a power of e.
 
-    `rng`: Seeds the uniform numbers.
+    Parameters
+    ----------
+    rng : Generator
+        Source of all bits. Take a generator of `Streams.noise`, whose bits nobody can predict.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self._draw = random.Random(rng.bytes(32))
+        self._rng, self._bytes, self._at = rng, b"", 0
 
     def below(self, stop: int) -> int:
-        """Return one of 0 to ``stop - 1``, all equally likely."""
-        return self._draw.randrange(stop)
+        """Return one of 0 to ``stop - 1``, all equally likely, by rejection."""
+        bits = (stop - 1).bit_length()
+        n = (bits + 7) >> 3
+        while True:
+            if self._at + n > len(self._bytes):
+                self._bytes, self._at = (
+                    self._rng.integers(0, 256, _BUFFER + n, np.uint8).tobytes(),
+                    0,
+                )
+            end = self._at + n
+            drawn = int.from_bytes(self._bytes[self._at : end], "little") >> (8 * n - bits)
+            self._at = end
+            if drawn < stop:
+                return drawn
 
     def happens(self, p: int, q: int) -> bool:
         """Return true with probability ``exp(-p / q)``: algorithm 1."""
@@ -49,17 +66,28 @@ class Randomness:
 def discrete_gaussian(
     scale: float, shape: int | tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw noise with ``P(k)`` proportional to ``exp(-k^2 / (2 scale^2))``, over whole numbers.
+    """Draw whole numbers k with probability proportional to ``exp(-k^2 / (2 scale^2))``.
 
-    Added to a vector of whole numbers of L2 sensitivity D it has Rényi divergence of at most
-    ``alpha D^2 / (2 scale^2)`` (Canonne, Kamath and Steinke 2020, theorem 4).
+    If this noise is added to a vector of whole numbers with L2 sensitivity D, the Rényi divergence
+    of order alpha between neighbours is at most ``alpha D^2 / (2 scale^2)`` (Canonne, Kamath and
+    Steinke 2020, theorem 4).
 
-    Raises `UsageError` if `scale` is not a positive number of at most 2^46.
+    Parameters
+    ----------
+    scale : float
+        In grid steps. For small scales it is a little more than the standard deviation.
+    shape : int or tuple of int
+    rng : Generator
+        Of `Streams.noise`, if the noise claims a budget.
 
-    `scale`: In units of the grid; a little more than the standard deviation where it is small.
-    `rng`: Seeds the uniform numbers.
+    Returns
+    -------
+    int64 array of the given shape
 
-    Returns: int64 array of the given shape.
+    Raises
+    ------
+    UsageError
+        If `scale` is not a number in (0, 2^46].
     """
     if not 0 < scale <= _WIDEST:
         raise UsageError(f"noise scale must be in (0, 2^46] grid steps; got {scale}")
@@ -72,16 +100,26 @@ def discrete_gaussian(
 def discrete_gaussian_share(
     scale: float, shape: int | tuple[int, ...], rng: np.random.Generator, parties: int
 ) -> NDArray[np.int64]:
-    """Draw one party's share of noise that is a discrete Gaussian of that scale together.
+    """Draw one party's share of noise; all shares add up to a discrete Gaussian.
 
-    A sum of discrete Gaussians is none, but where shares are 8 grid steps wide or more, its
-    log-probabilities are off by less than ``10 parties exp(-pi^2 8^2)``, less than a double can
-    tell from 0 (Kairouz, Liu and Steinke 2021, theorem 9).
+    A sum of discrete Gaussians is not exactly a discrete Gaussian. If the shares are at least 8
+    grid steps wide, the log-probabilities of the sum differ from those of a discrete Gaussian by
+    less than ``10 parties exp(-pi^2 8^2)``, which is below the precision of a double (Kairouz, Liu
+    and Steinke 2021, theorem 9).
 
-    Raises `UsageError` if the shares are too narrow for that, or `scale` as in `discrete_gaussian`.
+    Parameters
+    ----------
+    scale : float
+        Scale of the sum, in grid steps.
+    shape, rng
+        As in `discrete_gaussian`.
+    parties : int
+        Number of shares that add up to the noise.
 
-    `scale, shape, rng`: As in `discrete_gaussian`.
-    `parties`: How many add a share.
+    Raises
+    ------
+    UsageError
+        If the shares are narrower than 8 grid steps, or as in `discrete_gaussian`.
     """
     each = scale / math.sqrt(parties)
     if each < _NARROWEST:

@@ -43,6 +43,29 @@ def row_bound(
     return RowBound(min(math.hypot(largest, h * math.sqrt(more)), apart), ratio)
 
 
+def clipped_row_bound(
+    norms: tuple[float, float], *, free: float, noisy: bool, clip: float | None, share: float | None
+) -> RowBound:
+    """Return the bound to which each client scales a row's gradients and hessians of one round.
+
+    Parameters
+    ----------
+    norms, free : float
+        `Objective.norms` and `Objective.free` of the loss.
+    noisy : bool
+        Whether noise is added. Without noise only `clip` bounds a row.
+    clip : float or None
+        Declared bound on the Euclidean norm of a row's gradients; None: what the loss allows.
+    share : float or None
+        As of `row_bound`.
+    """
+    g, h = norms if noisy else (math.inf, math.inf)
+    g = g if clip is None else min(g, clip)
+    if math.isinf(g):
+        return RowBound(math.inf, 1.0)
+    return row_bound((g, h), largest=norms[0], free=free, share=share)
+
+
 def leaf_scales(
     bound: RowBound, *, epsilon: float, delta: float, rounds: int
 ) -> tuple[float, float]:

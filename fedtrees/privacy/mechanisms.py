@@ -1,63 +1,153 @@
-"""Noise mechanisms on integers."""
+"""Noise on whole numbers, drawn exactly.
+
+All draws are made of uniform whole numbers, so that no probability is rounded to a floating-point
+number (Mironov 2012 shows what rounding reveals). The algorithms are those of Canonne, Kamath and
+Steinke (2020, section 5), for arrays.
+"""
+
+import math
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
 
+Whole = NDArray[np.int64]
+#: Scales are rounded up to a multiple of this part of themselves, so that draws fit into int64.
+#: The noise is wider by less than one part in a million.
+_PRECISION = 20
+
 
 def discrete_laplace(
     scale: float, shape: int | tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw the two-sided geometric distribution (Ghosh et al. 2012).
+    """Draw from the two-sided geometric distribution (Ghosh et al. 2012).
 
-    ``P(k)`` is proportional to ``exp(-|k| / scale)``: adding it to an integer query of L1
-    sensitivity D is exactly (D / scale)-DP, without the floating-point leaks of a rounded
-    Laplace variate (Mironov 2012).
+    ``P(k)`` is proportional to ``exp(-|k| / scale)``. Adding it to an integer query of L1
+    sensitivity D is exactly (D / scale)-DP.
 
-    Raises `UsageError` if `scale` is not a positive finite number, or beyond 2^46: a draw reaches
-    40 times its scale, and thousands of them must add up in int64.
+    Parameters
+    ----------
+    scale : float
+        In units of the integer grid, at most 2^46: a draw can reach 40 times its scale, and
+        thousands of draws must add up in int64. The variance is close to 2 scale^2.
+    shape : int or tuple of int
+    rng : Generator
+        Of `Streams.noise`, if the noise claims a budget.
 
-    `scale`: In units of the integer grid; variance is close to 2 scale^2. At most 2^46.
+    Returns
+    -------
+    int64 array of the given shape
 
-    Returns: int64 array of the given shape.
+    Raises
+    ------
+    UsageError
+        If the scale is not a number in (0, 2^46].
     """
-    _check_scale(scale)
-    p = -np.expm1(-1.0 / scale)
-    # The difference of two geometric variates; numpy draws them by inversion for small p.
-    return rng.geometric(p, shape) - rng.geometric(p, shape)
+    size = int(np.prod(shape))
+    return (_geometric(scale, size, rng) - _geometric(scale, size, rng)).reshape(shape)
 
 
 def discrete_laplace_share(
     scale: float, shape: int | tuple[int, ...], rng: np.random.Generator, parties: int
 ) -> NDArray[np.int64]:
-    """Draw one party's share of discrete Laplace noise.
+    """Draw one party's share of discrete Laplace noise: a difference of two Polya variates.
 
-    The shares of all parties add up to `discrete_laplace` of that scale: a geometric variate is a
-    sum of Polya variates (Goryczka and Xiong 2017, Sec. 4.1).
+    The shares of all parties add up to `discrete_laplace` of that scale, because a geometric
+    variate is a sum of Polya variates (Goryczka and Xiong 2017, section 4.1).
 
-    `scale, shape, rng`: As in `discrete_laplace`.
-    `parties`: How many add a share.
+    Parameters
+    ----------
+    scale, shape, rng
+        As in `discrete_laplace`.
+    parties : int
+        Number of shares that add up to the noise.
     """
-    _check_scale(scale)
-    p, part = -np.expm1(-1.0 / scale), 1.0 / parties
-    return rng.negative_binomial(part, p, shape) - rng.negative_binomial(part, p, shape)
+    size = int(np.prod(shape))
+    return (_polya(scale, size, rng, parties) - _polya(scale, size, rng, parties)).reshape(shape)
 
 
 def truncated_laplace(
     scale: float, shape: int | tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw Laplace noise cut off toward 0, as the code of Gorgé et al. (2025) adds to counts.
+    """Draw Laplace noise that is truncated toward 0, as the code of Gorgé et al. (2025) does.
 
-    ``P(0) = 1 - e`` and ``P(k) = (1 - e) e^|k| / 2`` with ``e = exp(-1 / scale)``: 0 is twice as
-    likely as a two-sided geometric would have it beside 1, so that a count of sensitivity 1 is
-    ``1 / scale + ln 2`` and not ``1 / scale`` differentially private.
+    ``P(0) = 1 - e`` and ``P(k) = (1 - e) e^|k| / 2`` with ``e = exp(-1 / scale)``. Compared with
+    noise 1, noise 0 is twice as likely as under the two-sided geometric law, so that a count of
+    sensitivity 1 is ``1 / scale + ln 2`` and not ``1 / scale`` differentially private.
 
-    `scale, shape, rng`: As in `discrete_laplace`.
+    Parameters
+    ----------
+    scale, shape, rng
+        As in `discrete_laplace`.
     """
-    _check_scale(scale)
-    size = rng.geometric(-np.expm1(-1.0 / scale), shape) - 1
+    size = _geometric(scale, int(np.prod(shape)), rng).reshape(shape)
     return np.where(rng.integers(0, 2, shape) == 0, size, -size)
+
+
+def _geometric(scale: float, size: int, rng: np.random.Generator) -> Whole:
+    """Draw k with probability proportional to ``exp(-k / scale)``, k = 0, 1, ..., int64 (size,).
+
+    For a scale ``a / b``, u is uniform below a and kept with probability ``exp(-u / a)``, and v is
+    the number of successes of events of probability ``exp(-1)``. Then ``(u + a v) // b`` has the
+    law (algorithm 2).
+    """
+    a, b = _fraction(scale)
+    low = np.empty(size, dtype=np.int64)
+    open_ = np.arange(size)
+    while len(open_):
+        u = rng.integers(0, a, len(open_))
+        kept = _happens(u, a, rng)
+        low[open_[kept]] = u[kept]
+        open_ = open_[~kept]
+    high = np.zeros(size, dtype=np.int64)
+    running = np.arange(size)
+    while len(running):
+        running = running[_happens(np.ones(len(running), dtype=np.int64), 1, rng)]
+        high[running] += 1
+    return np.asarray((low + a * high) // b)
+
+
+def _happens(p: Whole, q: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return true with probability ``exp(-p / q)`` for each p from 0 to q: algorithm 1."""
+    odd = np.zeros(len(p), dtype=bool)
+    running, k = np.arange(len(p)), 1
+    while len(running):
+        odd[running] = k % 2 == 1
+        running = running[rng.integers(0, k * q, len(running)) < p[running]]
+        k += 1
+    return odd
+
+
+def _polya(scale: float, size: int, rng: np.random.Generator, parties: int) -> Whole:
+    """Draw negative binomial variates with parameter ``1 / parties``, int64 (size,).
+
+    A geometric variate g is the sum of those of all parties. Given g, the part of one party has a
+    beta-binomial law, which is that of a Polya urn: each of the g units goes to the party with
+    probability ``(1 / parties + its units) / (1 + all units so far)``.
+    """
+    total = _geometric(scale, size, rng)
+    if parties == 1:
+        return total
+    order = np.argsort(-total, kind="stable")
+    remaining = -total[order]  # ascending, so that the running draws are a prefix
+    part = np.zeros(size, dtype=np.int64)
+    for unit in range(int(total.max(initial=0))):
+        running = int(np.searchsorted(remaining, -unit, side="left"))
+        drawn = rng.integers(0, parties * (1 + unit), running)
+        part[:running] += drawn < 1 + parties * part[:running]
+    found = np.empty(size, dtype=np.int64)
+    found[order] = part
+    return found
+
+
+def _fraction(scale: float) -> tuple[int, int]:
+    """Return a scale as a fraction of small numbers, rounded up."""
+    _check_scale(scale)
+    exponent = max(_PRECISION - math.frexp(scale)[1], 0)
+    exact = Fraction(math.ceil(Fraction(scale) * 2**exponent), 2**exponent)
+    return exact.numerator, exact.denominator
 
 
 def permute_and_flip(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import comb, factorial
@@ -17,6 +18,7 @@ from fedtrees.core.coarsening import plain
 from fedtrees.core.errors import UsageError
 from fedtrees.privacy.discrete_gaussian import discrete_gaussian
 from fedtrees.privacy.mechanisms import discrete_laplace, truncated_laplace
+from fedtrees.privacy.polya import log_probabilities, log_tails
 from fedtrees.privacy.randomised_response import odds_within, respond
 
 Scale = float | tuple[float, ...]
@@ -26,6 +28,8 @@ _SMOOTH = 2.0
 _LAGUERRE = 48  # nodes of a tail
 # In scales: as good as infinity, and its powers are finite.
 _FAR = 1e9
+# Widest noise on whole numbers whose probabilities are tabulated if it is several draws.
+_TABLE = 1000.0
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,13 @@ class Noise(Channel):
 class Laplace(Noise):
     """Laplace noise; of whole numbers the two-sided geometric distribution (Ghosh et al. 2012).
 
-    `draws`: How many such draws it is the sum of, 1 or more; between two whole numbers the law in
-    between, as it is infinitely divisible. Of more than one whole draw probabilities are those of
-    the continuous law, from half a step before to half a step after.
+    Attributes
+    ----------
+    draws : float
+        Number of such draws that the noise is the sum of, above 0. It need not be whole, because
+        the law is infinitely divisible. On whole numbers, probabilities are exact for one draw and
+        for scales up to 1000 (`fedtrees.privacy.polya`). For wider noise they are those of the
+        continuous law, from half a step below to half a step above.
     """
 
     draws: float = 1
@@ -113,10 +121,15 @@ class Laplace(Noise):
         one = 2 * np.exp(-1 / scale) / np.expm1(-1 / scale) ** 2 if self.whole else 2 * scale**2
         return np.asarray(self.draws * one)
 
+    def _exact(self, scale: Floats) -> bool:
+        return self.whole and bool(np.max(scale, initial=0.0) <= _TABLE)
+
     def _log_tail(self, m: Floats, scale: Floats) -> Floats:
         """Return the log probability of noise of m or more, for m above 0."""
         if self.whole and self.draws == 1:
             return np.asarray(-m / scale - np.log1p(np.exp(-1 / scale)))
+        if self._exact(scale):
+            return _by_scale(log_tails, m, scale, self.draws)
         z = np.minimum((m - 0.5 * self.whole) / scale, _FAR)
         return np.asarray(np.log(_scaled(z, self.draws, 1)) - z)
 
@@ -132,9 +145,27 @@ class Laplace(Noise):
         found = np.where(right | (high < 0), aside, np.log1p(-tails))
         if self.whole and self.draws == 1:
             return found
+        if self._exact(scale):
+            point = _by_scale(log_probabilities, np.abs(low), scale, self.draws)
+            return np.asarray(np.where(low == high, point, found))
         z = np.minimum(np.abs(low) / scale, _FAR)
         density = np.log(_scaled(z, self.draws, 0)) - z - np.log(scale)
         return np.asarray(np.where(low == high, density, found))
+
+
+def _by_scale(
+    table: Callable[[float, float], Floats], k: Floats, scale: Floats, draws: float
+) -> Floats:
+    """Look whole numbers k up in the table of their scale; beyond it, the decay is geometric."""
+    k, scale = np.broadcast_arrays(k, scale)
+    found = np.full(k.shape, -np.inf)
+    for one in np.unique(scale):
+        values = table(float(one), draws)
+        here = (scale == one) & np.isfinite(k)
+        at = np.clip(k[here], 0, None)
+        inside = np.minimum(at, len(values) - 1).astype(np.int64)
+        found[here] = values[inside] - (at - inside) / one
+    return found
 
 
 def _scaled(z: Floats, draws: float, what: int) -> Floats:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change
+from fedtrees.core.channel import Change, SumOfShares
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
@@ -174,6 +174,24 @@ class Protocol(ABC):
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
         """State what the protocol itself does to what rows bring (`Defense.channels`)."""
         return {}
+
+    def stated_laws(self, schema: Schema, parties: int) -> Mapping[Place, Change]:
+        """Return `laws` for a given number of parties that hold data.
+
+        The law of a released sum depends on how many noise shares it contains.
+        """
+        resolved: dict[Place, Change] = {}
+        for place, change in self.laws(schema).items():
+            if isinstance(change, SumOfShares):
+                total = change.share.law(parties)
+                assert total is not None
+                change = total
+            resolved[place] = change
+        return resolved
+
+    def check_parties(self, parties: int) -> None:
+        """Refuse a number of parties with data that the parameters do not suit (`UsageError`)."""
+        return
 
     def exact(self) -> Protocol | None:
         """Return the same protocol without what `laws` states, drawn otherwise alike; None: no."""

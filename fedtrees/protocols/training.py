@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ from fedtrees.core.channel import Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Stage
 from fedtrees.core.errors import DataError, FedtreesError, UsageError
-from fedtrees.core.guarantee import Guarantee, without_noise
+from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP, without_noise
 from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import (
     Declared,
@@ -34,6 +35,7 @@ from fedtrees.core.sealed import Sealing
 from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message
+from fedtrees.privacy.accounting import AdversaryEpsilon, epsilon_by_adversary, for_each_party
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.limits import check_channels
@@ -110,6 +112,22 @@ class Training:
         """What the protocol and each part of the defense spent, in that order."""
         found = [self.protocol.spent(self.transcript), *self.defense.spent(self.transcript)]
         return [without_noise(g) for g in found] if self.void else found
+
+    @property
+    def epsilons(self) -> tuple[AdversaryEpsilon, ...]:
+        """What the run cost one row against each adversary; empty if no finite epsilon was spent.
+
+        An outsider, coalitions of clients, and trusted roles have different epsilons if clients
+        share the noise, because a client knows its own share.
+        """
+        stated = [g for g in self.spent if isinstance(g, PureDP | ApproximateDP)]
+        if not stated or any(math.isinf(g.epsilon) for g in stated):
+            return ()
+        delta = max(getattr(g, "delta", 0.0) for g in stated)
+        events = self.transcript.events
+        everyone = [e for e in events if e.party not in self.columns]
+        single = [e for e in events if e.party in self.columns]
+        return epsilon_by_adversary(for_each_party(everyone, single), delta)
 
     @property
     def splits(self) -> dict[tuple[int, int], tuple[str, int, float]]:
@@ -242,6 +260,7 @@ def agreed(protocol: Protocol, schema: Schema, defense: Composition, holders: in
     if not reason.ok:
         raise Unfit(reason)
     roles, parameters = protocol.roles(holders), protocol.parameters
+    protocol.check_parties(holders)
     defense.check(roles, parameters)
     shared = _shared(protocol, schema)
     return Agreement(schema, parameters, defense, roles, protocol.summed, shared)

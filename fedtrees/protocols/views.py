@@ -92,11 +92,17 @@ def _asked(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
     return LocalData(places, columns, np.hstack([np.zeros((len(places), 0)), *(p.X for p in own)]))
 
 
-def stated(protocol: Protocol, schema: Schema) -> tuple[tuple[str, str, Change], ...]:
-    """Return what a protocol states of fields, as a view holds it."""
+def stated(protocol: Protocol, schema: Schema, parties: int) -> tuple[tuple[str, str, Change], ...]:
+    """Return the laws of a protocol's fields as a view contains them.
+
+    Parameters
+    ----------
+    parties : int
+        Number of parties that hold data.
+    """
     return tuple(
         (site if isinstance(site, str) else site.__name__, field, change)
-        for (site, field), change in protocol.laws(schema).items()
+        for (site, field), change in protocol.stated_laws(schema, parties).items()
     )
 
 
@@ -161,7 +167,7 @@ def view_of(
         else None,
         known=known,
         entries=entries,
-        stated=stated(training.protocol, training.schema),
+        stated=stated(training.protocol, training.schema, len(training.columns)),
         weighted=any(held.weight is not None for held in local_data.values()),
         behaviours=tuple(dict.fromkeys(b for n, b in training.behaviours.items() if n in who)),
         asked=_asked(who, _parts(rows, local_data))

@@ -15,9 +15,9 @@ from fedtrees.report.coverage import coverage
 from fedtrees.report.deployed import settings
 from fedtrees.report.findings import trials_of
 from fedtrees.report.intervals import Estimate, t_estimate
-from fedtrees.report.recipe import Candidate, Trial, recommend
+from fedtrees.report.recipe import Candidate, Trial, recommend, recommended
 from fedtrees.report.rows import UNDEFENDED
-from fedtrees.report.said import can, change, failed, parted, percent, settled, some
+from fedtrees.report.said import can, change, parted, percent, settled, some, word
 from fedtrees.report.states import FEWEST_SEEDS, Cell, upper
 from fedtrees.report.style import interval, number
 from fedtrees.report.web_page import render
@@ -119,13 +119,15 @@ class Tried:
         return max(over)[1] if over else ""
 
     def _failed_attacks(self) -> Iterator[str]:
-        """Yield by which limited measures nothing is shown, because the attack failed.
+        """Yield by which limited measures nothing is shown, because an attack failed.
 
-        A failed attack has a low score, which would otherwise meet every wish.
+        An attack that scored worse than its baseline or returned no claim would otherwise meet
+        every wish.
         """
-        for trial, cell in self._limited():
-            if cell.below_baseline:
-                yield f"{trial.place}: by {measure(cell.metric).name}, {failed(cell)}"
+        for trial in self.candidate.trials:
+            for cell in (c for c in trial.cells if self.wish.limits.get(c.metric)):
+                if cell.below_baseline or (cell.no_claim and cell.state != "open"):
+                    yield f"{trial.place}: by {measure(cell.metric).name}, {word(cell)}"
 
     def _reasons(self, shown: bool = False) -> Iterator[str]:
         """Yield the reasons against a recipe.
@@ -164,7 +166,7 @@ def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
         )
     }
     found = []
-    for candidate in recommend(trials_of(rows, bare=True)).candidates:
+    for candidate in recommend(trials_of(rows, bare=True), recommended()).candidates:
         protocol, defense = recipe(candidate.name)
         found.append(Tried(candidate, auc.get((protocol, defense), {}), wish))
     return tuple(found)

@@ -164,14 +164,16 @@ def _sorts(value: float) -> str:
 def pareto(found: Found, adversary: Adversary, metric: str) -> set[str]:
     """Return the defenses that no other one beats in both utility and advantage.
 
-    A defense takes no part if an attack failed, did not run, or scored worse than its baseline:
-    then the measured advantage is only a lower bound of the leak.
+    A defense takes no part if an attack failed, did not run, returned no claim where no other one
+    scored, or scored worse than its baseline: then the measured advantage is only a lower bound of
+    the leak.
     """
     covered = adversary.reader.coverage if adversary.reader else {}
     known = []
     for d in found.defenses:
         cell = adversary.cell(d.spec, metric)
-        if cell.below_baseline or d.spec not in covered or covered[d.spec].missing:
+        unscored = not cell.scores and cell.state != "gone"
+        if cell.below_baseline or unscored or d.spec not in covered or covered[d.spec].missing:
             continue
         if d.price.by_seed:
             gain = max(cell.advantage.mean, 0.0) if cell.scores else 0.0

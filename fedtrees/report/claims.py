@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedtrees.core.guarantee import (
+    ApproximateDP,
     AtLeast,
     Computational,
     Guarantee,
     NoGuarantee,
+    PureDP,
     Structural,
+    epsilon_in_words,
     join,
     show,
     written,
@@ -85,8 +88,14 @@ def standing(claimed: Stated, spent: Stated, measured: Stated = None) -> Kind:
 
 def refuted(claimed: Stated, spent: Stated, measured: Stated) -> bool:
     """Tell whether an audit shows more than was spent, or, where nobody accounts, claimed."""
-    base, seen = _bound(spent) or _bound(claimed), _bound(measured)
+    base, seen = _of_outsiders(_bound(spent) or _bound(claimed)), _bound(measured)
     return bool(base and seen and _exceeds(base, seen))
+
+
+def _of_outsiders(bound: Bound | None) -> Bound | None:
+    """Return the budget for outsiders: the auditor guesses from the released model."""
+    outsider = 0.0 if bound is None else getattr(bound[2], "outsider", 0.0)
+    return (bound[0], outsider, bound[2]) if bound is not None and outsider else bound
 
 
 def _exceeds(base: Bound, other: Bound) -> bool:
@@ -108,7 +117,7 @@ def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
         notes.append(f"claimed {KINDS[kind(claimed)]}, spent {KINDS[kind(spent)]}")
     elif ours and used:
         notes += _against(ours, used, "spent", "weaker than the claim")
-    base = used or ours
+    base = _of_outsiders(used or ours)
     if base and seen:
         notes += _against(base, seen, "measured", "the audit contradicts it")
         most = getattr(seen[2], "most", 0.0)
@@ -128,6 +137,22 @@ def _bound(stated: Stated) -> Bound | None:
     """Return (key, budget, guarantee) of the first that has a budget, of more than cut points."""
     found = sorted((g for g in stated or () if g.budget), key=_of_cuts)
     return next(((*g.budget, g) for g in found if g.budget), None)
+
+
+def in_words(stated: Sequence[tuple[Guarantee, ...]]) -> str:
+    """Return what each finite epsilon means: its adversaries and its neighbouring relation.
+
+    Of several runs, the one with the largest epsilon is described.
+    """
+    columns = zip(*stated, strict=True) if len({len(s) for s in stated}) == 1 else ()
+    found = []
+    for column in columns:
+        bounded = [g for g in column if isinstance(g, PureDP | ApproximateDP)]
+        largest = max(bounded, key=lambda g: g.epsilon, default=None)
+        if largest is not None and math.isfinite(largest.epsilon):
+            of = " of the cut points" if largest.unit == "cuts" else ""
+            found.append(epsilon_in_words(largest).replace("epsilon", f"epsilon{of}", 1))
+    return "; ".join(found)
 
 
 def _of_cuts(g: Guarantee) -> bool:

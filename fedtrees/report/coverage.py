@@ -7,6 +7,7 @@ import pandas as pd
 from fedtrees.core.columns import APPLIES, NOTE
 from fedtrees.core.counts import many
 from fedtrees.core.errors import FedtreesError
+from fedtrees.core.reasons import NO_CLAIM
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
 from fedtrees.report.worst import troubles
@@ -22,13 +23,15 @@ class Coverage:
     `applicable`: Names of those that apply, of the suite or not; None where the run does not say.
     `left_out`: Those of them that the suite did not ask for. `failed`: Attacks that failed or ran
     out of time: name, as it was asked for, status and on how many seeds. `early`: Those whose
-    search was cut short, with its limits.
+    search was cut short, with its limits. `no_claim`: Those that ran and returned no claim: name,
+    as it was asked for, the reason and on how many seeds.
     """
 
     applicable: tuple[str, ...] | None = None
     left_out: tuple[str, ...] = ()
     failed: tuple[tuple[str, str, str, int], ...] = ()
     early: tuple[str, ...] = ()
+    no_claim: tuple[tuple[str, str, str, int], ...] = ()
 
     @property
     def missing(self) -> bool:
@@ -43,7 +46,10 @@ class Coverage:
     def __str__(self) -> str:
         """Write how many ran, and which did not: 1 of 4 applicable attacks ran (left out: ...)."""
         failed = [f"{spec} ({status}, {many(n, 'seed')})" for _, spec, status, n in self.failed]
-        parts = [("left out", self.left_out), ("not finished", failed)]
+        silent = [f"{spec} ({many(n, 'seed')})" for _, spec, _, n in self.no_claim]
+        parts = [
+            ("left out", self.left_out), ("not finished", failed), ("without a claim", silent),
+        ]  # fmt: skip
         why = "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
         why = f" ({why})" if why else ""
         if self.applicable is None:
@@ -73,9 +79,15 @@ def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
         tuple(
             (*key, len(seeds))
             for key, seeds in sorted(troubles(attacks, "attack", "attack_spec", "status").items())
-            if key[2] != "skipped"
+            if key[2] not in ("skipped", NO_CLAIM)
         ),
         tuple(sorted({_limited(*spec) for spec in zip(*specs, strict=True)})),
+        tuple(
+            (name, spec, str(why), len(seeds))
+            for (name, spec, why), seeds in troubles(
+                attacks[attacks["status"] == NO_CLAIM], "attack", "attack_spec", "why"
+            ).items()
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedtrees.core.guarantee import ActedOnNothing, NoGuarantee
-from fedtrees.core.reasons import Reason
+from fedtrees.core.reasons import NO_CLAIM, Reason
 from fedtrees.report.adversaries import adversary_named, seen_by
 from fedtrees.report.budgets import ordered
 from fedtrees.report.coverage import Coverage, coverage
@@ -26,7 +26,7 @@ from fedtrees.report.found import (
 from fedtrees.report.frontier import references
 from fedtrees.report.gaps import NOT_ASKED, Gaps, called
 from fedtrees.report.price import Price, Utility, prices, utility_of
-from fedtrees.report.recipe import Trial, recommend
+from fedtrees.report.recipe import Trial, recommend, recommended
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json
 from fedtrees.report.said import Elsewhere
 from fedtrees.report.states import MARGIN, Cell, Reader, read
@@ -130,7 +130,9 @@ def _found(
         alone,
         _adversaries(setting, mine, gaps, seen),
         defenses,
-        recommend(_trials(setting, tables, utility, alone.get(_CONSTANT, math.nan), priced)),
+        recommend(
+            _trials(setting, tables, utility, alone.get(_CONSTANT, math.nan), priced), recommended()
+        ),
         _untested(setting, mine, gaps),
         margin,
     )
@@ -292,6 +294,7 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
     words = called(setting)
     early = [t.early for r in mine.readers.values() for t in r.coverage.values()]
     failed = [(n, str(g.why)) for g in here if g.status in ("failed", "timeout") for n in g.names]
+    silent = [(n, str(g.why)) for g in here if g.status == NO_CLAIM for n in g.names]
     unfit = tuple((n, str(g.why)) for g in here if g.kind == "defense" and g.status == "skipped"
                   for n in g.names)  # fmt: skip
     return Untested(
@@ -301,6 +304,7 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
         tuple(dict.fromkeys(name for names in early for name in names)),
         tuple(dict.fromkeys(failed)),
         unfit,
+        no_claim=tuple(dict.fromkeys(silent)),
     )
 
 

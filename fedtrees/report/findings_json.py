@@ -38,6 +38,7 @@ def _setting(found: Found) -> dict[str, Any]:
             "attacks": list(found.untested.attacks),
             "cut_short": list(found.untested.cut),
             "failed": dict(found.untested.failed),
+            "no_claim": dict(found.untested.no_claim),
             "unfit": dict(found.untested.unfit),
         },
     }
@@ -79,6 +80,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "metric": cell.metric,
         "state": cell.state,
         "below_baseline": cell.below_baseline,
+        "no_claim": dict(cell.no_claim),
         "score": _number(cell.score),
         "line": _number(cell.line),
         "advantage": estimate(cell.advantage),

@@ -112,7 +112,8 @@ class Untested:
 
     `adversaries`: Names of roles whose view was not attacked, with the threat to give. `defenses`:
     Names of defenses that fit and did not run. `cut`: Attacks that stopped at a limit. `failed`:
-    Attacks that failed, and why. `unfit`: Defenses that were asked for and do not fit, and why.
+    Attacks that failed, and why. `no_claim`: Attacks that ran and returned no claim, and why.
+    `unfit`: Defenses that were asked for and do not fit, and why.
     `unfinished`: Whether the run has not come to its end.
     """
 
@@ -123,6 +124,7 @@ class Untested:
     failed: tuple[tuple[str, str], ...] = ()
     unfit: tuple[tuple[str, str], ...] = ()
     unfinished: bool = False
+    no_claim: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,6 @@ def _leak(found: Found) -> Leak:
         return Leak("none-found")
     scored = [(a, c) for a, c in cells if c.state == "unsettled" and c.scores]
     if not scored:
-        return Leak("unknown")
+        return Leak("unknown")  # every attack on these cells failed or returned no claim
     adversary, cell = max(scored, key=lambda x: finite(x[1].advantage.mean))
     return Leak("attack-failed" if cell.below_baseline else "none-clear", adversary, cell)

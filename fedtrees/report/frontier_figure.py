@@ -103,7 +103,13 @@ def _blind_shapes(bottom: float) -> list[dict[str, Any]]:
 
 
 def blind_name(data: Frontier) -> str:
-    """Return what the line at no advantage is: blind, and which guess that is if it is one."""
+    """Return what the line at no advantage is.
+
+    It is the blind baseline, with the name of the guess if it is one, or the better of both
+    baselines if the adversary has no local rows.
+    """
+    if any(p.population.known for p in data.points):
+        return "blind or population, the better"
     return f"blind ({data.blind[0]})" if len(data.blind) == 1 else "blind"
 
 
@@ -185,7 +191,7 @@ def _hover(p: Point) -> str:
         f"<b>{esc(p.defense)}</b>",
         f"utility {style.interval(p.utility)}, {many(p.utility.n, 'seed')}",
         f"advantage {style.interval(p.advantage, signed=True)}, {many(p.advantage.n, 'seed')}",
-        f"score {style.number(p.score.mean)}, blind {style.number(p.blind.mean)}",
+        style.scored(p.score.mean, p.blind.mean, p.population.mean),
         f"strongest: {esc(attacks)}",
         f"claim: {esc(p.claimed) or 'not known'} ({KINDS[p.kind]})",
     ]

@@ -13,7 +13,7 @@ import pandas as pd
 from fedtrees.core.columns import APPLIES
 from fedtrees.core.counts import listed, many
 from fedtrees.core.errors import FedtreesError
-from fedtrees.core.reasons import Reason
+from fedtrees.core.reasons import NO_CLAIM, Reason
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
@@ -25,7 +25,7 @@ from fedtrees.report.worst import troubles
 
 NOT_ASKED, NO_FIT = "not asked for", "does not fit"
 _FEW = 3  # names that are written out
-_ORDER = ("failed", "timeout", NOT_ASKED, "skipped", NO_FIT)
+_ORDER = ("failed", "timeout", NO_CLAIM, NOT_ASKED, "skipped", NO_FIT)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Gap:
         if 0 < len(seeds) <= _FEW:
             shown = f"seed{'s' * (len(seeds) > 1)} {shown}"
         place = "; ".join(filter(None, (self.setting.protocol, self.threat, against, shown)))
-        return f"{self.status}: {listed(self.names)} ({place}): {self.why}"
+        ended = "returned no claim" if self.status == NO_CLAIM else self.status
+        return f"{ended}: {listed(self.names)} ({place}): {self.why}"
 
 
 def _few(names: Sequence[str], what: str) -> str:

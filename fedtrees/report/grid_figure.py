@@ -11,9 +11,9 @@ _ROW = 30  # pixels: a line of text and room for the eye
 
 
 def draw_heatmap(grid: Grid, limit: float) -> Drawing:
-    """Draw a grid of advantages: white equals the blind baseline, orange is a leak.
+    """Draw a grid of advantages: white equals the better baseline, orange is a leak.
 
-    Blue is worse than the blind baseline. That is a failure of the attack and no sign of safety.
+    Blue is worse than that baseline. That is a failure of the attack and no sign of safety.
 
     `limit`: Advantage at the ends of the colour scale, which the page shows.
     """
@@ -56,7 +56,7 @@ def cell_text(cell: Cell) -> str:
     """Write what stands in a heatmap cell: the number, starred if an attack failed, or a word."""
     if cell.state == "ok":
         return style.number(cell.advantage.mean, 2) + "*" * cell.partial
-    words = {"skipped": "none", "": "", "undefined": "undef."}
+    words = {"skipped": "none", "": "", "undefined": "undef.", "no-claim": "no claim"}
     return words.get(cell.state, esc(cell.state))
 
 
@@ -72,7 +72,7 @@ def _cell_hover(row: str, column: str, cell: Cell) -> str:
     lines = [f"<b>{column}</b>", row]
     if cell.state == "ok":
         lines.append(f"advantage {style.interval(cell.advantage, signed=True)}")
-        lines.append(f"score {style.number(cell.score)}, blind {style.number(cell.blind)}")
+        lines.append(style.scored(cell.score, cell.blind, cell.population))
         lines.append(many(cell.advantage.n, "seed"))
         if cell.failed:
             lines.append("the attack did worse than a blind guess; nothing is shown")

@@ -13,22 +13,24 @@ from fedtrees.report.budgets import ordered
 from fedtrees.report.intervals import Estimate, estimate, mean_of
 from fedtrees.report.rows import Setting
 from fedtrees.report.states import margin_of
-from fedtrees.report.worst import troubles, with_errors
+from fedtrees.report.worst import over_the_better_baseline, troubles, with_errors
 
 
 @dataclass(frozen=True)
 class Cell:
     """One measured advantage, or the word that says why there is none.
 
-    `advantage`: Over seeds; wider where a sample of the victims' rows was scored.
+    `advantage`: Over the better of the blind and the population baseline, over seeds; wider where a
+    sample of the victims' rows was scored.
     `state`: "ok", "failed", "timeout", "skipped", "undefined" (blind already scores the best value)
-    or "" (not part of the run). `score, blind`: Means of the attack's score and of the blind
-    adversary's.
+    or "" (not part of the run). `score, blind, population`: Means of the attack's score and of both
+    baselines; the population baseline is NaN for adversaries with local rows.
     """
 
     advantage: Estimate = field(default_factory=Estimate)
     score: float = math.nan
     blind: float = math.nan
+    population: float = math.nan
     state: str = ""
     note: str = ""
     failed: bool = False  # whether the attack scored worse than blind, by more than the margin
@@ -51,6 +53,7 @@ def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str) -> Grid:
     here = rows[rows["stage"] == "attack"]
     here = here[here["setting"] == setting]
     here = with_errors(here[(here["metric"] == metric) | (here["status"] != "ok")])
+    here = over_the_better_baseline(here)
     columns = ordered(set(here["defense_spec"]))
     names = sorted(set(zip(here["threat"], here["attack_spec"], strict=True)))
     groups = dict(iter(here.groupby(["threat", "attack_spec", "defense_spec"])))
@@ -77,16 +80,17 @@ def _cell(rows: pd.DataFrame | None, limit: float) -> Cell:
     note = "; ".join([*(f"{s} on {many(n, 'seed')}" for s, n in sorted(bad.items())), *why])
     if not (rows["status"] == "ok").any():
         return Cell(state=min(bad, key=lambda s: (s == "skipped", s)), note=note)
-    names = ("status", "advantage", "value", "blind", "advantage_error")
+    names = ("status", "advantage", "value", "blind", "population", "advantage_error")
     columns = (rows[c].tolist() for c in names)
     ok = [line[1:] for line in zip(*columns, strict=True) if line[0] == "ok"]
-    advantages, scores, blinds, errors = zip(*ok, strict=True)
+    advantages, scores, blinds, populations, errors = zip(*ok, strict=True)
     known = (e for e, a in zip(errors, advantages, strict=True) if math.isfinite(a))
     advantage = estimate(advantages, known)
     return Cell(
         advantage=advantage,
         score=mean_of(scores),
         blind=mean_of(blinds),
+        population=mean_of(populations),
         state="ok" if advantage.known else "undefined",
         note=note,
         failed=advantage.mean < -limit,

@@ -13,7 +13,7 @@ from fedtrees.core.counts import listed, many
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.report import said
-from fedtrees.report.claims import span
+from fedtrees.report.claims import in_words, span
 from fedtrees.report.found import Adversary, Defended, Findings, Found, local
 from fedtrees.report.page_figures import frontier, price_plot
 from fedtrees.report.page_tables import Seen, folds, matrix, untested
@@ -218,6 +218,8 @@ def _recipe(found: Found) -> dict[str, Any] | None:
 
 def _guarantee(defended: Defended) -> str:
     text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
+    meaning = in_words(defended.guarantees.spent)
+    text += f" ({meaning})" if meaning else ""
     measured = span(defended.guarantees.measured)
     text += f"; measured {measured}" if measured else ""
     return f"{text}: {defended.void}" if defended.void else text
@@ -269,11 +271,12 @@ def _glossary(found: Findings) -> list[tuple[str, str]]:
     )
     words = [
         ("Blind guess", "The best of several guesses by the same adversary with an empty "
-         "transcript; whoever holds no rows also stands beside what other rows tell."),
+         "transcript. An adversary without rows is also compared with the population baseline, "
+         "which knows other rows of the population, as its attacks do."),
         *((said.capital(measure(m).head), _explained(m)) for m in used
           if _explained(m).lower() != f"{measure(m).head}."),
-        ("Read ●", "The advantage over blind is above the margin in the mean (of persons: one row "
-         "or more), and above zero in every seed or with its whole interval."),
+        ("Read ●", "The advantage over the better baseline is above the margin in the mean (of "
+         "persons: one row or more), and above zero in every seed or with its whole interval."),
         ("Within the margin ■", "The mean advantage is at least minus the margin, and the upper "
          "end of its 95% t interval lies below the margin; three seeds or more; every applicable "
          "attack finished."),

@@ -85,7 +85,8 @@ def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[svg
     out = []
     for d in found.defenses:
         cell = adversary.cell(d.spec, metric)
-        if not d.price.by_seed or not (cell.scores or cell.state == "gone"):
+        at_baseline = cell.state == "gone" or bool(cell.no_claim)  # if there is no score
+        if not d.price.by_seed or not (cell.scores or at_baseline):
             continue
         unit = _unit(adversary.cell(adversary.base, metric))
         score = unit * (cell.score if cell.scores else _line(adversary, found, metric))
@@ -93,8 +94,8 @@ def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[svg
         say = f"{d.label} {said.short(d.spec)}. {measure(metric).head}: {said.shown(cell)}"
         if cell.scores:
             say += f" ({said.line(cell)})"
-        if cell.below_baseline:
-            say += f", {said.failed(cell)}"
+        if cell.below_baseline or cell.no_claim:
+            say += f", {said.word(cell)}"
         say += f". {measure(found.utility.metric).head} {said.change(e)}."
         spread = len(set(cell.scores)) > 1
         out.append(
@@ -103,7 +104,7 @@ def _marks(found: Found, adversary: Adversary, metric: str, at: int) -> list[svg
                 else "no defense", d.label, say, f"#m{at}-{d.label}", cell.state,
                 e.low, e.high, unit * min(cell.scores) if spread else math.nan,
                 unit * max(cell.scores) if spread else math.nan, d.spec == found.recipe,
-                on_front=not cell.below_baseline,
+                on_front=not (cell.below_baseline or (cell.no_claim and not cell.scores)),
             )
         )  # fmt: skip
     return out

@@ -11,7 +11,7 @@ from fedtrees.core.counts import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import said
 from fedtrees.report.adversaries import of_protocol, words_of
-from fedtrees.report.claims import span
+from fedtrees.report.claims import in_words, span
 from fedtrees.report.found import REFUTED, Adversary, Defended, Found
 from fedtrees.report.intervals import finite, mean_of
 from fedtrees.report.page_figures import forest
@@ -106,6 +106,8 @@ def untested(found: Found) -> Iterator[tuple[str, str, str]]:
     if told.defenses:
         yield (f"{many(len(told.defenses), 'defense')} that fit.",
                f"{listed([*told.defenses])}.", "")  # fmt: skip
+    for name, why in told.no_claim:
+        yield f"{name} returned no claim.", f"{why[:1].upper()}{why[1:]}. That is no defense.", ""
     for name, defense, heads in _failed_attacks(found):
         yield (f"{said.capital(name)}, {said.short(defense)}.", f"By {heads} the attack did worse "
                "than a blind guess; nothing is shown.", "")  # fmt: skip
@@ -149,9 +151,10 @@ def folds(
                "rows": crossings, "numbers": (6, 7), "header": ["Message", "Defense", "From", "To",
                "Reveals", "Why", "Count", "Bytes"]}  # fmt: skip
     lines = [[d.spec, *(span(t) or "–" for t in (d.guarantees.claimed, d.guarantees.spent,
-              d.guarantees.measured)), d.guarantees.verdict] for d in found.defenses]  # fmt: skip
+              d.guarantees.measured)), in_words(d.guarantees.spent) or "–", d.guarantees.verdict]
+             for d in found.defenses]  # fmt: skip
     yield {"title": "Guarantees", "note": "claimed, spent, measured", "numbers": (), "rows": lines,
-           "header": ["Defense", "Claimed", "Spent", "Measured", "Reading"]}  # fmt: skip
+           "header": ["Defense", "Claimed", "Spent", "Measured", "Epsilon", "Reading"]}  # fmt: skip
     name = measure(found.utility.metric).head
     costs = [[d.spec, number(d.price.mean_utility), bytes_text(d.cost.bytes),
               number(d.cost.rounds.mean, 0), seconds_text(d.cost.seconds.mean),

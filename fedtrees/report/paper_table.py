@@ -247,7 +247,9 @@ class PaperTable:
         if any(e.population.known for e in self.entries):
             found.append(f"{POPULATION}: who sees nothing and knows other rows of the population.")
         if self.ranks:
-            found.append("Mean rank over datasets, 1 is best; leaks by advantage over blind.")
+            found.append(
+                "Mean rank over datasets, 1 is best; leaks by advantage over the better baseline."
+            )
         if any(e.below for e in self.entries):
             found.append(f"{BELOW} an attack that applies is missing: the leak is at least this.")
         if any(e.failed for e in self.entries):

@@ -7,9 +7,11 @@ not. Recipes that hold come first, then those that leave the smallest advantage,
 guesses before facts about groups, then the cheapest.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 from fedtrees.core.columns import measure
 from fedtrees.core.specs import parse_one
@@ -19,6 +21,8 @@ from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.said import parted
 from fedtrees.report.states import MARGIN, SETTLED, Cell, gravity
 
+#: File with the name of the recommended recipe (`recommended`).
+RECOMMENDED = "recommended.json"
 #: Places named where a recipe was not tested.
 MOST_NAMED = 3
 # Advantages of one step are alike: of persons finer than of the rest.
@@ -78,8 +82,16 @@ class Candidate:
 
     @property
     def failed(self) -> tuple[tuple[str, Cell], ...]:
-        """Cells in which the attack scored worse than its baseline, with their places."""
-        return tuple((t.place, c) for t in self.trials for c in t.cells if c.below_baseline)
+        """Cells in which the attack failed, with their places.
+
+        It scored worse than its baseline, or returned no claim and no other attack has a score.
+        """
+        return tuple(
+            (t.place, c)
+            for t in self.trials
+            for c in t.cells
+            if c.below_baseline or (c.no_claim and not c.scores)
+        )
 
     @property
     def dearest(self) -> Trial:
@@ -137,22 +149,45 @@ class Recommendation:
 
     @property
     def choice(self) -> Candidate | None:
-        """The best of those that hold, if its model is worth anything."""
+        """The first recipe that holds and whose model is better than a constant one, or None."""
         return next((c for c in self.candidates if c.holds and not c.price.collapsed), None)
 
     @property
     def least(self) -> Candidate | None:
-        """Where none holds: of those tested everywhere, the one that leaves least."""
+        """If no recipe holds: of those tested everywhere, the one that leaves least, or None."""
         if self.choice is not None:
             return None
         every = [c for c in self.candidates if not (c.untested or c.price.collapsed)]
         return min(every, key=lambda c: c.leaves, default=None)
 
 
-def recommend(trials: Mapping[str, Sequence[Trial]]) -> Recommendation:
-    """Rank recipes; the undefended run is none.
+def recommended() -> str:
+    """Return the name of the recipe that the documentation recommends.
 
-    `trials`: By name of the recipe, one for every table and adversary.
+    It is computed from four tables and stored by `fedtrees.benchmarks.papers.recipes`.
+    """
+    stored = resources.files(__package__) / RECOMMENDED
+    return str(json.loads(stored.read_text(encoding="utf-8"))["recipe"])
+
+
+def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Recommendation:
+    """Rank the recipes of a run, the best first.
+
+    Parameters
+    ----------
+    trials : mapping of str to sequence of Trial
+        By name of the recipe, one trial for every table and adversary. The run without a defense
+        is not a recipe.
+    preferred : str
+        A recipe that is placed first among those that hold, or among those that do not hold,
+        unless it costs clearly more utility than the first of them. The recommendation of the
+        documentation rests on more tables and seeds than a single run, so that a run names another
+        recipe only if the recommended one does not hold there or is too expensive.
+
+    Returns
+    -------
+    recommendation : Recommendation
+        All recipes in the order of `Candidate.rank`.
     """
     needed: dict[str, set[str]] = {}
     for tried in trials.values():
@@ -164,7 +199,14 @@ def recommend(trials: Mapping[str, Sequence[Trial]]) -> Recommendation:
         for name, tried in trials.items()
         if name != UNDEFENDED and tried
     ]
-    return Recommendation(tuple(sorted(found, key=lambda c: c.rank)))
+    ranked = sorted(found, key=lambda c: c.rank)
+    mine = next((c for c in ranked if c.name == preferred), None)
+    if mine is not None:
+        first = next(i for i, c in enumerate(ranked) if c.holds == mine.holds)
+        if mine.price.tier <= ranked[first].price.tier:
+            ranked.remove(mine)
+            ranked.insert(first, mine)
+    return Recommendation(tuple(ranked))
 
 
 def _missing(tried: Sequence[Trial], needed: Mapping[str, set[str]]) -> Iterator[str]:

@@ -52,6 +52,8 @@ def shown(cell: Cell) -> str:
     """Write a cell: its score, or the word that says why there is none."""
     if cell.scores:
         return value(cell, cell.score)
+    if cell.no_claim:
+        return "no claim"
     return {"gone": "none", "unknown": "?", "undefined": "–"}.get(cell.state, "–")
 
 
@@ -108,7 +110,16 @@ def failed(cell: Cell) -> str:
 
 def word(cell: Cell) -> str:
     """Write the state of a cell in words."""
-    return failed(cell) if cell.below_baseline else WORDS[cell.state]
+    if cell.below_baseline:
+        return failed(cell)
+    if cell.no_claim and cell.state == "unsettled":
+        return silent(cell)
+    return WORDS[cell.state]
+
+
+def silent(cell: Cell) -> str:
+    """Write which attacks returned no claim: ``lattice returned no claim: <reason>``."""
+    return "; ".join(f"{name} returned no claim: {why}" for name, why in cell.no_claim)
 
 
 class Elsewhere(str):

@@ -9,6 +9,8 @@ Each combination is a `Cell` with one of six states:
 - *unknown*: an attack that could fill the cell failed or did not run.
 - *unsettled*: none of these is shown. This includes an attack that scored worse than its baseline:
   such a score shows that the attack failed, and a failed attack shows nothing about the defense.
+  It also includes an attack that applies and returned no claim (`fedtrees.core.guess.Guess.none`),
+  unless another attack opens the cell.
 """
 
 import math
@@ -21,6 +23,7 @@ from typing import Literal
 import pandas as pd
 
 from fedtrees.core.columns import measure
+from fedtrees.core.reasons import NO_CLAIM
 from fedtrees.report.coverage import Coverage
 from fedtrees.report.intervals import Estimate, mean_of, t_estimate
 from fedtrees.report.worst import attack_metrics, worst_case
@@ -54,7 +57,8 @@ def margin_of(metric: str, margin: float = MARGIN, counted: bool = True) -> floa
     counted : bool
         Whether the number of rows is known that the score is a share of.
     """
-    return min(PERSONS_MARGIN, margin) if _counts_persons(metric, counted) else margin
+    limit = min(PERSONS_MARGIN, margin) if _counts_persons(metric, counted) else margin
+    return limit * measure(metric).margin
 
 
 def _counts_persons(metric: str, counted: bool) -> bool:
@@ -88,6 +92,8 @@ class Cell:
         the number is not recorded.
     margin : float
         Margin of the run (`MARGIN`).
+    no_claim : tuple of (str, str)
+        Attacks that could have made such a claim and returned none on some seed, with the reason.
     """
 
     metric: str
@@ -101,6 +107,7 @@ class Cell:
     attacks: tuple[str, ...] = ()
     rows: float = math.nan
     margin: float = MARGIN
+    no_claim: tuple[tuple[str, str], ...] = ()
 
     @property
     def score(self) -> float:
@@ -142,12 +149,13 @@ class Cell:
     def weight(self) -> float:
         """Advantage by which recipes are compared, from 0 to 1.
 
-        It is 1 where nothing is known: where the attack did not finish, and where it scored worse
-        than its baseline. Otherwise a defense could improve its rank by making attacks fail.
+        It is 1 where nothing is known: where the attack did not finish, returned no claim, or
+        scored worse than its baseline. Otherwise a defense could improve its rank by making attacks
+        fail.
         """
         if self.state in SETTLED:
             return 0.0
-        if self.state == "unknown" or self.below_baseline:
+        if not self.advantages or self.below_baseline:
             return 1.0
         return max(self.advantage.mean, 0.0)
 
@@ -224,36 +232,73 @@ def read(
         able = set(attacks.loc[scored, "attack"])  # attacks that scored this metric somewhere
         for spec, rows in by_defense.items():
             covered = coverage.get(spec, Coverage())
+            silent = _no_claims(metric, rows, able, attacks, covered)
             if spec in worst:
-                cell = replace(_measured(metric, worst[spec]), margin=margin)
+                cell = replace(_measured(metric, worst[spec]), margin=margin, no_claim=silent)
                 state = state_of(cell, covered.complete)
             else:
-                cell = Cell(metric, margin=margin)
-                state = _state_without_scores(metric, rows, able, covered)
+                cell = Cell(metric, margin=margin, no_claim=silent)
+                state = _state_without_scores(cell, rows, able, covered)
             cells[spec, metric] = replace(cell, state=state)
     return Reader(cells, tuple(metrics), coverage)
 
 
+def _no_claims(
+    metric: str, rows: pd.DataFrame, able: set[str], attacks: pd.DataFrame, coverage: Coverage
+) -> tuple[tuple[str, str], ...]:
+    """Return the attacks that could have scored a metric and returned no claim, with the reason.
+
+    The rows of such an attack name the metrics of the claims that it declares. An attack that
+    declares none counts if it scored the metric under another defense, or nothing anywhere: then
+    it is not known what it would have claimed. Attacks for comparison do not count, because
+    another attack reads everything that they read.
+
+    Parameters
+    ----------
+    metric : str
+    rows : DataFrame
+        Attack rows of one defense.
+    able : set of str
+        Attacks that scored the metric under some defense.
+    attacks : DataFrame
+        Attack rows of all defenses.
+    coverage : Coverage
+        Of the defense.
+    """
+    silent = rows[(rows["status"] == NO_CLAIM) & rows["metric"].isin([metric, ""])]
+    if silent.empty:
+        return ()
+    scored = set(attacks.loc[(attacks["status"] == "ok") & attacks["blind"].notna(), "attack"])
+    found: dict[tuple[str, str], None] = {}
+    columns = (silent[c] for c in ("attack", "metric", "why"))
+    for name, key, why in zip(*columns, strict=True):
+        counts = coverage.applicable is None or name in coverage.applicable
+        if counts and (key == metric or name in able or name not in scored):
+            found[name, str(why)] = None
+    return tuple(found)
+
+
 def _defined(attacks: pd.DataFrame) -> list[str]:
-    """Return the scored metrics, including those whose advantage is undefined everywhere."""
+    """Return the metrics that have cells.
+
+    These are the scored ones, including those whose advantage is undefined everywhere, and those of
+    claims that an attack did not make.
+    """
     ok = attacks[(attacks["status"] == "ok") & attacks["value"].notna() & attacks["blind"].notna()]
-    return [*dict.fromkeys([*attack_metrics(attacks), *sorted(set(ok["metric"]))])]
+    silent = {*attacks.loc[attacks["status"] == NO_CLAIM, "metric"]} - {""}
+    return [*dict.fromkeys([*attack_metrics(attacks), *sorted({*ok["metric"]} | silent)])]
 
 
 def _measured(metric: str, worst: pd.DataFrame) -> Cell:
     """Build a cell, still without its state, from the worst-case row of each seed."""
     worst = worst.sort_values("seed")
     blinds, populations = worst["blind"].tolist(), worst["population"].tolist()
-    # No advantage over the population baseline is defined where that baseline is perfect: then the
-    # attack shows nothing that other rows of the population do not show, an advantage of 0.
-    beyond = worst["beyond"].where(worst["beyond"].notna() | worst["population"].isna(), 0.0)
-    pairs = zip(worst["advantage"], beyond, strict=True)
     return Cell(
         metric,
         scores=tuple(worst["value"]),
         blinds=tuple(blinds),
         populations=tuple(populations),
-        advantages=tuple(min(a, b) if math.isfinite(b) else a for a, b in pairs),
+        advantages=tuple(worst["advantage"]),
         errors=tuple(worst["advantage_error"]),
         seeds=tuple(int(s) for s in worst["seed"]),
         attacks=tuple(name for name, _ in Counter(worst["attack_spec"]).most_common()),
@@ -273,11 +318,11 @@ def state_of(cell: Cell, complete: bool) -> State:
     """
     if is_open(cell):
         return "open"
-    return "shut" if complete and is_safe(cell) else "unsettled"
+    return "shut" if complete and not cell.no_claim and is_safe(cell) else "unsettled"
 
 
 def _state_without_scores(
-    metric: str, attacks: pd.DataFrame, able: set[str], coverage: Coverage
+    cell: Cell, attacks: pd.DataFrame, able: set[str], coverage: Coverage
 ) -> State:
     """Return the state of a cell in which no attack has a defined advantage.
 
@@ -287,7 +332,9 @@ def _state_without_scores(
     mine = attacks[attacks["attack"].isin(able)]
     if mine["status"].isin(["failed", "timeout"]).any() or able & {*coverage.left_out}:
         return "unknown"
-    scored = mine[(mine["metric"] == metric) & (mine["status"] == "ok")]
+    if cell.no_claim:
+        return "unsettled"
+    scored = mine[(mine["metric"] == cell.metric) & (mine["status"] == "ok")]
     return "undefined" if len(scored) else "gone"
 
 

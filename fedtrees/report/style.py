@@ -51,6 +51,12 @@ def number(value: float, digits: int = 3, signed: bool = False) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
+def scored(score: float, blind: float, population: float) -> str:
+    """Write a score with its baselines; the population's is NaN for adversaries with rows."""
+    known = f", population {number(population)}" if math.isfinite(population) else ""
+    return f"score {number(score)}, blind {number(blind)}{known}"
+
+
 def interval(e: Estimate, digits: int = 3, signed: bool = False) -> str:
     """Write ``mean [low, high]``."""
     mean = number(e.mean, digits, signed)

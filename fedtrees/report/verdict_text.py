@@ -8,6 +8,7 @@ from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import said
+from fedtrees.report.claims import in_words
 from fedtrees.report.found import REFUTED, Adversary, Findings, Found, Leak
 from fedtrees.report.intervals import finite
 from fedtrees.report.price import Price
@@ -75,7 +76,17 @@ def _in_room(found: Found) -> list[Line]:
         lines = list(_lines(found, most, more))
         if sum(x.words for x in lines) <= MOST_WORDS:
             break
-    return lines
+    room = MOST_WORDS - sum(x.words for x in lines)
+    return [*lines, *(line for line in _epsilon(found) if line.words <= room)]
+
+
+def _epsilon(found: Found) -> Iterator[Line]:
+    """Yield what the epsilon of the recommended defense means, if a finite one was spent."""
+    spec = None if found.use is None else said.parted(found.use.name)[1]
+    defended = next((d for d in found.defenses if d.spec == spec), None)
+    text = in_words(defended.guarantees.spent) if defended is not None else ""
+    if text:
+        yield Line("EPSILON", f"{said.capital(text)}.")
 
 
 def _lines(found: Found, most: int, more: bool) -> Iterator[Line]:
@@ -127,8 +138,14 @@ def _leak(found: Found, more: bool) -> str:
                 f"{found.margin:g}."
             )
         case "unknown", _:
-            failed = said.some(list(dict.fromkeys(name for name, _ in found.untested.failed)))
-            why = f"attacks failed ({failed})" if failed else "attacks that apply did not run"
+            left = found.untested
+            failed, silent = (
+                said.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in of)))
+                for of in (left.failed, left.no_claim)
+            )
+            parts = [f"attacks failed ({failed})"] * bool(failed)
+            parts += [f"attacks returned no claim ({silent})"] * bool(silent)
+            why = " and ".join(parts) or "attacks that apply did not run"
             return f"Not known: {why}, and no other attack shows a leak."
         case "attack-failed", Cell() as cell:
             guess, head = said.value(cell, cell.score), measure(cell.metric).head.lower()
@@ -363,6 +380,9 @@ def untested(found: Found) -> str:
     if told.failed:
         names = dict.fromkeys(name.partition("[")[0] for name, _ in told.failed)
         parts.append(f"attacks that failed ({said.some([*names], 2)})")
+    if told.no_claim:
+        names = dict.fromkeys(name.partition("[")[0] for name, _ in told.no_claim)
+        parts.append(f"attacks that returned no claim ({said.some([*names], 2)})")
     if told.adversaries:
         parts.append(listed([name for name, _ in told.adversaries]))
     if told.defenses:

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedtrees.metrics.metric import headlines
@@ -29,7 +30,8 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return, per (setting, defense, threat, seed), the row of the largest advantage.
 
     A null advantage (blind already scores the best value) is no advantage and is left out;
-    ties go to the attack whose name comes first. The columns ``value_error`` and
+    ties go to the attack whose name comes first. The column ``advantage`` of the result is over the
+    better of both baselines (`over_the_better_baseline`). The columns ``value_error`` and
     ``advantage_error`` are standard errors where a sample of the rows was scored, else 0: score
     and blind baseline are of the same sample, and each of them may be off.
     """
@@ -42,7 +44,20 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     ordered = rows[keep].sort_values(
         ["advantage", "attack_spec"], ascending=[False, True], kind="stable"
     )
-    return with_errors(ordered.drop_duplicates(["setting", "defense_spec", "threat", "seed"]))
+    first = ordered.drop_duplicates(["setting", "defense_spec", "threat", "seed"])
+    return over_the_better_baseline(with_errors(first))
+
+
+def over_the_better_baseline(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows whose ``advantage`` is over the blind or the population baseline, the better one.
+
+    The attack of an adversary without local rows has the knowledge of the population baseline, so
+    that its advantage over blind alone would count what this knowledge is worth as a leak. Where
+    the population baseline is perfect, no advantage over it is defined, and the attack shows
+    nothing: an advantage of 0.
+    """
+    beyond = rows["beyond"].where(rows["beyond"].notna() | rows["population"].isna(), 0.0)
+    return rows.assign(advantage=np.minimum(rows["advantage"], beyond.fillna(math.inf)))
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import guessed
 import numpy as np
@@ -11,7 +12,9 @@ from sklearn.datasets import load_breast_cancer
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.values import to_bins
 from fedtrees.core.composition import Composition
+from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
+from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import client_names
@@ -102,7 +105,12 @@ class Run:
         return Counter(k for t in self.truth.values() for k in self.keys(t))
 
     def attack(self, **options):
-        return HistogramPeeling(**options).run(self.view, np.random.default_rng(0))
+        """Run the attack. Where it is certain of no row, the guess has a table without rows."""
+        guess = HistogramPeeling(**options).run(self.view, np.random.default_rng(0))
+        if guess.reason == Reason("no-certain-rows"):
+            none = Records(Table.empty(self.schema), np.zeros(0), ())
+            return replace(guess, claims=(none,), reason=None)
+        return guess
 
     def wrong(self, guess):
         """Return which returned rows are no victim's, or more than there are of them, (m,)."""

@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.membership.attack import MembershipInference, _trainer, model_in, together
+from fedtrees.attacks.membership.attack import MembershipInference, model_in, together
+from fedtrees.attacks.membership.learners import trainer_of
 from fedtrees.attacks.membership.margins import is_plain, margins
 from fedtrees.attacks.membership.ratios import lira, rmia
-from fedtrees.attacks.membership.references import boosts, halves, references, said_by
-from fedtrees.attacks.membership.structure import held_thresholds
+from fedtrees.attacks.membership.references import (
+    boosted_trainer,
+    forest_logits,
+    halves,
+    references,
+)
+from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.evaluate import make_defense, score_guess, with_background
 from fedtrees.core.errors import ProtocolError
@@ -96,7 +102,7 @@ def test_public_cut_points_are_nobodys_values():
     view, case = world("none", "public")
     assert auc(scored(view)["thresholds"], case.candidates.member) > 0.5
     view, _ = world("public-cuts", "public")
-    assert (scored(view)["thresholds"] < -np.log(0.2)).all()  # codes, which many rows have
+    assert "thresholds" not in scored(view)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +157,8 @@ def memorised(seed, told):
     mine = Table(X, y).take(used) if told else rest
     cuts = quantile_cuts(mine.X, 256)
     model = grow_forest(mine.X, mine.y, cuts, params, LOGISTIC)
-    refs = references(Table(X, y), None, boosts(params, LOGISTIC, None), 8, rng)
-    logit = said_by(model, Table(X, y))
+    refs = references(Table(X, y), None, boosted_trainer(params, LOGISTIC, None), 8, rng)
+    logit = forest_logits(model, Table(X, y))
     return {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}, member
 
 
@@ -216,11 +222,11 @@ def test_who_alone_holds_a_threshold_was_trained_on_and_own_rows_explain_theirs(
     y = np.array([0, 0, 1, 1, 1])
     tree = grow_forest(X, y, quantile_cuts(X, 8), params, LOGISTIC).trees[0]
     stump = replace(tree, threshold=np.where(tree.feature == 0, np.float32(2), tree.threshold))
-    told = held_thresholds(X, [stump])
+    told = shared_thresholds(X, [stump])
     assert told == pytest.approx([0, np.log(2), np.log(2), 0, 0])
     alone = replace(tree, threshold=np.where(tree.feature == 0, np.float32(3), tree.threshold))
-    assert held_thresholds(X, [alone])[3] == pytest.approx(np.log(5))
-    assert not held_thresholds(X, [alone], Table(X[3:4], np.array([1]))).any()
+    assert shared_thresholds(X, [alone])[3] == pytest.approx(np.log(5))
+    assert not shared_thresholds(X, [alone], Table(X[3:4], np.array([1]))).any()
 
 
 @pytest.mark.parametrize("spec", FORESTS)
@@ -239,9 +245,9 @@ def test_members_of_random_forests_are_told_from_others(spec):
         assert MembershipInference().inapplicable(view) is None
         scores = scored(view)
         found.append([auc(scores[t], case.candidates.member) for t in ("together", "rmia")])
-        trainer = _trainer(view, model_in(view))
+        trainer = trainer_of(view, model_in(view))
         refs = references(view.candidates, None, trainer, 4, np.random.default_rng(0))
-        told.append(refs.logit[refs.held].mean() - refs.logit[~refs.held].mean())
+        told.append(refs.logit[refs.member].mean() - refs.logit[~refs.member].mean())
     assert (np.mean(found, axis=0) > 0.65).all()
     assert np.mean(told) > 0.2  # references, too, are surer of what they were trained on
 

@@ -161,7 +161,7 @@ def test_what_comes_back_is_plain(trained):
     assert not hasattr(sys, "unpickled")
     assert not hasattr(sys, "made_beside_truth")
     with pytest.raises(ProtocolError, match="something else than a guess"):
-        guesses.guess_of({"claims": ()})
+        guesses.guess_of({"claims": (), "notes": {}})
 
 
 @pytest.mark.long

@@ -59,8 +59,8 @@ class Compiles(Attack):
         try:
             open(os.path.join(count_row.stats.cache_path, "poison.nbi"), "wb").close()
         except PermissionError:
-            return Guess(notes={"compiled": compiled, "wrote": 0})
-        return Guess(notes={"compiled": compiled, "wrote": 1})
+            return Guess.none("it claims nothing", {"compiled": compiled, "wrote": 0})
+        return Guess.none("it claims nothing", {"compiled": compiled, "wrote": 1})
 """
 
 

@@ -296,7 +296,7 @@ from fedtrees.core.registry import register
 @register.attack("acting-early")
 class Early(Attack):
     def run(self, view, rng):
-        return Guess()
+        return Guess.none("it claims nothing")
 """
 CHEATS = {
     "patches the bench": (ATTACK + """
@@ -382,7 +382,7 @@ class Plain(Attack):
         return None
 
     def run(self, view, rng):
-        return Guess(notes={"times": self.times})
+        return Guess.none("it claims nothing", {"times": self.times})
 """
 
 
@@ -401,6 +401,15 @@ def test_the_parent_knows_an_attack_by_what_its_process_says(tmp_path):
         register.make("attack", parse_grid("plain-guess[time=2]")[0])
     assert all(f.kept for f in check("attack", Spec("plain-guess"), ["dp-forest"]))
     assert attacks().describe(*next(iter(register.elsewhere.items())))["did"] == ()
+
+
+def test_an_attack_that_claims_nothing_without_a_reason_is_found_out(tmp_path):
+    silent = PLAIN.replace("plain-guess", "silent-guess")
+    silent = silent.replace('Guess.none("it claims nothing", {"times": self.times})', "Guess()")
+    loaded(tmp_path, "silent", silent)
+    found = [f for f in check("attack", Spec("silent-guess"), ["dp-forest"]) if not f.kept]
+    assert any("it returns claims, or the reason for none" in f.rule for f in found)
+    assert all("attack 'silent-guess' returned a guess without claims" in f.detail for f in found)
 
 
 def test_attacks_are_in_a_file_of_their_own(tmp_path):

@@ -248,9 +248,9 @@ def test_shares_are_calibrated_for_as_many_survivors_as_are_declared():
         cuts = make_defense(parse_one(f"dp-grid-cuts[epsilon=1,survivors={survivors}]")).parts
         masks = Losing(3, lost=lambda who, *_: who in missing, real=False)
         done = train(made, over_clients(tables), schema, defense=Composition((*cuts, masks)))
-        return str(done.spent[1])
+        return str(replace(done.spent[1], coalition=0.0))
 
-    said = "pure-dp[epsilon=1,unit=cuts,trusted=clients]"
+    said = "pure-dp[epsilon=1,unit=cuts,trusted=clients,colluders=1]"
     assert trained(4) == trained(4, "client-1") == said
     with pytest.raises(TooFewPartiesError, match=r"3 of 5 .* calibrated for 4; missing: client-1"):
         trained(4, "client-1", "client-3")

@@ -198,16 +198,19 @@ def test_all_that_is_settled_costs_one_row_epsilon(protocol, defense, more):
     training, _ = run(f"{defense}[epsilon=0.7{more}]", protocol)
     (found,) = spent(training)
     assert (found.epsilon, found.unit) == (pytest.approx(0.7), "cuts")
-    trusted = ",trusted=clients" if defense == "dp-grid-cuts" else ""
-    claim = f"pure-dp[epsilon=0.7,unit=cuts{trusted}]"
-    assert str(training.defense.claims()[0]) == claim == str(found)
+    shared = ",trusted=clients,colluders=1" if defense == "dp-grid-cuts" else ""
+    claim = f"pure-dp[epsilon=0.7,unit=cuts{shared}]"
+    assert str(training.defense.claims()[0]) == claim == str(replace(found, coalition=0.0))
+    assert (found.coalition > 0.7) == (defense == "dp-grid-cuts")  # two of three clients collude
 
 
 def test_noisy_cut_points_and_noisy_histograms_add_up():
     training, _ = run("dp-grid-cuts[epsilon=1]+laplace-hist[epsilon=4,calibrated=true]")
     cuts, whole = spent(training)
-    assert str(cuts) == "pure-dp[epsilon=1,unit=cuts,trusted=clients]"
-    assert str(whole) == "pure-dp[epsilon=5,trusted=clients]"
+    shared = "trusted=clients,colluders=1"
+    assert str(replace(cuts, coalition=0.0)) == f"pure-dp[epsilon=1,unit=cuts,{shared}]"
+    assert str(replace(whole, coalition=0.0)) == f"pure-dp[epsilon=5,{shared}]"
+    assert whole.coalition == pytest.approx(cuts.coalition + 4)
     exact, _ = run("grid-cuts+laplace-hist[epsilon=4,calibrated=true]")
     assert join(spent(exact)[1:]) == "pure-dp[epsilon=inf,histograms=4,unprotected=cuts]"
     public, _ = run("public-cuts+laplace-hist[epsilon=4,calibrated=true]")
@@ -251,7 +254,7 @@ def test_shares_add_up_to_discrete_laplace_noise():
     assert one == pytest.approx(np.var(total) / parties, rel=0.1)
 
 
-def test_two_clients_noise_is_that_of_five():
+def test_one_insider_of_two_or_of_four_clients_faces_the_whole_noise():
     clients, schema = sample_federation(rows=240, clients=2)
     variances = []
     for parts in (clients, [p.take(s) for p in clients for s in (slice(0, 60), slice(60, 120))]):
@@ -261,7 +264,7 @@ def test_two_clients_noise_is_that_of_five():
         totals = [next(m for m in sent(t, GridCounts) if not closed(m)) for t in (noisy, exact)]
         variances.append(np.var(totals[0].counts - totals[1].counts))
     b = 4 / 0.5  # four counted columns
-    assert variances == pytest.approx([2 * b**2] * 2, rel=0.15)
+    assert variances == pytest.approx([2 / 1 * 2 * b**2, 4 / 3 * 2 * b**2], rel=0.15)
 
 
 @pytest.mark.long

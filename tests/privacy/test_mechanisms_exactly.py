@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedtrees.privacy.discrete_gaussian import discrete_gaussian
 from fedtrees.privacy.mechanisms import (
+    _fraction,
     discrete_laplace,
     discrete_laplace_share,
     noise_log_pmf,
     permute_and_flip,
     truncated_laplace,
 )
+from fedtrees.privacy.polya import log_probabilities
 
 VALUES = np.arange(-400, 401)
 SAMPLERS = {"geometric": discrete_laplace, "published": truncated_laplace}
@@ -79,3 +82,53 @@ def test_a_label_is_epsilon_private_for_an_added_row():
             more = [n + (i == c) for i, n in enumerate(counts)]
             worst = max(worst, np.abs(np.log(flips(counts, 0.7) / flips(more, 0.7))).max())
     assert worst == pytest.approx(0.7)
+
+
+class OnlyWholeNumbers:
+    """A generator that draws uniform whole numbers and nothing else."""
+
+    def __init__(self):
+        self._rng = np.random.default_rng(0)
+
+    def integers(self, *args, **more):
+        return self._rng.integers(*args, **more)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        discrete_laplace,
+        truncated_laplace,
+        discrete_gaussian,
+        lambda *args: discrete_laplace_share(*args, 3),
+    ],
+)
+def test_noise_on_whole_numbers_is_made_of_uniform_whole_numbers_alone(draw):
+    assert draw(9.5, (3, 4), OnlyWholeNumbers()).shape == (3, 4)
+
+
+@pytest.mark.parametrize(("scale", "clients"), [(0.4, 3), (2.0, 2), (7.3, 5), (40.0, 2)])
+def test_a_share_follows_the_law_of_its_polya_variates(scale, clients):
+    draws = discrete_laplace_share(scale, 60_000, np.random.default_rng(5), clients)
+    k = np.arange(-int(2 * scale) - 1, int(2 * scale) + 2)
+    expected = np.exp(log_probabilities(scale, 1 / clients)[abs(k)])
+    seen = [(draws == i).sum() for i in k]
+    table = [*seen, len(draws) - sum(seen)], len(draws) * np.append(expected, 1 - expected.sum())
+    assert stats.chisquare(*table).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("scale", "clients"), [(1.3, 2), (6.0, 5)])
+def test_drawn_shares_add_up_to_the_two_sided_geometric_law(scale, clients):
+    rng = np.random.default_rng(6)
+    total = sum(discrete_laplace_share(scale, 60_000, rng, clients) for _ in range(clients))
+    k = np.arange(-int(3 * scale), int(3 * scale) + 1)
+    expected = np.exp(noise_log_pmf("geometric", 1 / scale, k))
+    seen = [(total == i).sum() for i in k]
+    table = [*seen, len(total) - sum(seen)], len(total) * np.append(expected, 1 - expected.sum())
+    assert stats.chisquare(*table).pvalue > 1e-3
+
+
+def test_a_scale_is_rounded_up_by_less_than_a_millionth():
+    for scale in (0.3, 1.0, 60.0, 1e5 / 3, 2.0**40 / 3):
+        a, b = _fraction(scale)
+        assert scale <= a / b < scale * (1 + 2e-6)

@@ -147,8 +147,8 @@ def test_a_merged_model_is_the_columns_of_every_client():
         assert claim.score[:60].min() > claim.score[60:].max()
 
 
-def test_members_of_noisy_models_are_scored_by_ratios():
+def test_members_of_noisy_models_are_scored_by_counts_and_ratios():
     view = replace(view_in("dp-ebm[max_rounds=5]", "public"), candidates=sample_table(0, 60)[0])
     claims = MembershipInference(models=2).run(view, np.random.default_rng(0)).claims
-    assert {c.test for c in claims} == {"together", "lira", "rmia"}
+    assert {c.test for c in claims} == {"together", "posterior", "lira", "rmia"}
     assert all(np.isfinite(c.score).all() for c in claims)

@@ -117,10 +117,9 @@ def changed(setting, kind, how, which=0):
 
     Returns what stopped the run, and what honest parties drew and answered.
     """
-    honest, stopped = Campaign().recorded(setting)
-    assert stopped is None, stopped
+    honest = SHARED.honest_run(setting)
     numbers = [i for i, m in enumerate(honest.handled) if type(m).__name__ == kind]
-    return Campaign().recorded(setting, Tampering(numbers[which], how))[::-1]
+    return SHARED.recorded(setting, Tampering(numbers[which], how))[::-1]
 
 
 GBDT, FOREST = "dp-gbdt[trees=2,max_depth=2,noise=distributed]", NOISY[4][0]
@@ -188,8 +187,7 @@ def test_a_changed_message_is_refused_by_name_of_its_field(setting, kind, how, w
     stopped, found = changed(setting, kind, how)
     assert isinstance(stopped, BeyondParametersError)
     assert why in str(stopped)
-    honest, _ = Campaign().recorded(setting)
-    assert not differences(honest, found)
+    assert not differences(SHARED.honest_run(setting), found)
 
 
 def test_an_error_names_the_value_the_rule_and_the_remedy():
@@ -238,6 +236,13 @@ class Campaign:
     def __init__(self):
         self.honest = {}
 
+    def honest_run(self, setting):
+        if setting not in self.honest:
+            found, stopped = self.recorded(setting)
+            assert stopped is None, (setting, stopped)
+            self.honest[setting] = found
+        return self.honest[setting]
+
     def recorded(self, setting, tampering=None):
         tampering = tampering or Tampering()
         try:
@@ -250,10 +255,7 @@ class Campaign:
         """Tamper with one message of one setting; return what was done, refusals, differences."""
         rng = np.random.default_rng([9, number])
         setting = HERE[rng.integers(len(HERE))]
-        if setting not in self.honest:
-            self.honest[setting] = self.recorded(setting)
-            assert self.honest[setting][1] is None, (setting, self.honest[setting][1])
-        honest, _ = self.honest[setting]
+        honest = self.honest_run(setting)
         kinds = sorted({type(m).__name__ for m in honest.handled})
         kind = str(rng.choice(kinds))
         at = int(rng.choice([i for i, m in enumerate(honest.handled) if type(m).__name__ == kind]))
@@ -262,6 +264,10 @@ class Campaign:
             return None
         found, err = self.recorded(setting, Tampering(at, lambda message: again(message, arrives)))
         return f"{setting}: {done}", err, differences(honest, found), found.crashes
+
+
+#: Honest runs are recorded once for all tests.
+SHARED = Campaign()
 
 
 def again(message, arrives):
@@ -274,9 +280,9 @@ HERE = [s for s in TAMPERED if not s[0].startswith("dp-ebm") or find_spec("inter
 
 def campaign(numbers):
     """Return how many draws changed something, how many were refused, and all differences."""
-    made, drawn, refused, wrong = Campaign(), 0, Counter(), []
+    drawn, refused, wrong = 0, Counter(), []
     for number in numbers:
-        found = made.draw(number)
+        found = SHARED.draw(number)
         if found is None:
             continue
         done, err, differs, crashes = found

@@ -2,8 +2,9 @@
 
 A value is ``-eta G / (H + lambda)`` of sums that are multiples of the step, in float32: few pairs
 of multiples give the very same value. What rounding did to a leaf's sums is learned from own rows
-or rows of the population, drawn anew, for rounding is biased in bins of one row. Counts that together make the known number of
-rows, and of rows of either class, are chosen by dynamic programming; none is certain.
+or rows of the population, drawn anew, for rounding is biased in bins of one row. Counts that
+together make the known number of rows, and of rows of either class, are chosen by dynamic
+programming; none is certain.
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from fedtrees.bench.conformance.samples import sample_table
 from fedtrees.bench.conformance.views import blind_views, views_that_tell, views_without_truth
 from fedtrees.bench.federation import Federation
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import FedtreesError
+from fedtrees.core.errors import FedtreesError, ProtocolError
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.local_data import over_clients, stacked
 from fedtrees.core.schema import Schema
@@ -58,7 +58,11 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         except FedtreesError as err:
             ok, detail = False, str(err)
         yield Finding(f"{name}: it survives an empty transcript", ok, detail)
-        answers = [_run_beside_bait(spec, view, seed) for seed in (1, 2, 1)]
+        try:
+            answers = [_run_beside_bait(spec, view, seed) for seed in (1, 2, 1)]
+        except ProtocolError as err:  # such as a guess without claims and without a reason
+            yield Finding(f"{name}: it returns claims, or the reason for none", False, str(err))
+            continue
         guesses = [answer.guess for answer in answers if answer.guess is not None]
         fits = all(_fits(g, view.schema) for g in guesses)
         yield Finding(f"{name}: guessed rows have the columns of the schema", fits)

@@ -12,7 +12,7 @@ from fedtrees.bench.conformance.samples import sample_local_data, sample_table, 
 from fedtrees.bench.conformance.training import carries_nothing, leaves_nothing
 from fedtrees.bench.reach import others_rows
 from fedtrees.bench.stated import Seen, beside_exact, departures
-from fedtrees.core.channel import Channel, Share
+from fedtrees.core.channel import Change, Channel, Share, SumOfShares
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, Stage
@@ -97,20 +97,30 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
         return
     many = {name: value for name, value in _RELEASING.items() if hasattr(protocol, name)}
     noisy, exact = (replace(made, **many) for made in (protocol, exact))  # type: ignore[type-var]
-    stated, seen = noisy.laws(schema), Seen()
+    parties = len(sample_local_data(noisy))
+    stated, seen = noisy.stated_laws(schema, parties), Seen()
     for seed in range(_RELEASES):
         runs = [sample_training(made, seed=seed)[0] for made in (noisy, exact)]
         for place, found in beside_exact(stated, *(run.transcript for run in runs)).items():
             seen.setdefault(place, []).extend(found)
-    shares = 1 if noisy.summed else len(sample_local_data(noisy))  # of what is read
-    for place, wrong in departures(stated, seen, shares):
+    if noisy.summed:  # the transcript contains the sum over all parties, once
+        stated = {place: _total(change, parties) for place, change in stated.items()}
+    for place, wrong in departures(stated, seen, 1 if noisy.summed else parties):
         rule = f"what it does to {place} is what it states (`laws`)"
         yield Finding(rule, wrong is None, wrong or "")
 
 
+def _total(change: Change, parties: int) -> Change:
+    """Return the law of the sum over all parties, if each of them adds a share of noise."""
+    law = change.law(parties) if isinstance(change, Share) else None
+    return change if law is None else law
+
+
 def _noisy(protocol: Protocol, schema: Schema) -> bool:
     """Tell whether a protocol states noise of a field."""
-    return any(isinstance(law, Channel | Share) for law in protocol.laws(schema).values())
+    return any(
+        isinstance(law, Channel | Share | SumOfShares) for law in protocol.laws(schema).values()
+    )
 
 
 def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ class ToldCounts(Attack):
             rows = np.rint(view.n_rows * h / h.sum())
             ones = np.clip(np.rint(rows * p - g), 0, rows)
             claims.append(LeafCounts(0, nodes, np.column_stack([rows - ones, ones]).astype(int)))
-        return Guess(tuple(claims))
+        return Guess.of(claims, otherwise="no statistics are beside the leaf values")
 
     def told(self, view):
         """Return the messages about leaves of the first tree that carry statistics."""

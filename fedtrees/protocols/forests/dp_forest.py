@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import add_messages
-from fedtrees.core.channel import Change, Mechanism, Share
+from fedtrees.core.channel import Change, Mechanism, Share, SumOfShares, honest_shares
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError, check_flag, check_known, check_whole
@@ -26,7 +26,7 @@ from fedtrees.core.requests import Once, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
-from fedtrees.privacy.accounting import composed
+from fedtrees.privacy.accounting import composed, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 from fedtrees.protocols.base import Coordinator, Protocol
@@ -57,7 +57,7 @@ class CountingClient(Party):
 
     @handles(
         RandomTests,
-        feature="the agreed number of trees of the agreed depth, over columns of the schema; "
+        feature="the agreed number of trees of the agreed depth, with columns of the schema; "
         "answered once",
         threshold="one for each test",
     )
@@ -68,8 +68,8 @@ class CountingClient(Party):
         counts = message.splits().count(self.data.X, self.data.y, self.n_classes)
         if self.params.noise == "distributed" and self.params.noisy:
             rng, scale = self.streams.noise.rng("noise"), self.params.scale
-            n_clients = len(self.agreement.members("client"))
-            counts = counts + discrete_laplace_share(scale, counts.shape, rng, n_clients)
+            shares = self.params.shares(len(self.agreement.members("client")))
+            counts = counts + discrete_laplace_share(scale, counts.shape, rng, shares)
         rows = len(self.data) if self.params.rows == "known" else 0
         return LeafClassCounts(counts, np.array([rows]))
 
@@ -117,7 +117,9 @@ class DrawingServer(Coordinator):
         assert isinstance(total, LeafClassCounts)
         if p.noisy:
             what = LeafClassCounts.__name__  # a row is in one leaf of every tree
-            net.spend(MECHANISMS[p.mechanism], l1=1, scale=p.scale, count=p.trees, what=what)
+            release = {"l1": 1, "scale": p.scale, "count": p.trees, "what": what}
+            shares = p.noise_shares(len(net.members("client")))
+            net.spend(MECHANISMS[p.mechanism], **release, **shares)
         counts = self.released(total.counts)
         forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
         net.tell("client", PrivateForest.of(forest), why="the noisy counts: the model")
@@ -158,6 +160,10 @@ class DPForest(Protocol):
         ``central``: the server sees the exact sum (``secure-sum`` and ``masking`` hide whose rows
         they are) and adds the noise. ``distributed``: each client adds a share, only the sum is
         opened, and nobody is trusted with more than a share.
+    colluders : int
+        Number of colluding clients against whom `epsilon` holds if clients share the noise. A
+        client knows its own share, so that the shares of m clients are scaled as if there were
+        ``m - colluders`` of them. 0: `epsilon` holds for outsiders only.
     rows : {"known", "noised"}
         Whether the number of rows is told with the model, or left to what noisy counts say (the
         claim is about added or removed rows and says nothing of a number that is told).
@@ -175,6 +181,7 @@ class DPForest(Protocol):
     rows: str = "known"
     bins: int = 32
     repeats: bool = False
+    colluders: int = 1
 
     says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
     noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
@@ -199,6 +206,7 @@ class DPForest(Protocol):
         check_known("noise", self.noise, ("central", "distributed"))
         check_known("rows", self.rows, ("known", "noised"))
         check_flag("repeats", self.repeats)
+        check_whole("colluders", self.colluders, 0)
         if self.noise == "distributed" and self.mechanism != "geometric":
             raise UsageError(
                 f"noise=distributed: {self.mechanism} is no sum of shares; take "
@@ -240,7 +248,25 @@ class DPForest(Protocol):
             return {}
         if self.noise == "central":
             return {released: self.law}
-        return {released: self.law, (LeafClassCounts, "counts"): Share(self.law)}
+        share = Share(self.law, colluders=self.colluders)
+        return {released: SumOfShares(share), (LeafClassCounts, "counts"): share}
+
+    def shares(self, clients: int) -> int:
+        """Return how many clients' shares add up to the noise of `scale`; 0: the server adds it.
+
+        Raises `UsageError` if there are not more clients than `colluders`.
+        """
+        return honest_shares(clients, self.colluders) if self.noise == "distributed" else 0
+
+    def noise_shares(self, clients: int) -> dict[str, Any]:
+        """Return how a `BudgetEvent` describes who adds the noise."""
+        if self.noise == "central":
+            return {"trusted": "server"}
+        return {"trusted": "clients", "shares": clients, "calibrated": self.shares(clients)}
+
+    def check_parties(self, parties: int) -> None:
+        """Refuse as many colluders as there are clients."""
+        self.shares(parties)
 
     def exact(self) -> DPForest:
         """Return the same with exact sums."""
@@ -253,12 +279,19 @@ class DPForest(Protocol):
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger."""
         events = [e for e in transcript.events if e.what == LeafClassCounts.__name__]
-        return self._guarantee(composed(events)) if self.noisy else NoGuarantee()
+        if not self.noisy:
+            return NoGuarantee()
+        return with_adversaries(self._guarantee(composed(events)), events)
 
     def _guarantee(self, epsilon: float) -> PureDP:
-        told = "rows" if self.rows == "known" else ""
-        trusted = "server" if self.noise == "central" else "clients"
-        return PureDP(epsilon, unprotected=told, trusted=trusted)
+        unprotected = "rows" if self.rows == "known" else ""
+        central = self.noise == "central"
+        return PureDP(
+            epsilon,
+            unprotected=unprotected,
+            trusted="server" if central else "clients",
+            colluders=0 if central else self.colluders,
+        )
 
     def canaries(self) -> ForestCanaries:
         """Make rows that leaf counts are looked at for."""

@@ -47,13 +47,15 @@ class ForestClient(BinningClient):
         super().__init__(name, checked_rows(data, n_classes))
         self.params, self.n_classes = params, n_classes
         self.tree, self.started = -1, Turns(params.trees)
+        self.depths, self.waiting = list[int](), set[int]()
+        self.counted = set[tuple[int, int]]()  # nodes and columns
 
     @handles(ClassTotalsRequest, tree="in order, each once, at most the agreed trees")
     def start_tree(self, message: ClassTotalsRequest) -> ClassTotals:
         """Draw the rows of a tree with randomness nobody else knows, and put them into its root."""
         self.tree = self.started.take(message, "tree")
         self.depths, self.waiting = [0], {0}
-        self.counted: set[tuple[int, int]] = set()
+        self.counted = set()
         randomness = self.streams.rng("rows", message.tree)
         self.weights = draw_rows(len(self.data), self.params, randomness)
         self.partition = RowPartition(np.flatnonzero(self.weights).astype(np.int32))

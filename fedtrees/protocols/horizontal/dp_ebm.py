@@ -25,6 +25,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.additive import ClientShapes
 from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.gaussian_dp import mu_of
+from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.horizontal.ebm_merge import EBMMerge
 from fedtrees.protocols.horizontal.shape_canaries import ShapeCanaries
 from fedtrees.trees.forest.random_decision import undeclared
@@ -162,8 +163,14 @@ class DPEBM(EBMMerge):
         """State that counts and scores carry noise, of which bins are made, too."""
         if not self.noisy:
             return {}
-        noise = Mechanism("Gaussian noise on counts of even bins, and on each round's sums")
-        return {(ClientShapes, name): noise for name in ("bin_weights", "scores", "cuts")}
+        why = "Gaussian noise on counts of even bins, and on each round's sums"
+        counts = Mechanism(why, noise=Gaussian(self.scales(len(schema.features))[0]))
+        rest = Mechanism(why)
+        return {
+            (ClientShapes, "bin_weights"): counts,
+            (ClientShapes, "scores"): rest,
+            (ClientShapes, "cuts"): rest,
+        }
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
         """Refuse weights, by which a row brings more than its noise covers, and missing values."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import add_messages
-from fedtrees.core.channel import Change, Share
+from fedtrees.core.channel import Change, Share, SumOfShares, honest_shares
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import (
@@ -42,10 +42,10 @@ from fedtrees.messages.cuts import (
     FeatureSketch,
     exact_summaries,
 )
-from fedtrees.privacy.accounting import composed, trusted_with
+from fedtrees.privacy.accounting import composed, for_each_party, trusted_with, with_adversaries
 from fedtrees.privacy.discrete_gaussian import discrete_gaussian_share
 from fedtrees.privacy.gaussian_dp import mu_of
-from fedtrees.privacy.leaf_sums import RowBound, leaf_scales, row_bound
+from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
@@ -91,7 +91,8 @@ class LeafClient(GrowingClient):
         objective.check(data.y)
         self.params, self.objective, self.tree = protocol, objective, -1
         trees = protocol.trees * objective.n_outputs
-        self.grown, self.asked, self.level = Turns(trees), Turns(trees), 0
+        self.grown, self.asked = Turns(trees), Turns(trees)
+        self.level = protocol.max_depth  # of the tree that is grown: what comes first starts one
 
     @handles(
         BaseScore,
@@ -175,10 +176,10 @@ class LeafClient(GrowingClient):
                 self.streams.noise.rng("noise", message.tree),
                 self.params.scales(self.objective),
             )
-            n_clients = len(self.agreement.members("client"))
+            shares = self.params.shares(len(self.agreement.members("client")))
             for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
                 grid = math.ldexp(scale, places)
-                sums[:, part] += discrete_gaussian_share(grid, len(sums), rng, n_clients)
+                sums[:, part] += discrete_gaussian_share(grid, len(sums), rng, shares)
         return LeafSums(message.tree, sums)
 
     @handles(LeafValues, **dict.fromkeys(("nodes", "value", "g", "h"), _ANY_TREE))
@@ -213,7 +214,8 @@ class RandomTreeServer(Coordinator):
             steps = float(np.ldexp(self.scales, self.bits).min())
             l2 = steps * p.bound(self.objective).norm / self.scales[0]
             what = LeafSums.__name__
-            net.spend("discrete-gaussian", l2=l2, scale=steps, count=p.trees, what=what)
+            release = {"l2": l2, "scale": steps, "count": p.trees, "what": what}
+            net.spend("discrete-gaussian", **release, **p.noise_shares(len(net.members("client"))))
         trees = [self.grow(net, tree, splits) for tree in range(len(splits.feature))]
         return Forest(tuple(trees), sent.margin, self.objective)
 
@@ -265,7 +267,8 @@ class RandomTreeServer(Coordinator):
         total = add_messages(net.ask("client", request, why="gradient sums in the leaves"))
         assert isinstance(total, LeafSums)
         sums = self.released(total)
-        value = noisy_leaf_values(sums, self.params.tree_params, self.bits, self.scales[0])
+        deviation = self.scales[0] * math.sqrt(self.params.excess(len(net.members("client"))))
+        value = noisy_leaf_values(sums, self.params.tree_params, self.bits, deviation)
         g, h = from_fixed(sums, self.bits).T
         sent = net.tell(
             "client", LeafValues(tree, nodes, value, g, h), why="the noisy sums and leaf values"
@@ -335,6 +338,11 @@ class DPGBDT(Protocol):
         ``central``: the server sees exact sums (``secure-sum`` and ``masking`` hide whose) and adds
         the noise. ``distributed``: each client adds a share, and only the sum is
         opened.
+    colluders : int
+        Number of colluding clients against whom `epsilon` holds if clients share the noise. A
+        client knows its own share, so that the shares of m clients are scaled as if there were
+        ``m - colluders`` of them. The released sums then contain ``m / (m - colluders)`` times the
+        variance that outsiders need. 0: `epsilon` holds for outsiders only.
     """
 
     epsilon: float = 1.0
@@ -351,6 +359,7 @@ class DPGBDT(Protocol):
     hessian_share: float | None = None
     clip: float | None = None
     noise: str = "central"
+    colluders: int = 1
 
     says: ClassVar[tuple[type[Message], ...]] = (
         *(m for m in CUT_MESSAGES if m is not FeatureSketch),
@@ -379,6 +388,7 @@ class DPGBDT(Protocol):
         if self.clip is not None:
             check_positive("clip", self.clip)
         check_known("noise", self.noise, ("central", "distributed"))
+        check_whole("colluders", self.colluders, 0)
         _ = self.tree_params  # checks the rest
 
     @property
@@ -420,11 +430,9 @@ class DPGBDT(Protocol):
 
     def bound(self, objective: Objective) -> RowBound:
         """Return what a row may bring to the sums of one round."""
-        norms = self.norms(objective)
-        if math.isinf(norms[0]):
-            return RowBound(math.inf, 1.0)
-        share, largest = self.hessian_share, objective.norms[0]
-        return row_bound(norms, largest=largest, free=objective.free, share=share)
+        self.norms(objective)  # checks that a numeric target has a clip
+        settings = {"noisy": self.noisy, "clip": self.clip, "share": self.hessian_share}
+        return clipped_row_bound(objective.norms, free=objective.free, **settings)
 
     def scales(self, objective: Objective) -> tuple[float, float]:
         """Return the scales of noise on sums of gradients and of hessians."""
@@ -442,10 +450,35 @@ class DPGBDT(Protocol):
         if not self.noisy:
             return {}
         g, h = self.scales(self.objective_for(schema))
-        told: dict[Place, Change] = {(LeafValues, "g"): Gaussian(g), (LeafValues, "h"): Gaussian(h)}
-        if self.noise == "distributed":
-            told[LeafSums, "sums"] = Share(Gaussian((g, h)))
-        return told
+        if self.noise == "central":
+            return {(LeafValues, "g"): Gaussian(g), (LeafValues, "h"): Gaussian(h)}
+        return {
+            (LeafValues, "g"): SumOfShares(Share(Gaussian(g), colluders=self.colluders)),
+            (LeafValues, "h"): SumOfShares(Share(Gaussian(h), colluders=self.colluders)),
+            (LeafSums, "sums"): Share(Gaussian((g, h)), colluders=self.colluders),
+        }
+
+    def shares(self, clients: int) -> int:
+        """Return how many clients' shares add up to the noise of `scales`; 0: the server adds it.
+
+        Raises `UsageError` if there are not more clients than `colluders`.
+        """
+        return honest_shares(clients, self.colluders) if self.noise == "distributed" else 0
+
+    def noise_shares(self, clients: int) -> dict[str, Any]:
+        """Return how a `BudgetEvent` describes who adds the noise."""
+        if self.noise == "central":
+            return {"trusted": "server"}
+        return {"trusted": "clients", "shares": clients, "calibrated": self.shares(clients)}
+
+    def excess(self, clients: int) -> float:
+        """Return the variance of the noise in the released sums, over that of `scales`."""
+        shares = self.shares(clients)
+        return clients / shares if shares else 1.0
+
+    def check_parties(self, parties: int) -> None:
+        """Refuse as many colluders as there are clients."""
+        self.shares(parties)
 
     def exact(self) -> DPGBDT:
         """Return the same with exact sums."""
@@ -453,22 +486,24 @@ class DPGBDT(Protocol):
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of the released model; of exact sums nothing."""
-        return self._guarantee(float(self.epsilon), "") if self.noisy else NoGuarantee()
+        if not self.noisy:
+            return NoGuarantee()
+        return self._guarantee(float(self.epsilon), "", [self._leaf_event()])
 
     def claimed(self, defense: Composition) -> Guarantee:
         """Compose with what the cut points cost; those that nobody bounds are unprotected."""
         plan = defense.cut_plan
         if not self.noisy or plan is None or plan.method == "public":
             return self.claim()
-        mu = mu_of(self.epsilon, self.delta)
-        events = [BudgetEvent("", "gaussian", 0.0, 1.0, LeafSums.__name__, l2=mu)]
-        for cuts in defense.claims():
-            if isinstance(cuts, PureDP) and cuts.unit == "cuts":
-                events.append(BudgetEvent("", "exponential", cuts.epsilon, 1.0, "cuts",
-                                          trusted=cuts.trusted))  # fmt: skip
-        if len(events) == 1:
+        claims = [c for c in defense.claims() if isinstance(c, PureDP) and c.unit == "cuts"]
+        if not claims:
             return self._guarantee(math.inf, "cuts")
-        return self._guarantee(composed(events, self.delta), "", events)
+        events = [self._leaf_event()]
+        for cuts in claims:
+            release = ("", "exponential", cuts.epsilon, 1.0, "cuts")
+            events.append(BudgetEvent(*release, trusted=cuts.trusted))
+        colluders = [c.colluders for c in claims if "clients" in c.trusted.split("+")]
+        return self._guarantee(composed(events, self.delta), "", events, colluders)
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger, noisy summaries for cut points included."""
@@ -476,23 +511,37 @@ class DPGBDT(Protocol):
             return NoGuarantee()
         if exact_summaries(transcript):
             return self._guarantee(math.inf, "cuts")
-        own = [e for e in transcript.events if e.what == LeafSums.__name__]
+        leaves = [e for e in transcript.events if e.what == LeafSums.__name__]
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
-        # Leaf sums are over everybody's rows, a client's summary over its own.
-        found = [
-            composed(
-                [*(replace(e, party=who) for e in own), *(e for e in cuts if e.party == who)],
-                self.delta,
-            )
-            for who in {e.party for e in cuts} or {""}
-        ]
-        return self._guarantee(max(found), "", cuts)
+        # Leaf sums are over the rows of all clients, the summary of a client over its own rows.
+        events = for_each_party(leaves, cuts)
+        return self._guarantee(composed(events, self.delta), "", events)
+
+    def _leaf_event(self) -> BudgetEvent:
+        """Return all releases of leaf sums as one, before the number of clients is known."""
+        mu = mu_of(self.epsilon, self.delta)
+        trusted = "server" if self.noise == "central" else "clients"
+        return BudgetEvent("", "gaussian", 0.0, 1.0, LeafSums.__name__, l2=mu, trusted=trusted)
 
     def _guarantee(
-        self, epsilon: float, unprotected: str, cuts: Sequence[BudgetEvent] = ()
+        self,
+        epsilon: float,
+        unprotected: str,
+        events: Sequence[BudgetEvent] = (),
+        colluders: Sequence[int] = (),
     ) -> ApproximateDP:
-        trusted = trusted_with(cuts, "server" if self.noise == "central" else "clients")
-        return ApproximateDP(epsilon, self.delta, unprotected=unprotected, trusted=trusted)
+        """Return a guarantee; the number of rows is public in every run (`View.n_rows`)."""
+        names = "+".join(filter(None, ("rows", unprotected)))
+        trusted = trusted_with(events, "server" if self.noise == "central" else "clients")
+        shared = [self.colluders] if self.noise == "distributed" else []
+        bare = ApproximateDP(
+            epsilon,
+            self.delta,
+            unprotected=names,
+            trusted=trusted,
+            colluders=min([*shared, *colluders], default=0),
+        )
+        return with_adversaries(bare, events)
 
     def canaries(self) -> LeafSumCanaries | None:
         """Make rows that leaf sums are looked at for, where the loss is of two classes."""

@@ -154,7 +154,7 @@ class HistogramClient(GrowingClient):
 
         Raises `BeyondParametersError` where the public parameters rule them out (`FollowedTree`).
         """
-        if message.tree != self.tree:
+        if message.tree != self.tree or self.tree < 0:
             self.start_tree(message.tree)
         self.followed.ask(message.nodes)
         ranges = self.partition.ranges(message.nodes)
@@ -208,6 +208,8 @@ class HistogramClient(GrowingClient):
 
     def follow_splits(self, chosen: Decisions) -> None:
         """Move rows by splits that the public parameters do not rule out."""
+        if self.tree < 0:
+            raise BeyondParametersError("splits before the first tree; ask for its root first")
         self.followed.split(chosen)
         super().follow_splits(chosen)
 

@@ -117,6 +117,8 @@ class LimitedTree:
             self._part(node, left)
 
     def _same(self, tree: int) -> None:
+        if self.number < 0:
+            raise BeyondParametersError(f"tree {tree} before its root; tell its rows first")
         if tree != self.number:
             raise BeyondParametersError(f"tree {tree}, while {self.number} is grown")
 

@@ -96,7 +96,7 @@ def read_memory(view, rng):
         with contextlib.suppress(OSError):
             shown.append(os.readlink(path) if "d" in path[-4:] else Path(path).read_bytes())
     said["shown"] = len(shown)
-    return Guess(notes=said)
+    return Guess.none("it claims nothing", said)
 
 
 cheat("read-memory", read_memory)
@@ -136,7 +136,7 @@ def leave_process(view, rng):
 
         time.sleep(300)
         os._exit(0)
-    return Guess(notes={"pid": pid})
+    return Guess.none("it claims nothing", {"pid": pid})
 
 
 cheat("leave-process", leave_process)
@@ -211,7 +211,7 @@ cheat(
 def look_around(view, rng):
     known = [*sys.argv, *sys.path, *os.environ.values(), os.getcwd(), *os.listdir()]
     told = any("needle-run" in text for text in known)
-    return Guess(notes={"files": len(os.listdir()), "told": told})
+    return Guess.none("it claims nothing", {"files": len(os.listdir()), "told": told})
 
 
 cheat("look-around", look_around)
@@ -231,7 +231,7 @@ class TrySeeds(Attack):
             states = [r.bit_generator.state for r in drawn]
             words = [np.atleast_1d(r.bit_generator.seed_seq.entropy).tolist() for r in drawn]
             hits += rng.bit_generator.state in states or mine in words or mine == [seed]
-        return Guess(notes={"hits": hits})
+        return Guess.none("it claims nothing", {"hits": hits})
 
 
 def ask_too_much(view, rng):
@@ -241,8 +241,9 @@ def ask_too_much(view, rng):
     try:
         view.oracle.query(view.rows.X[:3])
     except Exception as err:
-        return Guess(notes={"asked": 3, "refused": "2 of 5 are left" in str(err)})
-    return Guess(notes={"asked": 6, "refused": False})
+        refused = "2 of 5 are left" in str(err)
+        return Guess.none("it claims nothing", {"asked": 3, "refused": refused})
+    return Guess.none("it claims nothing", {"asked": 6, "refused": False})
 
 
 cheat("ask-too-much", ask_too_much)

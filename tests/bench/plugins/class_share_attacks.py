@@ -45,4 +45,4 @@ class ReadShare(Attack):
             labels = [held.y for held in view.own if held.y is not None]
             own, n = sum(y.sum() for y in labels), sum(map(len, labels))
             return Guess((ClassShare(float((every - own) / (view.n_rows - n))),))
-        return Guess()
+        return Guess.none("the principals see no base score")

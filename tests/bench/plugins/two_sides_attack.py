@@ -26,4 +26,4 @@ class ReadResiduals(Attack):
             _, cluster = np.unique(told.values, return_inverse=True)
             sure = np.stack([told.values < 0, told.values > 0], axis=1).astype(float)
             return Guess((Labels(told.ids, cluster.astype(np.int64), sure),))
-        return Guess()
+        return Guess.none("the principals are told no residuals")

@@ -1,4 +1,8 @@
-"""Reference models of clients that grow trees alone: the same training on parts of their own."""
+"""Reference models for protocols in which clients grow trees on their local data and share them.
+
+The candidates of a reference model are dealt at random to as many clients as the federation has,
+because the adversary does not know which client has which row.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.clients.blocks import blocks_of
 from fedtrees.attacks.evidence.replay import params_of
-from fedtrees.attacks.membership.references import Trainer, said_by
+from fedtrees.attacks.membership.references import Trainer, forest_logits
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
@@ -22,7 +26,7 @@ from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
 
 
 def shared_model(view: View) -> Forest | None:
-    """Return the model that is put together from clients' trees, None if they are not seen."""
+    """Return the ensemble of the clients' trees, None if the view does not show them."""
     shared = blocks_of(view)
     if shared is None:
         return None
@@ -34,27 +38,27 @@ def shared_model(view: View) -> Forest | None:
     return _mean([b.trees for b in shared.blocks], scores, objective) if scores else None
 
 
-def shares(view: View, objective: Objective) -> Trainer:
-    """Return what deals rows to as many clients, who grow trees as the protocol says."""
+def client_trainer(view: View, objective: Objective) -> Trainer:
+    """Return the learner that deals rows to clients, which then grow trees as the protocol says."""
     clients = [*view.roles.values()].count("client")
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
-        rng, own = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows, others = every.take(np.arange(n)), clients - bool(len(own))
+        rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
+        rows, others = every.take(np.arange(n)), clients - bool(len(local))
 
-        def said(used: NDArray[np.bool_]) -> NDArray[np.float64]:
+        def train(used: NDArray[np.bool_]) -> NDArray[np.float64]:
             dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), others)
-            parts = [p for p in (*map(every.take, dealt), own) if len(p)]
-            return said_by(_trained(view, parts, objective), rows)
+            parts = [p for p in (*map(every.take, dealt), local) if len(p)]
+            return forest_logits(_trained(view, parts, objective), rows)
 
-        return said
+        return train
 
     return trainer
 
 
 @dataclass(eq=False)
 class _Client:
-    """One part of the rows, and its margins so far."""
+    """A client of a reference federation: its rows, their margins so far, and its growth."""
 
     rows: Table
     growth: Continuation
@@ -76,23 +80,23 @@ class _Client:
         return _Client(rows, growth, score, np.repeat(start[:, None], len(rows), axis=1))
 
     def grow(self, at: int, each: int) -> list[Tree]:
-        """Return the trees of its next rounds, on top of the model so far."""
+        """Return the client's trees of the next rounds, grown on top of the current model."""
         margin = self.margin.copy()
         return [t for i in range(each) for t in self.growth.round(at * each + i, margin)]
 
 
 def _trained(view: View, parts: Sequence[Table], objective: Objective) -> Forest:
-    """Return the model that clients with these rows grow."""
+    """Return the model of a federation whose clients have these rows."""
     p, clients = view.parameters, [_Client.of(view, part, objective) for part in parts]
     if "local_trees" not in p:
-        alone = [c.grow(0, p["trees"]) for c in clients]
-        return _mean(alone, [c.score for c in clients], objective)
+        each = [c.grow(0, p["trees"]) for c in clients]
+        return _mean(each, [c.score for c in clients], objective)
     start, trees = start_margin(objective, clients[0].score), list[Tree]()
     for at in range(p["trees"]):
         turn = clients if "arrival" in p else [clients[at % len(clients)]]
         grown = [t for c in turn for t in c.grow(at, p["local_trees"])]
         for c in clients:
-            if not trees:  # the model starts where its first client did
+            if not trees:  # the base score of the first client becomes that of the model
                 c.margin = np.repeat(start[:, None], len(c.rows), axis=1)
             add_trees(grown, c.rows.X, c.margin, len(trees))
         trees += grown
@@ -100,7 +104,7 @@ def _trained(view: View, parts: Sequence[Table], objective: Objective) -> Forest
 
 
 def _mean(models: Sequence[Sequence[Tree]], scores: Sequence[Any], objective: Objective) -> Forest:
-    """Return one model whose margin is the mean of several."""
+    """Return one model whose margin is the mean of the margins of several models."""
     share = np.float32(1 / len(models))
     scaled = tuple(replace(t, value=t.value * share) for trees in models for t in trees)
     starts = [start_margin(objective, score) for score in scores]

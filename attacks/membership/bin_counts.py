@@ -1,0 +1,128 @@
+"""Counts of rows in the bins of additive models, and in which bin each candidate would be counted.
+
+An explainable boosting machine contains the number of rows in each bin of each column. With
+differential privacy (Nori et al. 2021, Algorithm 2), the counts of cells of equal width over the
+declared range get Gaussian noise, negative counts become 0, and neighbouring cells are merged until
+they contain enough rows. The scores of the bins are sums of residuals over hundreds of rounds,
+whose intermediate models are not released, so that they are not read here.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, hstack
+from scipy.stats import norm
+
+from fedtrees.attacks.evidence.merged_shapes import parted
+from fedtrees.attacks.membership.posterior import LinearSums
+from fedtrees.core.channel import Channel, Mechanism
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+from fedtrees.messages.additive import ClientShapes, MergedShapes
+
+Floats = NDArray[np.float64]
+
+
+def machine_sums(view: View, rows: Table) -> list[LinearSums]:
+    """Return the bin counts of every other client's model, one entry per client.
+
+    Parameters
+    ----------
+    view : View
+        Of explainable boosting machines.
+    rows : Table
+        The n candidates.
+
+    Returns
+    -------
+    list of LinearSums
+        Empty if rows have weights, which the adversary does not know.
+    """
+    if view.weighted:
+        return []
+    columns = list(_client_columns(view, rows))
+    local = 0 if view.rows is None else len(view.rows)
+    share = (view.n_rows - local) / max(len(columns), 1)
+    noise, steps = _noise(view), 2 * (int(view.parameters.get("max_bins", 1)) - 1)
+    sums = []
+    for client in columns:
+        parts = [
+            _cells(rows.X[:, f].astype(np.float64), edges, counts, noise, steps, share)
+            for f, (edges, counts) in enumerate(client)
+        ]
+        matrix = csr_array(hstack([m for m, _, _ in parts], format="csr"))
+        total, variance = (np.concatenate([p[k] for p in parts]) for k in (1, 2))
+        sums.append(LinearSums(matrix, total, variance, share))
+    return sums
+
+
+def _client_columns(view: View, rows: Table) -> Iterator[list[tuple[Floats, Floats]]]:
+    """Yield the edges and counts of every column of one client after the other."""
+    models = [m for item, m in view.messages(ClientShapes) if item.sender not in view.principals]
+    for m in models:
+        if len(m.bag_weights):
+            yield [
+                (
+                    np.concatenate([m.low[f : f + 1], m.cuts_of(f), m.high[f : f + 1]]),
+                    m.bin_weights[bins][1:-1],
+                )
+                for f, bins in enumerate(m.bins)
+            ]
+    merged = next((m for _, m in view.messages(MergedShapes)), None)
+    clients = [name for name, role in view.roles.items() if role == "client"]
+    bags = int(view.parameters.get("outer_bags", 0)) * len(clients)
+    if models or merged is None or len(merged.bag_weights) != bags:
+        return
+    noisy = bool(view.changes(ClientShapes, "bin_weights", "client"))
+    columns = list(parted(merged, len(clients), noisy, rows.X))
+    for k, name in enumerate(clients):
+        if name not in view.principals:
+            yield [(column[k].edges, column[k].rows) for column in columns]
+
+
+def _noise(view: View) -> Channel | None:
+    """Return the stated noise on the count of each cell, None if counts are exact."""
+    changes = view.changes(ClientShapes, "bin_weights", "client")
+    return next((c.noise for c in changes if isinstance(c, Mechanism)), None)
+
+
+def _cells(
+    x: Floats, edges: Floats, counts: Floats, noise: Channel | None, steps: int, rows: float
+) -> tuple[csr_array, Floats, Floats]:
+    """Return contributions to the bins of one column, counts, and the variance of their noise.
+
+    A negative noisy count of a cell becomes 0. To first order around the expected count c of the
+    cell, the released count is then linear in c with slope P(noise > -c).
+
+    Parameters
+    ----------
+    x : float64 array, shape (n,)
+        Values of the candidates; a missing value is in no bin.
+    edges, counts : float64 array, shape (b + 1,) and (b,)
+        Bins, and released rows in them.
+    noise : Channel or None
+        Of the count of one cell; None: counts are exact.
+    steps : int
+        Number of cells of equal width between the first and the last edge.
+    rows : float
+        Number of unknown rows.
+    """
+    there = np.flatnonzero(~np.isnan(x))
+    place = np.clip(np.searchsorted(edges[1:-1], x[there], side="right"), 0, len(counts) - 1)
+    slope, total, variance = np.ones(len(there)), counts.astype(np.float64), np.zeros(len(counts))
+    if noise is not None and edges[-1] > edges[0]:
+        sd = float(np.sqrt(noise.error(np.zeros(1))[1][0]))
+        ends = np.linspace(edges[0], edges[-1], steps + 1)
+        cell = np.clip(np.searchsorted(ends, x[there], side="right") - 1, 0, steps - 1)
+        expected = np.bincount(cell, minlength=steps) * rows / max(len(x), 1)
+        bin_of = np.searchsorted(edges[1:-1], (ends[:-1] + ends[1:]) / 2, side="right")
+        z = expected / sd
+        kept = norm.cdf(z)
+        mean = expected * kept + sd * norm.pdf(z)
+        square = (expected**2 + sd**2) * kept + expected * sd * norm.pdf(z)
+        slope = kept[cell]
+        total = total - np.bincount(bin_of, mean - kept * expected, len(counts))
+        variance = np.bincount(bin_of, np.maximum(square - mean**2, 0), len(counts))
+    matrix = csr_array((slope, (there, place)), shape=(len(x), len(counts)))
+    return matrix, total, variance

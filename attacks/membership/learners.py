@@ -1,0 +1,237 @@
+"""Which learner trains the reference models for a view.
+
+A reference model of another learner makes LiRA and RMIA meaningless, without any sign of it. Hence
+`trainer_of` returns the learner that the protocol uses, or None, and the tests are then left out.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.opened_leaves import leaf_noise, releases_leaves
+from fedtrees.attacks.evidence.replay import cuts_of, grown_alone, params_of
+from fedtrees.attacks.membership.client_trees import client_trainer
+from fedtrees.attacks.membership.leaf_sums import client_gradients, fixed_point_bits
+from fedtrees.attacks.membership.references import (
+    Trainer,
+    answer_logits,
+    boosted_trainer,
+    class_logits,
+    leaf_count_trainer,
+    local_forest_trainer,
+    random_forest_trainer,
+)
+from fedtrees.core.channel import Change, Channel, Mechanism, Share, chained
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+from fedtrees.messages.additive import AdditiveModel
+from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.private_forests import PrivateForest
+from fedtrees.messages.vertical import OpenedBinSums
+from fedtrees.privacy.mechanisms import permute_and_flip
+from fedtrees.trees.boosted.fixed_point import to_fixed
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.losses import SquaredError
+from fedtrees.trees.boosted.noisy_leaves import noisy_leaf_values
+from fedtrees.trees.forest.params import ForestParams
+from fedtrees.trees.forest.random_decision import RandomDecisionForest
+from fedtrees.trees.forest.random_forest import RandomForest
+
+Floats = NDArray[np.float64]
+
+#: What greedy training reads: message or stage, and field.
+_READ = (
+    (Histogram, "sums"),
+    (OpenedBinSums, "sums"),
+    ("gradients", "g"),
+    ("labels", "y"),
+)
+
+
+def trainer_of(view: View, model: Any) -> Trainer | None:
+    """Return the learner that trained a model of trees or shape functions.
+
+    Parameters
+    ----------
+    view : View
+        Its public parameters describe the training.
+    model : Forest, RandomForest, RandomDecisionForest or AdditiveModel
+        The model under attack.
+
+    Returns
+    -------
+    Trainer or None
+        None if no learner here trains like the protocol. This is the case for parameters that are
+        not those of a known learner, and for greedy training on noisy sums, because the noise
+        changes which splits are chosen.
+    """
+    if isinstance(model, AdditiveModel):
+        return machine_trainer(view)
+    if isinstance(model, RandomDecisionForest):
+        return leaf_count_trainer(model, lambda counts, rng: _release_counts(view, counts, rng))
+    if isinstance(model, RandomForest):
+        return _random_forest_trainer(view, model)
+    if releases_leaves(view):
+        return leaf_sum_trainer(view, model)
+    if _reads_noise(view):
+        return None
+    if grown_alone(view):
+        return client_trainer(view, model.objective)
+    if (
+        view.parameters.get("min_data_in_leaf", 1) > 1
+    ):  # the engine here has no bound on the rows of a leaf
+        return None
+    if "gamma" in view.parameters:  # the least gain of a split: splits are chosen by gain
+        return boosted_trainer(params_of(view), model.objective, cuts_of(view))
+    return None
+
+
+def _random_forest_trainer(view: View, model: RandomForest) -> Trainer:
+    """Return the learner of random forests: of each client by itself, or of all rows together."""
+    p = view.parameters
+    params = ForestParams(**{k: v for k, v in p.items() if k in ForestParams.__dataclass_fields__})
+    least = max(params.min_samples_leaf, view.defense.least_leaf_rows)
+    params = replace(params, min_samples_leaf=least)
+    clients = [*view.roles.values()].count("client")
+    if clients and "cuts" not in p:  # clients settle no common cut points
+        return local_forest_trainer(params, model.n_classes, clients)
+    return random_forest_trainer(params, model.n_classes, cuts_of(view))
+
+
+def _reads_noise(view: View) -> bool:
+    """Return whether a protocol or defense adds random noise to what greedy training reads."""
+    return any(draws_noise(view.changes(site, field)) for site, field in _READ)
+
+
+def draws_noise(changes: Iterable[Change]) -> bool:
+    """Return whether any of some changes is random."""
+    return any(
+        isinstance(change, Share | Mechanism)
+        or (isinstance(change, Channel) and not change.deterministic)
+        for change in changes
+    )
+
+
+def _release_counts(
+    view: View, counts: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return class counts of leaves as the protocol releases them."""
+    changes = view.changes(PrivateForest, "counts", "server")
+    if any(isinstance(change, Mechanism) for change in changes):
+        p = view.parameters
+        sharpness = p["epsilon"] / p["trees"] if math.isfinite(p["epsilon"]) else math.inf
+        labels = permute_and_flip(counts, sharpness, rng)
+        return np.asarray(np.eye(counts.shape[2], dtype=np.int64)[labels])
+    law = chained(changes)
+    return counts if law is None else np.asarray(law.within(1.0).send(counts, rng))
+
+
+def leaf_sum_trainer(view: View, model: Forest) -> Trainer:
+    """Return the learner that fills the leaves of trees whose splits ignore the data.
+
+    It keeps the splits of the model under attack, which are public, and releases the sums of each
+    leaf with the noise that the protocol states.
+    """
+    params, bits = params_of(view), fixed_point_bits(view)
+    objective, outputs = model.objective, model.objective.n_outputs
+    noise = leaf_noise(view, model.trees, 1.0)
+    numbers = isinstance(objective, SquaredError)
+    start = np.reshape(model.base_margin, (-1, 1)).astype(np.float32)
+
+    def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
+        leaf, rows = model.apply(every.X), every.take(np.arange(n))
+        place = [np.searchsorted(t.leaves, at) for t, at in zip(model.trees, leaf.T, strict=True)]
+        rng = np.random.default_rng(0)
+
+        def released(t: int, gh: Floats, used: NDArray[np.bool_]) -> NDArray[np.float32]:
+            leaves = len(model.trees[t].leaves)
+            at = place[t][used]
+            counted = [np.bincount(at, x[used], leaves) for x in gh.T]
+            sums = np.stack(counted, axis=1).astype(np.float64)
+            scale = 0.0
+            if noise is not None:
+                variance = np.array([noise[t].cell_g, noise[t].cell_h], dtype=np.float64)
+                sums = sums + rng.standard_normal(sums.shape) * np.sqrt(variance)
+                scale = math.sqrt(variance[0])
+            return noisy_leaf_values(to_fixed(sums, bits), params, bits, scale)
+
+        def train(used: NDArray[np.bool_]) -> Floats:
+            margin = np.repeat(start, len(every), axis=1)
+            for first in range(0, len(model.trees), outputs):
+                gh = client_gradients(view, objective, margin, every.y, bits)
+                for k in range(outputs):
+                    margin[k] += released(first + k, gh[k], used)[place[first + k]]
+            return answer_logits(objective.predict(margin[:, :n]), rows, numbers)
+
+        return train
+
+    return trainer
+
+
+def machine_trainer(view: View) -> Trainer | None:
+    """Return the learner that merges explainable boosting machines of clients.
+
+    It is interpret-core itself, with the parameters of the protocol. Only the first outer bag of
+    each client is trained, because the released model is the mean over bags and each costs as
+    much as the first.
+
+    Returns
+    -------
+    Trainer or None
+        None if interpret-core is not installed, or if the range of a column that a differentially
+        private machine needs is not declared.
+    """
+    p, clients = view.parameters, [*view.roles.values()].count("client")
+    settings = {
+        "feature_names": list(view.schema.names),
+        "feature_types": ["continuous"] * len(view.schema.features),
+        **{name: p[name] for name in ("max_bins", "max_rounds", "learning_rate")},
+        "outer_bags": 1,
+        "n_jobs": 1,
+    }
+    try:
+        if "bin_share" in p and math.isfinite(p["epsilon"]):
+            from interpret.privacy import DPExplainableBoostingClassifier as Machine
+
+            ranges = [f.declared_range for f in view.schema.features]
+            if None in ranges:
+                return None
+            settings |= {
+                "epsilon": p["epsilon"], "delta": p["delta"], "bin_budget_frac": p["bin_share"],
+                "privacy_bounds": dict(enumerate(ranges)),
+            }  # fmt: skip
+        else:
+            from interpret.glassbox import ExplainableBoostingClassifier as Machine
+
+            settings["interactions"] = 0
+    except ImportError:
+        return None
+
+    def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
+        rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
+        rows, others = every.take(np.arange(n)), clients - bool(len(local))
+
+        def train(used: NDArray[np.bool_]) -> Floats:
+            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), others)
+            parts = [part for part in (*map(every.take, dealt), local) if len(part)]
+            margin, total = np.zeros(n), 0
+            for part in parts:
+                if len(np.unique(part.y)) < 2:  # such a client sends no model
+                    continue
+                machine = Machine(**settings, random_state=int(rng.integers(2**31)))
+                with warnings.catch_warnings():  # the noise of a reference model may have a seed
+                    warnings.simplefilter("ignore")
+                    machine.fit(part.X.astype(np.float64), part.y)
+                margin += len(part) * machine.decision_function(rows.X.astype(np.float64))
+                total += len(part)
+            p_one = 1 / (1 + np.exp(-margin / max(total, 1)))
+            return class_logits(p_one, rows.y)
+
+        return train
+
+    return trainer

@@ -1,0 +1,290 @@
+"""Controls of membership inference: models that must leak are attacked with success, others not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from present import here
+from scipy import stats
+from scipy.sparse import csr_array
+
+from fedtrees.attacks.evidence.replay import cuts_of, params_of
+from fedtrees.attacks.membership.attack import MembershipInference, together
+from fedtrees.attacks.membership.learners import trainer_of
+from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
+from fedtrees.attacks.membership.references import boosted_trainer
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.local_data import LocalData, over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.metrics.membership import auc
+from fedtrees.protocols.training import train
+from fedtrees.protocols.views import view_of
+
+CLIENTS = 3
+NOISY = "dp-gbdt[epsilon=20,trees=30,noise=distributed]"
+
+
+def attacked(spec, seed, who="public", defense="none", rows=120, columns=8, numbers=False):
+    """Train on half of the rows, whose labels are random; return the view, and who is a member."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.uniform(0, 8, (rows, columns)).astype(np.float32), rng.integers(0, 2, rows)
+    if numbers:
+        y = rng.normal(size=rows)
+    member = rng.permutation(rows) < rows // 2
+    features = tuple(Feature(f"x{k}", low=0, high=8) for k in range(columns))
+    schema = Schema(features, "y", classes=() if numbers else ("a", "b"))
+    table, used = Table(X, y), np.flatnonzero(member)
+    protocol = register.make("protocol", parse_grid(spec)[0])
+    if protocol.layout == "vertical":
+        mine = table.take(used)
+        parts = np.array_split(np.arange(columns), 2)
+        local_data = {
+            name: LocalData(
+                np.arange(len(mine)), part, mine.X[:, part], mine.y if name == "active" else None
+            )
+            for name, part in zip(("active", "passive-1"), parts, strict=True)
+        }
+    else:
+        local_data = over_clients([table.take(used[k::CLIENTS]) for k in range(CLIENTS)])
+    by = make_defense(parse_composed([defense])[0])
+    run = train(protocol, local_data, schema, defense=by, seed=seed)
+    principals = tuple(who.split("+"))
+    view = view_of(run, principals, local_data)
+    own = set() if view.rows is None else {row.tobytes() for row in view.rows.X}
+    others = np.flatnonzero([row.tobytes() not in own for row in X])
+    return replace(view, candidates=table.take(others)), member[others]
+
+
+def score_of(view, attack="membership", test="together"):
+    guess = register.make("attack", Spec(attack, {"models": 8})).run(view, np.random.default_rng(0))
+    return next(claim.score for claim in guess.claims if claim.test == test)
+
+
+def mean_auc(spec, who, defense="none", attack="membership", seeds=2, **options):
+    found = []
+    for seed in range(seeds):
+        view, member = attacked(spec, seed, who, defense, **options)
+        found.append(auc(score_of(view, attack), member))
+    return np.mean(found)
+
+
+# Specification, adversary, defense, attack, least mean AUC over two seeds. The standard deviation
+# of the mean AUC of random scores over 60 members and 60 others is .037.
+LEAKS = [
+    (NOISY, "public", "none", "membership", 0.85),
+    (NOISY, "client-0", "none", "membership", 0.85),
+    (NOISY, "server", "none", "membership", 0.85),
+    (NOISY, "server+client-0", "none", "membership", 0.85),
+    (NOISY, "public", "split-only", "membership", 0.68),
+    ("dp-gbdt[epsilon=1,trees=30]", "server", "none", "membership", 0.95),
+    ("dp-forest[epsilon=200,trees=20,depth=4]", "public", "none", "membership", 0.95),
+    ("dp-forest[epsilon=200,trees=20,depth=4,noise=distributed]", "client-0", "none",
+     "membership", 0.95),
+    ("dp-forest[epsilon=1,trees=20,depth=4]", "server", "none", "membership", 0.95),
+    ("dp-forest[mechanism=majority,epsilon=10000,trees=40,depth=6]", "public", "none",
+     "membership", 0.85),
+    ("fedtree-hist[trees=10,max_depth=5]", "public", "none", "membership", 0.9),
+    ("fedtree-hist[trees=4,max_depth=3]", "server", "secure-sum+public-cuts", "membership", 0.95),
+    ("fedtree-hist[trees=4,max_depth=3]", "server", "laplace-hist[epsilon=100]+public-cuts",
+     "membership", 0.95),
+    ("fedtree-hist[trees=4,max_depth=3]", "public", "laplace-hist[epsilon=100]+public-cuts",
+     "membership", 0.7),
+    ("nvflare-hist[trees=10]", "public", "none", "membership", 0.9),
+    ("xgboost-ring[trees=10]", "public", "none", "membership", 0.9),
+    ("federboost-h[trees=10]", "public", "none", "membership", 0.85),
+    ("lightgbm-data[trees=10,min_data_in_leaf=2,num_leaves=16]", "public", "none", "membership",
+     0.85),
+    ("flower-bagging[trees=6]", "public", "none", "membership", 0.75),
+    ("flower-cyclic[trees=10]", "public", "none", "membership", 0.68),
+    ("local-ensembles[trees=10]", "public", "none", "membership", 0.78),
+    ("forest-hist[trees=5,max_depth=8]", "public", "none", "membership", 0.8),
+    ("local-forests[trees=10,max_depth=8]", "public", "none", "membership", 0.8),
+    ("xgboost-vertical[trees=10,max_depth=5]", "public", "none", "membership", 0.9),
+    ("fedxgbllr[trees=8,rounds=2,iterations=8,max_depth=6]", "public", "none", "membership", 0.7),
+    ("horizontal-regression[rounds=60,lr=0.3]", "server", "none", "regression-membership", 0.72),
+    ("horizontal-regression[rounds=60,lr=0.3]", "client-0", "none", "regression-membership", 0.74),
+]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("spec", "who", "defense", "attack", "least"),
+    [case for case in LEAKS if here("protocol", [case[0]]) and here("defense", [case[2]])],
+)
+def test_members_are_recognised_where_a_model_must_leak(spec, who, defense, attack, least):
+    assert mean_auc(spec, who, defense, attack) > least
+
+
+@pytest.mark.extra("interpret")
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("spec", "who"),
+    [("dp-ebm[epsilon=1000,max_rounds=10,max_bins=32]", who) for who in ("public", "server")]
+    + [("ebm-merge[max_rounds=20,max_bins=32,outer_bags=1]", "public")],
+)
+def test_members_of_machines_are_recognised_where_they_must_leak(spec, who):
+    assert mean_auc(spec, who) > 0.8
+
+
+@pytest.mark.parametrize("spec", here("protocol", [NOISY]))
+def test_the_control_of_noisy_leaves_fails_if_the_attack_models_a_greedy_learner(spec, monkeypatch):
+    assert mean_auc(spec, "client-0") > 0.85
+    monkeypatch.setattr(MembershipInference, "linear_sums", lambda *_: [])
+    monkeypatch.setattr(
+        MembershipInference,
+        "trainer",
+        lambda _, view, model: boosted_trainer(params_of(view), model.objective, cuts_of(view)),
+    )
+    assert mean_auc(spec, "client-0") < 0.8
+
+
+NOTHING = [
+    ("dp-gbdt[epsilon=0.01,trees=8,noise=distributed]", "client-0"),
+    ("dp-gbdt[epsilon=0.01,trees=8]", "public"),
+    ("dp-forest[epsilon=0.01]", "public"),
+]
+
+
+@pytest.mark.parametrize(("spec", "who"), [case for case in NOTHING if here("protocol", [case[0]])])
+def test_members_look_like_others_at_a_tiny_epsilon(spec, who):
+    found = []
+    for seed in range(24):
+        view, member = attacked(spec, seed, who)
+        attack = MembershipInference()
+        parts = attack.linear_sums(view, attack.model(view), view.candidates)
+        found.append(auc(any_of([log_odds(part) for part in parts]), member))
+    assert abs(np.mean(found) - 0.5) < 0.05  # the standard deviation of this mean is .012
+
+
+LINEAR = [
+    ("dp-gbdt[epsilon=2,trees=20]", "public", "none", {}),
+    ("dp-gbdt[epsilon=2,trees=20,noise=distributed]", "client-0", "none", {}),
+    ("dp-gbdt[epsilon=2,trees=20,clip=0.1]", "public", "none", {}),
+    ("dp-gbdt[epsilon=2,trees=20,clip=1,base_score=0]", "public", "none", {"numbers": True}),
+    ("dp-forest[epsilon=2]", "public", "none", {}),
+    ("dp-forest[epsilon=2,noise=distributed]", "client-0", "none", {}),
+    ("fedtree-hist[trees=4,max_depth=3]", "server", "laplace-hist[epsilon=2]+public-cuts", {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "who", "defense", "options"),
+    [case for case in LINEAR if here("protocol", [case[0]]) and here("defense", [case[2]])],
+)
+def test_sums_less_the_members_contributions_have_the_stated_noise(spec, who, defense, options):
+    squares = []
+    for seed in range(2):
+        view, member = attacked(spec, seed, who, defense, **options)
+        attack = MembershipInference()
+        parts = attack.linear_sums(view, attack.model(view), view.candidates)
+        noise = sum(p.total for p in parts) - parts[0].contribution.T @ member.astype(float)
+        variance = sum(p.variance for p in parts)
+        squares.append(noise**2 / variance)
+    squares = np.concatenate(squares)
+    # Laplace noise has the greatest fourth moment of all laws here, 6.
+    assert abs(squares.mean() - 1) < 5 * np.sqrt(5 / len(squares))
+
+
+EXACT = [
+    ("fedtree-hist[trees=6,max_depth=4]", "public", "none"),
+    ("fedtree-hist[trees=6,max_depth=4]", "client-0", "split-only"),
+    ("fedtree-hist[trees=6,max_depth=4]", "server", "secure-sum+public-cuts"),
+    ("xgboost-vertical[trees=6]", "public", "none"),
+    ("dp-gbdt[epsilon=1,trees=10]", "server", "secure-sum"),
+    ("dp-gbdt[epsilon=inf,trees=10]", "public", "split-only"),
+    ("dp-forest[epsilon=1]", "server", "secure-sum"),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "who", "defense"),
+    [case for case in EXACT if here("protocol", [case[0]]) and here("defense", [case[2]])],
+)
+def test_exact_sums_are_the_members_contributions(spec, who, defense):
+    view, member = attacked(spec, 0, who, defense)
+    attack = MembershipInference()
+    parts = attack.linear_sums(view, attack.model(view), view.candidates)
+    off = sum(p.total for p in parts) - parts[0].contribution.T @ member.astype(float)
+    used = np.isfinite(sum(p.variance for p in parts))
+    size = np.abs(parts[0].contribution).max()
+    assert used.any()
+    assert np.abs(off[used]).max() < 1e-3 * max(size, 1)
+
+
+def sums(A, total, variance, rows):
+    numbers = (np.asarray(part, dtype=float) for part in (total, variance))
+    return LinearSums(csr_array(np.atleast_2d(A)), *numbers, rows)
+
+
+def test_the_log_odds_of_one_candidate_are_those_of_its_likelihood():
+    a, total, variance = np.array([0.5, -1.0]), np.array([0.7, 0.2]), np.array([2.0, 0.5])
+    found = log_odds(sums(a, total, variance, 0.5))
+    sd = np.sqrt(variance + (1e-3 * np.abs(a)) ** 2)
+    likelihood = [stats.norm.logpdf(total, z * a, sd).sum() for z in (1, 0)]
+    assert found == pytest.approx([likelihood[0] - likelihood[1]], rel=1e-5)
+
+
+def test_exact_sums_of_few_candidates_tell_every_member():
+    rng = np.random.default_rng(0)
+    A, z = rng.normal(size=(20, 30)), np.arange(20) % 3 == 0
+    found = log_odds(sums(A, z @ A, np.zeros(30), z.sum()))
+    assert ((found > 5) == z).all()
+    assert ((found < -5) == ~z).all()
+
+
+def test_sums_that_contradict_the_contributions_count_for_little():
+    rng = np.random.default_rng(0)
+    A, z = rng.normal(size=(20, 30)), np.arange(20) % 3 == 0
+    wrong = z @ A + rng.normal(size=30)
+    assert np.abs(log_odds(sums(A, wrong, np.zeros(30), z.sum()))).max() < 100
+
+
+def test_members_that_are_no_candidates_weaken_the_evidence():
+    a, total = np.array([1.0]), np.array([1.0])
+    weak, strong = (log_odds(sums(a, total + rows - 0.5, [0.1], rows))[0] for rows in (5.5, 0.5))
+    assert 0 < abs(weak) < abs(strong)
+
+
+def test_a_member_belongs_to_one_client_of_several():
+    assert any_of([np.array([4.0]), np.array([-np.inf])]) == pytest.approx([4 - np.log(2)])
+
+
+def test_the_combined_score_adds_log_odds_of_all_tests():
+    odds = {"posterior": np.array([1.0, 2.0, 0.0]), "lira": np.array([0.0, -3.0, 1.0]),
+            "rmia": np.array([0.0, 0.0, 1.0])}  # fmt: skip
+    assert np.argsort(together(odds, {})).tolist() == [2, 0, 1]
+    assert np.argsort(together(odds, {"lira": 1.0, "rmia": 1.0})).tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("spec", "defense"),
+    [
+        (spec, defense)
+        for spec, defense in (
+            ("fedtree-hist[trees=2]", "laplace-hist[epsilon=8]"),
+            ("fedtree-hist[trees=2]", "laplace-gradient[epsilon=8]"),
+            ("lightgbm-data[trees=2]", "none"),
+        )
+        if here("protocol", [spec]) and here("defense", [defense])
+    ],
+)
+def test_no_reference_model_is_trained_by_another_learner(spec, defense):
+    view, _ = attacked(spec, 0, "public", defense)
+    attack = MembershipInference(models=2)
+    assert trainer_of(view, attack.model(view)) is None
+    guess = attack.run(view, np.random.default_rng(0))
+    assert guess.notes["reference_models"] == 0
+    assert not {"lira", "rmia"} & {claim.test for claim in guess.claims}
+
+
+def test_clients_that_grow_forests_by_themselves_are_modelled_one_by_one():
+    specs = here("protocol", ["local-forests[trees=2]"])
+    if not specs:
+        pytest.skip("needs local-forests")
+    view, _ = attacked(specs[0], 0)
+    attack = MembershipInference()
+    train_on = trainer_of(view, attack.model(view))(view.candidates, len(view.candidates))
+    some = np.arange(len(view.candidates)) < 30
+    assert np.isfinite(train_on(some)).all()

@@ -1,0 +1,34 @@
+"""Figures and tables show the advantage over the better of both baselines."""
+
+import pytest
+from synthetic_run import Table
+
+from fedtrees.report import style
+from fedtrees.report.frontier_figure import blind_name
+from fedtrees.report.leaks import leak_grid
+
+
+@pytest.fixture
+def table(tmp_path):
+    made = Table(tmp_path)
+    for seed in range(3):
+        made.train("none", seed, 0.8)
+        made.attack("none", seed, "a", 0.5, population=0.6, beyond=-0.1)
+    return made
+
+
+def test_the_frontier_shows_no_leak_that_the_population_baseline_explains(table):
+    frontier = table.frontier()
+    assert frontier.point("none").advantage.mean == pytest.approx(-0.1)
+    assert blind_name(frontier) == "blind or population, the better"
+
+
+def test_a_score_is_written_with_both_baselines_if_there_are_both():
+    assert style.scored(0.5, 0.4, 0.6) == "score 0.500, blind 0.400, population 0.600"
+    assert style.scored(0.5, 0.4, float("nan")) == "score 0.500, blind 0.400"
+
+
+def test_a_grid_of_advantages_shows_none_that_the_population_baseline_explains(table):
+    rows, panel = table.rows(), table.frontier().panel
+    grid = leak_grid(rows, panel.setting, "ra")
+    assert grid.cells[0][0].advantage.mean == pytest.approx(-0.1)
