@@ -171,9 +171,9 @@ class LeafCountMetric(Metric[GrownTrees]):
     clients grow trees alone, the first round of every victim, on its own rows. In a boosted model
     of more than two classes each tree's class counts against the rest; of numeric targets all rows
     count as one class. The blind baseline is the best of three guesses: the counts of own rows,
-    scaled to the rows the tree was grown on, and that every leaf is empty. Of one tree per round,
-    of everybody's rows, also ``leaf_counts_right``: of all leaves returned, in later trees too, the
-    share that is right.
+    scaled to the rows the tree was grown on, that every leaf is empty, and that each leaf contains
+    all rows. Of one tree per round, of everybody's rows, also ``leaf_counts_right``: of all leaves
+    returned, in later trees too, the share that is right.
     """
 
     of: ClassVar[type[Claim]] = LeafCounts
