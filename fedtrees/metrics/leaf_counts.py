@@ -170,10 +170,10 @@ class LeafCountMetric(Metric[GrownTrees]):
     The trees scored are those of the first round (of a random forest, the first tree); where
     clients grow trees alone, the first round of every victim, on its own rows. In a boosted model
     of more than two classes each tree's class counts against the rest; of numeric targets all rows
-    count as one class. The blind baseline is the better of two guesses: the counts of own rows,
-    scaled to the rows the tree was grown on, and that every leaf is empty. Of one tree per round,
-    of everybody's rows, also ``leaf_counts_right``: of all leaves returned, in later trees too, the
-    share that is right.
+    count as one class. The blind baseline is the best of three guesses: the counts of own rows,
+    scaled to the rows the tree was grown on, that every leaf is empty, and that each leaf contains
+    all rows. Of one tree per round, of everybody's rows, also ``leaf_counts_right``: of all leaves
+    returned, in later trees too, the share that is right.
     """
 
     of: ClassVar[type[Claim]] = LeafCounts
@@ -231,7 +231,9 @@ class LeafCountMetric(Metric[GrownTrees]):
 
         ``own-counts`` scales the counts of the adversary's own rows. ``empty`` claims that no leaf
         contains a victim's row, which is right for most leaves of a tree whose splits ignore the
-        data.
+        data. ``all-in-each`` claims that every leaf contains all of the victims' rows, which is
+        right for one leaf where the tests of such a tree do not separate them. It is granted the
+        number of rows of each class.
         """
         own = case.blind_view().rows
         rows = Table.empty(case.schema) if own is None else own
@@ -239,6 +241,10 @@ class LeafCountMetric(Metric[GrownTrees]):
         return {
             "own-counts": [blind_leaf_counts(c, truth.rows[c.tree]) for c in counts],
             "empty": [LeafCounts(c.tree, c.leaf, np.zeros_like(c.counts)) for c in counts],
+            "all-in-each": [
+                LeafCounts(c.tree, c.leaf, np.tile(c.counts.sum(axis=0), (len(c.leaf), 1)))
+                for c in truth.first
+            ],
         }
 
     def line(
