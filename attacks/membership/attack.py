@@ -156,7 +156,8 @@ class MembershipInference(Attack):
         trees = getattr(model, "trees", ())
         if trees and not isinstance(model, RandomDecisionForest) and _cuts_are_values(view):
             scores["thresholds"] = shared_thresholds(rows.X, trees, view.rows)
-        if sketches:  # a test of values is stronger than any test of the model
+        if sketches and not _sketches_are_changed(view):
+            # values of training records are stronger evidence than any test of the model
             return Tests(scores, notes={"reference_models": 0.0})
         sums = self.linear_sums(view, model, rows)
         if sums:
@@ -202,8 +203,12 @@ def _cuts_are_values(view: View) -> bool:
         return False
     plan = view.defense.cut_plan
     method = view.parameters.get("cuts", "sketch") if plan is None else plan.method
-    altered = any(issubclass(FeatureSketch, part.guards) for part in view.defense.parts)
-    return method == "sketch" and not altered
+    return method == "sketch" and not _sketches_are_changed(view)
+
+
+def _sketches_are_changed(view: View) -> bool:
+    """Return whether a defense changes sketches, whose values are then not those of rows."""
+    return any(issubclass(FeatureSketch, part.guards) for part in view.defense.parts)
 
 
 def _evidence(view: View) -> Evidence | None:

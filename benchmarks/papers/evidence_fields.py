@@ -15,10 +15,10 @@ import os
 import resource
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -79,24 +79,50 @@ SMALL = {
     "vertical-forest": {"trees": 3, "max_depth": 3},
     "local-forests": {"trees": 3, "max_depth": 3},
 }
-#: Runs beyond one undefended run of every protocol: further parameters, and a defense.
-MORE: tuple[tuple[str, dict[str, Any], str], ...] = (
-    ("fedtree-hist", {}, "split-only+leaf-rounding[decimals=1]"),
-    ("fedtree-hist", {"cuts": "equal-width"}, "none"),
-    ("fedtree-hist", {}, "secure-sum+dp-grid-cuts[epsilon=1]"),
-    ("nvflare-hist", {}, "secure-sum+grid-cuts[cells=64]"),
-    ("nvflare-hist", {"early_stopping_rounds": 1}, "none"),
-    ("nvflare-hist", {"colsample_bytree": 0.6}, "none"),
-    ("flower-bagging", {}, "mask-sum-hessian"),
-    ("flower-bagging", {}, "split-only+leaf-rounding[decimals=2]"),
-    ("local-forests", {"leaf_counts": False}, "none"),
-    ("forest-hist", {"leaf_counts": False}, "none"),
-    ("secureboost", {}, "reduced-leakage"),
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run whose views are studied.
+
+    `threats`: Adversaries. Empty: one party of each role, without the holder of the released model.
+    """
+
+    protocol: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    defense: str = "none"
+    threats: tuple[str, ...] = ()
+    clients: int = CLIENTS
+
+
+#: Runs beyond one undefended run of every protocol. They add messages, fill fields that are empty
+#: otherwise, or make a field tell more than another one that is redundant otherwise.
+MORE = (
+    Run("fedtree-hist", defense="split-only+leaf-rounding[decimals=1]"),
+    Run("fedtree-hist", defense="laplace-hist[epsilon=16]", threats=("server",)),
+    Run("fedtree-hist", {"cuts": "equal-width"}),
+    Run("fedtree-hist", defense="secure-sum+dp-grid-cuts[epsilon=1]"),
+    Run("nvflare-hist", defense="secure-sum+grid-cuts[cells=64]"),
+    Run("nvflare-hist", {"early_stopping_rounds": 1}),
+    Run("nvflare-hist", {"colsample_bytree": 0.6}),
+    Run("flower-bagging", defense="mask-sum-hessian"),
+    Run("flower-bagging", defense="split-only+leaf-rounding[decimals=2]"),
+    Run("xgboost-ring", {"base_score": 0.3}),
+    # Which machine receives sums of one other machine alone depends on its place in the ring.
+    Run("lightgbm-data", threats=("client[index=1]",)),
+    Run("local-forests", {"leaf_counts": False}),
+    Run("forest-hist", {"leaf_counts": False}),
+    Run("secureboost", defense="reduced-leakage"),
+    Run("vertical-regression", {"fake": 100}, threats=("active[queries=40,entries=20]",)),
+    Run("horizontal-regression", threats=("client[entries=30]",), clients=2),
 )
-#: The hand-written reasons: columns protocol, message, field and reason.
+#: The hand-written reasons: columns protocol, direction, message, field and reason.
 REASONS = Path(__file__).with_name("evidence_reasons.csv")
 SEALED = "sealed: the adversary has no key for the value"
 EMPTY = "empty: the field has no value in any studied run"
+NO_GUESS, FAILED = "does not apply", "failed"
+#: A training, its federation and its setting.
+Trained = tuple[Training, Federation, Setting]
 COLUMNS = ("protocol", "adversary", "direction", "message", "field", "read_by", "reason")
 
 
@@ -118,44 +144,55 @@ def _dataset(rows: int) -> Dataset:
     return Dataset("sample", schema, table)
 
 
-def run_protocol(
-    name: str, parameters: dict[str, Any], defense: str, threat: str, rows: int = ROWS
-) -> tuple[Training, Federation, Setting]:
+def train_run(run: Run, threat: str, rows: int = ROWS) -> Trained:
     """Train a protocol on the synthetic table, with the malicious behaviours of a threat."""
-    protocol = register.make("protocol", Spec(name, {**SMALL.get(name, _TREES), **parameters}))
-    setting = Setting.of(DataRef("sample"), Spec("iid"), CLIENTS, SEED, protocol)
-    federation = spread(_dataset(rows), Partition("iid"), setting.holders, SEED, protocol.layout)
+    parameters = {**SMALL.get(run.protocol, _TREES), **run.parameters}
+    protocol = register.make("protocol", Spec(run.protocol, parameters))
+    setting = Setting.of(DataRef("sample"), Spec("iid"), run.clients, SEED, protocol)
+    partition = Partition("iid")
+    federation = spread(_dataset(rows), partition, setting.holders, SEED, protocol.layout)
     training = train(
         protocol,
         federation.local_data,
         federation.schema,
-        defense=make_defense(parse_composed([defense])[0]),
+        defense=make_defense(parse_composed([run.defense])[0]),
         seed=SEED,
         noise_from="seed",
         behaviours=Threat.parse(threat).behaviours(dict(setting.roles)),
     )
+    if protocol.layout != "horizontal":
+        training.predict(federation.test.X)  # the parties route and score these rows together
     return training, federation, setting
 
 
-def views_of(protocol: str) -> list[tuple[dict[str, Any], str, str, Sequence[str]]]:
-    """Return parameters, defense, threat and attacks of every view of a protocol that is studied.
+def received_view(trained: Trained, threat: str, attack: str = "") -> View:
+    """Return what an adversary knows after a run, with the background knowledge of an attack."""
+    training, federation, setting = trained
+    roles = dict(setting.roles)
+    case = federation.case(roles, Threat.parse(threat).principals(roles), SEED, threat, training)
+    return with_background(attack, seen(training, case), case)
+
+
+def views_of(protocol: str) -> list[tuple[Run, str, Sequence[str]]]:
+    """Return run, threat and attacks of every view of a protocol that is studied.
 
     Every attack runs on the views of one party of each role. A threat that single attacks declare,
     for example with a query budget or with a malicious behaviour, is for these attacks only.
     """
-    every = contenders()
+    every, plain = contenders(), Run(protocol)
     made = register.make("protocol", Spec(protocol, SMALL.get(protocol, _TREES)))
-    roles = list(dict.fromkeys(role for role in roles_of(made, CLIENTS).values()))
+    roles = list(dict.fromkeys(roles_of(made, CLIENTS).values()))
+    views: list[tuple[Run, str, Sequence[str]]] = [(plain, role, every) for role in roles]
+    for run in MORE:
+        if run.protocol == protocol:
+            threats = run.threats or [role for role in roles if role != PUBLIC]
+            views += [(run, threat, every) for threat in threats]
     declared: dict[str, list[str]] = {}
     for name in every:
         for threat in register.get("attack", name).threats:
             if set(Threat.parse(threat).roles) <= set(roles):
                 declared.setdefault(threat, []).append(name)
-    views: list[tuple[dict[str, Any], str, str, Sequence[str]]]
-    views = [({}, "none", role, every) for role in roles]
-    more = [(p, defense) for name, p, defense in MORE if name == protocol]
-    views += [(p, d, role, every) for p, d in more for role in roles if role != PUBLIC]
-    return views + [({}, "none", threat, some) for threat, some in declared.items()]
+    return views + [(plain, threat, attacks) for threat, attacks in declared.items()]
 
 
 # --- Removing one piece of evidence -----------------------------------------------------------
@@ -247,10 +284,10 @@ def guess_digest(attack: Any, view: View) -> str:
     """Return a digest of an attack's claims, or why there are none."""
     try:
         if attack.inapplicable(view) is not None:
-            return "does not apply"
+            return NO_GUESS
         claims = attack.run(view, np.random.default_rng(SEED)).claims
     except Exception as error:  # an attack that fails on the reduced view needs the piece
-        return f"failed: {type(error).__name__}"
+        return f"{FAILED}: {type(error).__name__}"
     digest = sha256()
     for part in _content(claims):
         digest.update(part)
@@ -277,7 +314,7 @@ def digest_in_child(attack: Any, view: View) -> str:
     with os.fdopen(receiver) as pipe:
         digest = pipe.read()
     os.waitpid(child, 0)
-    return digest or "failed: the process ended"
+    return digest or f"{FAILED}: the process ended"
 
 
 def _content(value: Any) -> Iterator[bytes]:
@@ -338,8 +375,10 @@ def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterato
     attack = register.make("attack", Spec(name, QUICK.get(name, {})))
     with recorded_access({type(item.message) for item in view.seen}) as accessed:
         whole = guess_digest(attack, replace(view, oracle=deepcopy(view.oracle)))
-    if not _is_guess(whole):
+    if whole == NO_GUESS:
         return
+    if whole.startswith(FAILED):
+        raise FedtreesError(f"attack {name!r} {whole}, on a view of which nothing was removed")
     pieces = [p for p in pieces_of(view) if (p.message, p.field) in accessed and p not in known]
     if pieces and digest_in_child(attack, view) != whole:
         raise FedtreesError(f"attack {name!r} gives two guesses for one seed")
@@ -348,20 +387,7 @@ def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterato
             yield piece
 
 
-def _is_guess(digest: str) -> bool:
-    return digest != "does not apply" and not digest.startswith("failed")
-
-
 # --- The table --------------------------------------------------------------------------------
-
-
-def _views(run: tuple[Training, Federation, Setting], threat: str) -> Callable[[str], View]:
-    """Return a function from an attack to the view that it receives under a threat."""
-    training, federation, setting = run
-    roles = dict(setting.roles)
-    case = federation.case(roles, Threat.parse(threat).principals(roles), SEED, threat, training)
-    view = seen(training, case)
-    return lambda attack: with_background(attack, view, case)
 
 
 def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str] | str]:
@@ -372,16 +398,16 @@ def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str]
     """
     read: dict[tuple[str, Piece], set[str]] = {}
     useless: dict[tuple[str, Piece], str] = {}
-    trained: dict[str, tuple[Training, Federation, Setting]] = {}
-    for parameters, defense, threat, attacks in views_of(protocol):
-        run = f"{parameters} {defense} {threat if ':' in threat else ''}"
+    trained: dict[tuple[int, str], Trained] = {}
+    for run, threat, attacks in views_of(protocol):
+        key = id(run) if run in MORE else 0, threat if ":" in threat else ""
         try:
-            if run not in trained:
-                trained[run] = run_protocol(protocol, parameters, defense, threat, rows)
-            view_for, adversary = _views(trained[run], threat), Threat.parse(threat).adversary
+            if key not in trained:
+                trained[key] = train_run(run, threat, rows)
+            view = received_view(trained[key], threat)
         except (Unfit, UsageError):  # the threat belongs to another kind of protocol
             continue
-        view = view_for("")
+        adversary = Threat.parse(threat).adversary
         for piece, reason in pieces_of(view).items() if ":" not in threat else ():
             if reason:
                 useless.setdefault((adversary, piece), reason)
@@ -389,19 +415,20 @@ def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str]
                 read.setdefault((adversary, piece), set())
         for name in attacks:
             known = [p for (who, p), by in read.items() if who == adversary and name in by]
-            for piece in pieces_read(name, view_for(name), known):
+            for piece in pieces_read(name, received_view(trained[key], threat, name), known):
                 read.setdefault((adversary, piece), set()).add(name)
-    return useless | read  # type: ignore[operator]
+    return {**useless, **read}
 
 
-def reason_of(reasons: Iterable[Mapping[str, str]], line: Mapping[str, str]) -> str:
-    """Return why no attack reads the field of a line of the table; empty: no reason is written.
+def entry_for(
+    reasons: Iterable[Mapping[str, str]], line: Mapping[str, str]
+) -> Mapping[str, str] | None:
+    """Return the entry of `reasons` that fits a line of the table, None if there is none.
 
-    The first fitting entry of `reasons` counts; ``*`` fits every protocol, message or field.
+    The first one counts; ``*`` fits everything.
     """
-    places = "protocol", "message", "field"
-    fitting = (r for r in reasons if all(r[at] in ("*", line[at]) for at in places))
-    return next((r["reason"] for r in fitting), "")
+    places = "protocol", "direction", "message", "field"
+    return next((r for r in reasons if all(r[at] in ("*", line[at]) for at in places)), None)
 
 
 def written_reasons() -> list[dict[str, str]]:
@@ -421,7 +448,8 @@ def lines_of(protocol: str, rows: int = ROWS) -> list[dict[str, str]]:
             line |= {"read_by": "", "reason": names}
         else:
             line["read_by"] = " ".join(sorted(names))
-            line["reason"] = "" if names else reason_of(reasons, line)
+            entry = None if names else entry_for(reasons, line)
+            line["reason"] = entry["reason"] if entry else ""
         lines.append(line)
     return sorted(lines, key=lambda line: tuple(line[c] for c in COLUMNS[:5]))
 

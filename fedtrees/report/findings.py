@@ -168,7 +168,7 @@ def _trials(
                 cells = tuple(of.cell(spec, m) for m in reader.metrics)
                 found.setdefault(name, []).append(
                     Trial(threat, cells, cost[spec], _why_untested(of, spec, theirs),
-                          theirs.costs[spec].bytes)
+                          theirs.costs[spec].bytes, reader.of(UNDEFENDED))
                 )  # fmt: skip
     return found
 

@@ -10,7 +10,7 @@ guesses before facts about groups, then the cheapest.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from fedtrees.core.columns import measure
@@ -40,6 +40,20 @@ class Trial:
     price: Price
     untested: str = ""  # why this says nothing; "" where every attack that applies ran
     bytes: float = math.nan  # traffic of training
+    undefended: tuple[Cell, ...] = ()  # cells of the run without a defense at this place
+
+    def weight(self, cell: Cell) -> float:
+        """Return the advantage by which a cell of this trial counts in comparisons.
+
+        If attacks failed, nothing is shown about the defense. The cell then counts as without the
+        defense, because otherwise a defense could improve its rank by making attacks fail. If they
+        failed without the defense too, it counts 0 for every recipe. Without an undefended run it
+        counts 1 (`Cell.weight`).
+        """
+        if not cell.attack_failed or not self.undefended:
+            return cell.weight
+        before = next((c for c in self.undefended if c.metric == cell.metric), None)
+        return 0.0 if before is None or before.attack_failed else before.weight
 
     def cell(self, metric: str) -> Cell | None:
         """Return the cell of a measure, None where this adversary has none."""
@@ -82,16 +96,8 @@ class Candidate:
 
     @property
     def failed(self) -> tuple[tuple[str, Cell], ...]:
-        """Cells in which the attack failed, with their places.
-
-        It scored worse than its baseline, or returned no claim and no other attack has a score.
-        """
-        return tuple(
-            (t.place, c)
-            for t in self.trials
-            for c in t.cells
-            if c.below_baseline or (c.no_claim and not c.scores)
-        )
+        """Cells in which the attacks failed, with their places."""
+        return tuple((t.place, c) for t in self.trials for c in t.cells if c.attack_failed)
 
     @property
     def dearest(self) -> Trial:
@@ -121,14 +127,29 @@ class Candidate:
         return f"open: {cell.metric} {cell.score:.3f} against {cell.line:.3f} ({place})"
 
     def left(self, klass: str) -> float:
-        """Return the largest `Cell.weight` among the measures of one class."""
+        """Return the largest `Trial.weight` among the measures of one class."""
+        cells = [(t, c) for t in self.trials for c in t.cells if measure(c.metric).klass == klass]
+        return max((t.weight(c) for t, c in cells), default=0.0)
+
+    def measured(self, klass: str) -> float:
+        """Return the largest advantage that an attack reached by the measures of one class.
+
+        Failed attacks are left out. `left` counts them as if there were no defense.
+        """
         cells = [c for t in self.trials for c in t.cells if measure(c.metric).klass == klass]
-        return max((c.weight for c in cells), default=0.0)
+        return max((c.weight for c in cells if not c.attack_failed), default=0.0)
 
     @property
-    def leaves(self) -> tuple[int, ...]:
-        """The largest advantages left, in steps: of persons, guesses, groups."""
-        return tuple(round(self.left(k) / step) for k, step in _STEPS.items())
+    def leaves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The largest advantages, in steps: of persons, guesses, groups.
+
+        First those that were measured, then those that are left if failed attacks count as without
+        the defense. A leak that was measured weighs more than one that is only not ruled out.
+        """
+        return (
+            tuple(round(self.measured(k) / step) for k, step in _STEPS.items()),
+            tuple(round(self.left(k) / step) for k, step in _STEPS.items()),
+        )
 
     @property
     def rank(self) -> tuple[object, ...]:
@@ -194,8 +215,13 @@ def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Rec
         for t in tried:
             scored = {c.metric for c in t.cells if c.scores and measure(c.metric).required}
             needed.setdefault(t.place, set()).update(scored)
+    bare = {t.place: t.cells for t in trials.get(UNDEFENDED, ())}
     found = [
-        Candidate(name, tuple(tried), tuple(_missing(tried, needed)))
+        Candidate(
+            name,
+            tuple(replace(t, undefended=t.undefended or bare.get(t.place, ())) for t in tried),
+            tuple(_missing(tried, needed)),
+        )
         for name, tried in trials.items()
         if name != UNDEFENDED and tried
     ]
@@ -240,7 +266,7 @@ def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = 
     after = {c.metric: c for c in defended}
     for before in undefended:
         now = after.get(before.metric)
-        if before.state != "open" or now is None or now.below_baseline:
+        if before.state != "open" or now is None or now.attack_failed:
             continue
         if now.state in ("shut", "gone"):
             return True

@@ -146,16 +146,23 @@ class Cell:
         return bool(self.advantages) and self.advantage.mean < -self.limit
 
     @property
+    def attack_failed(self) -> bool:
+        """Whether the attacks ran and show nothing.
+
+        The strongest one scored worse than its baseline, or one returned no claim and no other one
+        has a score.
+        """
+        return self.below_baseline or bool(self.no_claim and not self.advantages)
+
+    @property
     def weight(self) -> float:
         """Advantage by which recipes are compared, from 0 to 1.
 
-        It is 1 where nothing is known: where the attack did not finish, returned no claim, or
-        scored worse than its baseline. Otherwise a defense could improve its rank by making attacks
-        fail.
+        It is 1 where nothing is known: where attacks failed (`attack_failed`) or did not finish.
         """
         if self.state in SETTLED:
             return 0.0
-        if not self.advantages or self.below_baseline:
+        if self.state == "unknown" or self.attack_failed or not self.advantages:
             return 1.0
         return max(self.advantage.mean, 0.0)
 

@@ -288,3 +288,10 @@ def test_clients_that_grow_forests_by_themselves_are_modelled_one_by_one():
     train_on = trainer_of(view, attack.model(view))(view.candidates, len(view.candidates))
     some = np.arange(len(view.candidates)) < 30
     assert np.isfinite(train_on(some)).all()
+
+
+@pytest.mark.parametrize("defense", here("defense", ["sketch-rounding[digits=1]"]))
+def test_a_sketch_that_a_defense_changes_does_not_replace_the_other_tests(defense):
+    view, member = attacked("fedtree-hist[trees=3,max_depth=3]", 0, "server", defense)
+    assert auc(score_of(view), member) > 0.95
+    assert auc(score_of(view, test="posterior"), member) > 0.95

@@ -78,6 +78,24 @@ def test_a_recipe_against_which_attacks_fail_ranks_behind_one_that_resists_them(
     assert len(second.failed) == 2  # against both adversaries
 
 
+def test_of_equal_measured_leaks_a_failed_attack_counts_as_without_the_defense(table):
+    undefended(table)  # 0.5 by ra
+    counts = {"counts": (0.3, 0.31, 0.32)}
+    tried(table, "failing", 0.85, ra=(-0.5, -0.51, -0.52), **counts)
+    tried(table, "resisting", 0.8, **counts)
+    tried(table, "leaking", 0.85, ra=(0.2, 0.21, 0.22), **counts)
+    ranked = found(table).candidates
+    assert [c.name for c in ranked] == ["resisting", "failing", "leaking"]
+    assert [c.left("guess") for c in ranked] == pytest.approx([0.0, 0.5, 0.21])
+    assert [c.measured("guess") for c in ranked] == pytest.approx([0.0, 0.0, 0.21])
+
+
+def test_where_attacks_fail_without_a_defense_too_the_cell_ranks_no_recipe(table):
+    tried(table, "plain", 0.9, (-0.5,) * 3, (0.6,) * 3, claimed="none")
+    tried(table, "failing", 0.85, ra=(-0.5,) * 3)
+    assert found(table).candidates[0].left("guess") == 0.0
+
+
 def test_a_failed_attack_does_not_show_that_a_defense_helps():
     def cell(state, *advantages):
         n = len(advantages)
