@@ -231,9 +231,9 @@ class LeafCountMetric(Metric[GrownTrees]):
 
         ``own-counts`` scales the counts of the adversary's own rows. ``empty`` claims that no leaf
         contains a victim's row, which is right for most leaves of a tree whose splits ignore the
-        data. ``all-in-each`` claims that every leaf contains all of the victims' rows, which is
-        right for one leaf where the tests of such a tree do not separate them. It is granted the
-        number of rows of each class.
+        data. ``all-in-one`` claims that one leaf contains all of the victims' rows, which is right
+        where the tests of such a tree do not separate them. It is granted the number of rows of
+        each class, and which leaf contains most.
         """
         own = case.blind_view().rows
         rows = Table.empty(case.schema) if own is None else own
@@ -241,10 +241,7 @@ class LeafCountMetric(Metric[GrownTrees]):
         return {
             "own-counts": [blind_leaf_counts(c, truth.rows[c.tree]) for c in counts],
             "empty": [LeafCounts(c.tree, c.leaf, np.zeros_like(c.counts)) for c in counts],
-            "all-in-each": [
-                LeafCounts(c.tree, c.leaf, np.tile(c.counts.sum(axis=0), (len(c.leaf), 1)))
-                for c in truth.first
-            ],
+            "all-in-one": [_all_in_one(c) for c in truth.first],
         }
 
     def line(
@@ -268,6 +265,13 @@ class LeafCountMetric(Metric[GrownTrees]):
             right = share_right(claims, [truth.everywhere[c.tree] for c in claims])
             scores.append(Score("leaf_counts_right", right))
         return scores
+
+
+def _all_in_one(truth: LeafCounts) -> LeafCounts:
+    """Return counts that put all rows into the leaf that contains most of them."""
+    counts = np.zeros_like(truth.counts)
+    counts[truth.counts.sum(axis=1).argmax()] = truth.counts.sum(axis=0)
+    return LeafCounts(truth.tree, truth.leaf, counts)
 
 
 def _outputs(case: Case) -> int:
