@@ -260,7 +260,7 @@ def refused(found: Found) -> str:
         f"({said.line(cell)})."
     )
     if least.below_baseline:
-        return f"Nothing is shown to help: under {name}, {said.failed(least)}. {said.capital(left)}"
+        return f"Nothing is shown to help: {left[:-1]}, but {said.failed(least)}."
     if least.score < cell.score:
         return f"Nothing is shown to help over {many(found.seeds, 'seed')}: {left}"
     return f"Nothing tried helps: {left}"

@@ -431,8 +431,13 @@ class DPGBDT(Protocol):
     def bound(self, objective: Objective) -> RowBound:
         """Return what a row may bring to the sums of one round."""
         self.norms(objective)  # checks that a numeric target has a clip
-        settings = {"noisy": self.noisy, "clip": self.clip, "share": self.hessian_share}
-        return clipped_row_bound(objective.norms, free=objective.free, **settings)
+        return clipped_row_bound(
+            objective.norms,
+            free=objective.free,
+            noisy=self.noisy,
+            clip=self.clip,
+            share=self.hessian_share,
+        )
 
     def scales(self, objective: Objective) -> tuple[float, float]:
         """Return the scales of noise on sums of gradients and of hessians."""
