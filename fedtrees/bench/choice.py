@@ -98,7 +98,7 @@ class _Choice:
             self._check([p for g in self.given for p in g.protocols])
             able = (p for p in self._every() if self._goes(p) and not _missing(p, Composed()))
             more = dict.fromkeys(islice(able, MOST_PROTOCOLS))
-        own = [self._narrowed(self._on_tables(g)) for g in kept if g.protocols]
+        own = [self._narrowed(g) for g in self._comparable([g for g in kept if g.protocols])]
         found = [*own, *_merged([self._around(p) for p in more])]
         return list(dict.fromkeys(found)) or list(self.given)
 
@@ -169,6 +169,16 @@ class _Choice:
         if all(self._suits(p, grid.data, bare=True) for p in grid.protocols):
             return grid
         return replace(grid, data=self._tables(grid.protocols[0]))
+
+    def _comparable(self, grids: Sequence[Grid]) -> list[Grid]:
+        """Return the suite's grids whose protocols train on the tables of the first one.
+
+        The first grid moves to other tables if what is named does not fit its own. Further grids
+        are compared with the first. They are left out if none of their defenses fits its tables.
+        """
+        first = [self._on_tables(grid) for grid in grids[:1]]
+        rest = [g for g in grids[1:] if all(self._suits(p, g.data) for p in g.protocols)]
+        return [*first, *rest]
 
     def _why(self, protocol: Spec, axis: str, item: Any) -> Reason:
         """Return why something that is named is not tried in a protocol."""

@@ -177,7 +177,8 @@ def test_a_missing_share_would_have_contradicted_its_claim(masks, monkeypatch):
     where = f"fedtrees.defenses.{masks}"
     monkeypatch.setattr(f"{where}._check_noise", lambda *_: None)
     monkeypatch.setattr(f"{where}._misses", lambda dropout, name, *_: name == "client-2")
-    text = f"{masks}[mode=ideal,threshold=2,exposing=true]+dp-grid-cuts[epsilon=1,cells=4,rounds=1]"
+    grid = "dp-grid-cuts[epsilon=1,cells=4,rounds=1,colluders=0]"  # without a spare share of noise
+    text = f"{masks}[mode=ideal,threshold=2,exposing=true]+{grid}"
     # A server that does not check the number of shares is refused by the clients.
     with pytest.raises(BeyondParametersError, match="3 parties share the noise of that sum"):
         one_moved(text)

@@ -52,6 +52,7 @@ from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 #: Units below the bound of a clipped gradient are 2^16 at least, and sums stay below 2^62.
 _FINE, _INT64 = 16, 62
+_EXPONENTS = 1100  # beyond the binary exponents of all doubles
 
 
 class HistogramClient(GrowingClient):
@@ -126,8 +127,8 @@ class HistogramClient(GrowingClient):
         the bound, by less than a hundred-thousandth of it. With too fine units, sums over the rows
         would not fit an int64.
         """
-        if self.clip is None:
-            return -_INT64, _INT64
+        if self.clip is None:  # no noise depends on the units; honest ones follow sample weights
+            return -_EXPONENTS, _EXPONENTS
         bounds, rows = clipped_bounds(self.objective, self.clip), max(len(self.data), 1)
         coarse = _FINE - math.floor(math.log2(min(bounds)))
         return coarse, _INT64 - math.ceil(math.log2(rows * max(bounds)))
