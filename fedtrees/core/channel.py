@@ -362,8 +362,8 @@ class SumOf(Channel):
         """Add up what each party leaves open."""
         if self.n == 1:
             return self.part.preimage(lo, hi)
-        least, most = self.part.spread(np.shape(lo)[-1])
-        return lo + self.n * least, hi + self.n * most
+        least, greatest = self.part.spread(np.shape(lo)[-1])
+        return lo + self.n * least, hi + self.n * greatest
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log mass given the true sum.
@@ -383,8 +383,8 @@ class SumOf(Channel):
 
     def spread(self, c: int) -> Box:
         """Add up what the parties leave open."""
-        least, most = self.part.spread(c)
-        return self.n * least, self.n * most
+        least, greatest = self.part.spread(c)
+        return self.n * least, self.n * greatest
 
     def _added(self, what: str) -> Channel:
         if self.n == 1:
@@ -403,12 +403,12 @@ def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
     `changes`: In the order in which they happened.
     `parties`: How many send what is summed; shares of noise are then there once.
     """
-    found = list(changes)
-    parts: Sequence[Channel] = [c for c in found if isinstance(c, Channel)]
+    all_changes = list(changes)
+    parts: Sequence[Channel] = [c for c in all_changes if isinstance(c, Channel)]
     if parts and parties > 1:
         parts = [SumOf(parts[0] if len(parts) == 1 else Chain(tuple(parts)), parties)]
     if parties > 1:
-        shared = (c.law(parties) for c in found if isinstance(c, Share))
+        shared = (c.law(parties) for c in all_changes if isinstance(c, Share))
         parts = [*parts, *(law for law in shared if law is not None)]
     if len(parts) < 2:
         return parts[0] if parts else None

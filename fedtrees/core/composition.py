@@ -78,10 +78,10 @@ class Composition:
 
     def shared(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[type[Message], int]:
         """Return the messages in which a part adds a share of noise, and `Share.least` of each."""
-        stated = (law for p in self.parts for law in p.channels(schema, parameters).items())
+        laws = (law for p in self.parts for law in p.channels(schema, parameters).items())
         return {
             kind: change.least
-            for (kind, _), change in stated
+            for (kind, _), change in laws
             if isinstance(change, Share) and not isinstance(kind, str)
         }
 
@@ -118,8 +118,8 @@ class Composition:
     @property
     def row_bounds(self) -> tuple[float, float] | None:
         """The tightest bounds on rows and scores, None where no part bounds them."""
-        found = [p.row_bounds for p in self.parts if p.row_bounds is not None]
-        return (min(f[0] for f in found), min(f[1] for f in found)) if found else None
+        bounds = [p.row_bounds for p in self.parts if p.row_bounds is not None]
+        return (min(f[0] for f in bounds), min(f[1] for f in bounds)) if bounds else None
 
     @property
     def changes_examples(self) -> bool:
@@ -228,7 +228,9 @@ class Composition:
 
     def aggregation(self) -> Aggregation | None:
         """Make what seals and sums in one run; None where no part brings any."""
-        return next((made for p in self.parts if (made := p.aggregation()) is not None), None)
+        return next(
+            (aggregation for p in self.parts if (aggregation := p.aggregation()) is not None), None
+        )
 
     @property
     def sums_exactly(self) -> bool:
@@ -276,8 +278,8 @@ def _alters_sums(part: Defense) -> bool:
 
 
 def _derived(part: Defense, message: Message, does: str) -> str:
-    known = part.guards if does == "guards" else part.summed()
-    base = next(kind for kind in type(message).__mro__ if kind in known)
+    by_kind = part.guards if does == "guards" else part.summed()
+    base = next(kind for kind in type(message).__mro__ if kind in by_kind)
     return (
         f"{type(message).__name__} is derived from {base.__name__}, which {part.name!r} {does}, "
         "and may say more; name the type itself there, or exempt it with a reason"

@@ -656,8 +656,10 @@ class Guess:
                 "an attack claims nothing and gives no reason; write Guess.none(Reason(code)), or "
                 'Guess.none("a sentence")'
             )
-        made = reason if isinstance(reason, Reason) else Reason("no-claim", text=str(reason))
-        return cls((), notes or {}, made)
+        no_claim_reason = (
+            reason if isinstance(reason, Reason) else Reason("no-claim", text=str(reason))
+        )
+        return cls((), notes or {}, no_claim_reason)
 
     @classmethod
     def of(
@@ -678,8 +680,8 @@ class Guess:
         otherwise : Reason or str
             Why there are no claims, if there are none.
         """
-        kept = tuple(c for c in claims if not c.empty)
-        return cls(kept, notes or {}) if kept else cls.none(otherwise, notes)
+        nonempty = tuple(c for c in claims if not c.empty)
+        return cls(nonempty, notes or {}) if nonempty else cls.none(otherwise, notes)
 
     def all(self, kind: type[C]) -> tuple[C, ...]:
         """Return the claims of one type, in order."""

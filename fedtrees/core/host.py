@@ -57,10 +57,10 @@ class Agreement:
 
         A sum over fewer replies of such a type has less noise than claimed.
         """
-        stated = {**dict.fromkeys(self.shared, 0)}
-        stated |= self.defense.shared(self.schema, self.parameters)
+        least_shares = {**dict.fromkeys(self.shared, 0)}
+        least_shares |= self.defense.shared(self.schema, self.parameters)
         every = len(self.members(role))
-        return {kind: least or every for kind, least in stated.items()}
+        return {kind: least or every for kind, least in least_shares.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +171,8 @@ class Host:
     def closing(self) -> Closing:
         """What its replies are closed with."""
         if self._closing is None:
-            known = self.agreement.sums(self.role)
-            self._closing = self._aggregation.closing(self.name, self._rows, known)
+            agreed_sums = self.agreement.sums(self.role)
+            self._closing = self._aggregation.closing(self.name, self._rows, agreed_sums)
         return self._closing
 
     def leaving(self, message: Message) -> Message:
@@ -182,8 +182,8 @@ class Host:
 
     def kept(self) -> list[tuple[Message, str]]:
         """Return what its keys opened for itself since this was asked last, with reasons."""
-        found, self.closing.kept[:] = [*self.closing.kept], []
-        return found
+        messages, self.closing.kept[:] = [*self.closing.kept], []
+        return messages
 
     def tell(self, message: Message, why: str = "") -> Reply:
         """Let the party hear a message."""

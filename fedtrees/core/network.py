@@ -160,13 +160,13 @@ class LocalNetwork(Network):
         """Send a request and return the replies, or their sum under a secure sum."""
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
-        found = self._each(receivers, lambda line: line.ask(message, why))
-        replies = {name: self._there(name, reply, message) for name, reply in found.items()}
-        if not any(reply.waits for reply in found.values()):
+        line_replies = self._each(receivers, lambda line: line.ask(message, why))
+        replies = {name: self._there(name, reply, message) for name, reply in line_replies.items()}
+        if not any(reply.waits for reply in line_replies.values()):
             for name, reply in replies.items():
                 self.transcript.record(name, (sender,), reply, why)
             return list(replies.values())
-        if not all(reply.waits for reply in found.values()):
+        if not all(reply.waits for reply in line_replies.values()):
             raise ProtocolError(f"of replies to {type(message).__name__} only some are summed")
         total = self._opening.opened(replies, self._wire(sender, replies), why)
         self.transcript.record(sender, (sender,), total, f"{why} (sum only)")
@@ -180,12 +180,15 @@ class LocalNetwork(Network):
 
     def costs(self, sealing: Sealing | None) -> dict[str, float]:
         """Return what cryptography took, of all parties."""
-        found = self.every(self.names, lambda line: line.ledgers())
-        sums = {name: sums for name, (sums, _) in found.items() if sums}
+        ledgers = self.every(self.names, lambda line: line.ledgers())
+        sums = {name: sums for name, (sums, _) in ledgers.items() if sums}
         if self._opening.ledger is not None:
             sums[self.transcript.coordinator] = self._opening.ledger.told()
-        own = [own for _, own in found.values() if own]
-        return {**self.aggregation.costs(sums), **(sealing.costs(own) if sealing else {})}
+        sealing_ledgers = [ledger for _, ledger in ledgers.values() if ledger]
+        return {
+            **self.aggregation.costs(sums),
+            **(sealing.costs(sealing_ledgers) if sealing else {}),
+        }
 
     def note(self, message: Message, *, why: str) -> None:
         """Write down what the acting party opened of what it had received; nothing crosses."""
@@ -216,8 +219,8 @@ class LocalNetwork(Network):
         what : {"predict", "leaves"}
             The coordinator's method.
         """
-        for name, held in queries.items():
-            self._hosts[name].expect(held)
+        for name, query in queries.items():
+            self._hosts[name].expect(query)
         coordinator: Any = self.party(self.transcript.coordinator)
         training, self.transcript = self.transcript, self.inference
         try:
@@ -233,8 +236,8 @@ class LocalNetwork(Network):
 
     def sealing_of(self, names: Sequence[str]) -> dict[str, Any]:
         """Return what parties compute on sealed values with, for the harness."""
-        there = [name for name in names if name in self._hosts]  # the public computes nothing
-        return {name: self._hosts[name].sealing for name in there}
+        computing = [name for name in names if name in self._hosts]  # the public computes nothing
+        return {name: self._hosts[name].sealing for name in computing}
 
     def own_bins(self) -> dict[str, Mapping[int, NDArray[np.int64]]]:
         """Return the bins of each party's rows, for the harness (`Party`)."""
@@ -311,8 +314,8 @@ class LocalNetwork(Network):
             raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
         name = self._sender().name
         self.transcript.coordinator = self.transcript.coordinator or name
-        others = [receiver for receiver in self._resolve(to) if receiver != name]
-        receivers = self.defense.audience(message, others, self.context(name))
+        other_receivers = [receiver for receiver in self._resolve(to) if receiver != name]
+        receivers = self.defense.audience(message, other_receivers, self.context(name))
         message = self._leaving(name, message)
         self.transcript.record(name, tuple(receivers), message, why)
         self._opening.hear(receivers, message)
@@ -330,8 +333,8 @@ class LocalNetwork(Network):
         ) -> dict[str, Message]:
             self.transcript.rounds += 1
             self.transcript.record(server, tuple(to), message, why)
-            there = [n for n in to if n not in gone]
-            return carried(self._each(there, lambda line: line.ask(message, why)), back or why)
+            reachable = [n for n in to if n not in gone]
+            return carried(self._each(reachable, lambda line: line.ask(message, why)), back or why)
 
         def seal(names: Iterable[str], how: Mapping[str, Any], why: str) -> dict[str, Message]:
             return carried(self._each(names, lambda line: line.seal(how, why)), why)
@@ -339,8 +342,8 @@ class LocalNetwork(Network):
         def carried(heard: Mapping[str, Reply], why: str) -> dict[str, Message]:
             for name, reply in heard.items():
                 host = self._hosts.get(name)
-                for kept, reason in host.kept() if host else ():
-                    self.transcript.record(name, (name,), kept, reason)
+                for opened_message, reason in host.kept() if host else ():
+                    self.transcript.record(name, (name,), opened_message, reason)
                 if reply.message is None:
                     continue
                 if host is not None and host.inside is not None:
@@ -349,9 +352,9 @@ class LocalNetwork(Network):
                 self.transcript.record(name, (server,), reply.message, why)
             return {n: reply.message for n, reply in heard.items() if reply.message is not None}
 
-        known = agreed.sums(agreed.roles[next(iter(waiting))])
+        agreed_sums = agreed.sums(agreed.roles[next(iter(waiting))])
         on_the_way = self._streams.child("network")
-        return Wire(server, self._rows, known, ask, seal, on_the_way, least)
+        return Wire(server, self._rows, agreed_sums, ask, seal, on_the_way, least)
 
     def _sender(self) -> Party:
         party = acting_party()
@@ -362,8 +365,8 @@ class LocalNetwork(Network):
     def _resolve(self, to: str) -> list[str]:
         if to in self._lines:
             return [to]
-        found = self.members(to)
-        if not found:
+        members = self.members(to)
+        if not members:
             names = {*self._lines, *(self.agreement.roles[name] for name in self._lines)}
             raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")
-        return found
+        return members

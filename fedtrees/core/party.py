@@ -179,10 +179,10 @@ class Party(metaclass=_Walled):
         """Let the handler of this message type answer it, behind the wall."""
         key = type(self)._handlers.get(type(message))
         if key is None:
-            known = ", ".join(sorted(t.__name__ for t in type(self)._handlers)) or "nothing"
+            handled = ", ".join(sorted(t.__name__ for t in type(self)._handlers)) or "nothing"
             raise ProtocolError(
                 f"{self.name!r} ({type(self).__name__}) does not handle "
-                f"{type(message).__name__}; it handles {known}"
+                f"{type(message).__name__}; it handles {handled}"
             )
         with acting(self):
             reply = getattr(self, key)(message)

@@ -61,9 +61,9 @@ class Reason:
     def __init__(self, code: str, /, **args: Plain) -> None:
         if code not in TEMPLATES:
             raise UsageError(f"no reason has the code {code!r}{did_you_mean(code, TEMPLATES)}")
-        wanted, given = TEMPLATES[code].fields, set(args)
-        if wanted - set(SLOTS) - given or given - wanted:
-            raise UsageError(f"reason {code!r} takes {sorted(wanted)}; got {sorted(given)}")
+        required, provided = TEMPLATES[code].fields, set(args)
+        if required - set(SLOTS) - provided or provided - required:
+            raise UsageError(f"reason {code!r} takes {sorted(required)}; got {sorted(provided)}")
         object.__setattr__(self, "code", code)
         object.__setattr__(self, "args", tuple(sorted(args.items())))
 
@@ -88,8 +88,8 @@ class Reason:
     @property
     def status(self) -> str:
         """The column ``status`` of a cell that ended for this reason."""
-        own = ("ok", "failed", "timeout", NO_CLAIM)
-        return self.state if self.state in own else "skipped"
+        statuses = ("ok", "failed", "timeout", NO_CLAIM)
+        return self.state if self.state in statuses else "skipped"
 
     @property
     def alike(self) -> Reason:
@@ -99,8 +99,8 @@ class Reason:
     def columns(self) -> dict[str, str]:
         """Return it as the columns of ``rows.csv``."""
         args = json.dumps(dict(self.args)) if self.args else ""
-        told = {"reason_code": self.code, "reason_args": args, "state_code": self.state}
-        return {"reason": "" if self.ok else " ".join(str(self).split()), **told}
+        codes = {"reason_code": self.code, "reason_args": args, "state_code": self.state}
+        return {"reason": "" if self.ok else " ".join(str(self).split()), **codes}
 
     def __str__(self) -> str:
         named = {k: repr(v) if k in SLOTS else v for k, v in self.args}

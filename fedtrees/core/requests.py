@@ -59,17 +59,17 @@ def check_equal(message: Message, field: str, agreed: Any, what: str) -> None:
         If the field has another value, shape or kind of number.
     """
     value = np.asarray(getattr(message, field))
-    wanted = np.asarray(agreed)
-    if value.dtype.kind != wanted.dtype.kind or not np.array_equal(value, wanted):
-        shown = short(wanted.tolist() if wanted.size < 64 else wanted)
+    expected = np.asarray(agreed)
+    if value.dtype.kind != expected.dtype.kind or not np.array_equal(value, expected):
+        shown = short(expected.tolist() if expected.size < 64 else expected)
         refuse(message, field, f"{what} is agreed to be {' '.join(shown.split())}")
 
 
 def check_among(message: Message, field: str, allowed: Iterable[Any], what: str) -> None:
     """Refuse a field that is none of the allowed values (`check_equal`)."""
-    known = list(allowed)
-    if getattr(message, field) not in known:
-        refuse(message, field, f"{what} is one of {short(known)}")
+    allowed_values = list(allowed)
+    if getattr(message, field) not in allowed_values:
+        refuse(message, field, f"{what} is one of {short(allowed_values)}")
 
 
 class Turns:

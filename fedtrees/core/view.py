@@ -113,8 +113,8 @@ class View:
         a sum, and wherever a row is assumed to be in the training set, because the rows of the
         population are not.
         """
-        own = self.rows
-        return self.population if own is None or not len(own) else own
+        rows = self.rows
+        return self.population if rows is None or not len(rows) else rows
 
     def messages(self, kind: type[M]) -> Iterator[tuple[Seen, M]]:
         """Yield the messages of one type without sealed parts, with how they crossed, in order."""
@@ -133,8 +133,12 @@ class View:
             Of who sends it; empty: any.
         """
         name = site if isinstance(site, str) else site.__name__
-        own = [change for where, what, change in self.stated if (where, what) == (name, field)]
-        return own + self.defense.changes((site, field), self.schema, self.parameters, role)
+        stated_changes = [
+            change for where, what, change in self.stated if (where, what) == (name, field)
+        ]
+        return stated_changes + self.defense.changes(
+            (site, field), self.schema, self.parameters, role
+        )
 
     def channel(
         self, site: type[Message] | str, field: str, role: str = "", parties: int = 1
