@@ -95,8 +95,8 @@ def composed(
     by_party: dict[str, list[BudgetEvent]] = defaultdict(list)
     for event in events:
         by_party[event.party].append(_of_two_rows(event) if replaced else event)
-    found = (_of_party(own, delta, colluders) for own in by_party.values())
-    return max(found, default=0.0)
+    epsilons = (_of_party(party_events, delta, colluders) for party_events in by_party.values())
+    return max(epsilons, default=0.0)
 
 
 def for_each_party(
@@ -171,20 +171,20 @@ def with_adversaries(guarantee: DP, events: Sequence[BudgetEvent]) -> DP:
     """
     if math.isinf(guarantee.epsilon) or not events:
         return guarantee
-    stated: dict[str, Any] = {}
+    terms: dict[str, Any] = {}
     delta = 0.0
     if isinstance(guarantee, ApproximateDP):  # a pure epsilon is exactly twice as much
         delta = guarantee.delta
         twice = _replaced(events, delta, None)
-        stated["replaced"] = 0.0 if math.isnan(twice) else twice
+        terms["replaced"] = 0.0 if math.isnan(twice) else twice
     clients = max(e.shares for e in events)
     if clients >= 2:
-        stated["colluders"] = min(e.shares - e.calibrated for e in events if e.shares)
+        terms["colluders"] = min(e.shares - e.calibrated for e in events if e.shares)
         outsider = composed(events, delta, colluders=0)
         coalition = composed(events, delta, colluders=clients - 1)
-        stated["outsider"] = outsider if outsider < guarantee.epsilon else 0.0
-        stated["coalition"] = coalition if coalition > guarantee.epsilon else 0.0
-    return replace(guarantee, **stated)
+        terms["outsider"] = outsider if outsider < guarantee.epsilon else 0.0
+        terms["coalition"] = coalition if coalition > guarantee.epsilon else 0.0
+    return replace(guarantee, **terms)
 
 
 def _of_two_rows(event: BudgetEvent) -> BudgetEvent:
@@ -198,13 +198,13 @@ def _of_party(events: Sequence[BudgetEvent], delta: float, colluders: int | None
     if any(_draws(e, colluders) <= 0 for e in events):
         return math.inf
     normal = [e for e in events if e.mechanism in _NORMAL]
-    others = [e for e in events if e.mechanism not in _NORMAL]
-    pure = sum(e.count * pure_epsilon(e, colluders) for e in others)
+    not_normal = [e for e in events if e.mechanism not in _NORMAL]
+    pure = sum(e.count * pure_epsilon(e, colluders) for e in not_normal)
     if delta == 0 or math.isinf(pure):
         return math.inf if normal else pure
-    counts = [e for e in others if _counts_with_shares(e)]
+    counts = [e for e in not_normal if _counts_with_shares(e)]
     each = Counter[float]()
-    for e in others:
+    for e in not_normal:
         if not _counts_with_shares(e):
             each[pure_epsilon(e, colluders)] += e.count
     if any(e.rate < 1 for e in normal):
@@ -249,11 +249,11 @@ def _with_counts(
     losses: Floats, chances: Floats, counts: Sequence[BudgetEvent], colluders: int | None
 ) -> tuple[Floats, Floats, float]:
     """Return the losses together with those of counts, and the mass of infinite losses."""
-    alike = Counter[tuple[float, float]]()
+    counts_by_noise = Counter[tuple[float, float]]()
     for e in counts:
-        alike[e.scale, _draws(e, colluders)] += e.count
+        counts_by_noise[e.scale, _draws(e, colluders)] += e.count
     beyond = 0.0
-    for (scale, draws), count in alike.items():
+    for (scale, draws), count in counts_by_noise.items():
         more, chance, lost = count_losses(scale, draws, count)
         losses, chances = _both(losses, chances, more, chance)
         beyond += lost

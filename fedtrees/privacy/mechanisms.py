@@ -98,9 +98,9 @@ def _geometric(scale: float, size: int, rng: np.random.Generator) -> Whole:
     open_ = np.arange(size)
     while len(open_):
         u = rng.integers(0, a, len(open_))
-        kept = _happens(u, a, rng)
-        low[open_[kept]] = u[kept]
-        open_ = open_[~kept]
+        accepted = _happens(u, a, rng)
+        low[open_[accepted]] = u[accepted]
+        open_ = open_[~accepted]
     high = np.zeros(size, dtype=np.int64)
     running = np.arange(size)
     while len(running):
@@ -137,9 +137,9 @@ def _polya(scale: float, size: int, rng: np.random.Generator, parties: int) -> W
         running = int(np.searchsorted(remaining, -unit, side="left"))
         drawn = rng.integers(0, parties * (1 + unit), running)
         part[:running] += drawn < 1 + parties * part[:running]
-    found = np.empty(size, dtype=np.int64)
-    found[order] = part
-    return found
+    noise = np.empty(size, dtype=np.int64)
+    noise[order] = part
+    return noise
 
 
 def _fraction(scale: float) -> tuple[int, int]:

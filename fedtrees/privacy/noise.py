@@ -142,15 +142,15 @@ class Laplace(Noise):
         tails = np.exp(self._log_tail(high + unit, scale)) + np.exp(
             self._log_tail(unit - low, scale)
         )
-        found = np.where(right | (high < 0), aside, np.log1p(-tails))
+        log_masses = np.where(right | (high < 0), aside, np.log1p(-tails))
         if self.whole and self.draws == 1:
-            return found
+            return log_masses
         if self._exact(scale):
             point = _by_scale(log_probabilities, np.abs(low), scale, self.draws)
-            return np.asarray(np.where(low == high, point, found))
+            return np.asarray(np.where(low == high, point, log_masses))
         z = np.minimum(np.abs(low) / scale, _FAR)
         density = np.log(_scaled(z, self.draws, 0)) - z - np.log(scale)
-        return np.asarray(np.where(low == high, density, found))
+        return np.asarray(np.where(low == high, density, log_masses))
 
 
 def _by_scale(
@@ -158,14 +158,14 @@ def _by_scale(
 ) -> Floats:
     """Look whole numbers k up in the table of their scale; beyond it, the decay is geometric."""
     k, scale = np.broadcast_arrays(k, scale)
-    found = np.full(k.shape, -np.inf)
+    log_masses = np.full(k.shape, -np.inf)
     for one in np.unique(scale):
         values = table(float(one), draws)
         here = (scale == one) & np.isfinite(k)
         at = np.clip(k[here], 0, None)
         inside = np.minimum(at, len(values) - 1).astype(np.int64)
-        found[here] = values[inside] - (at - inside) / one
-    return found
+        log_masses[here] = values[inside] - (at - inside) / one
+    return log_masses
 
 
 def _scaled(z: Floats, draws: float, what: int) -> Floats:
@@ -243,13 +243,13 @@ class Gaussian(Noise):
         flip = low + high > 0  # both ends to the left, where logarithms are exact
         a, b = np.where(flip, -high, low) - half, np.where(flip, -low, high) + half
         above, below = log_ndtr(b / scale), log_ndtr(a / scale)
-        found = above + np.log(-np.expm1(below - above))
+        log_masses = above + np.log(-np.expm1(below - above))
         density = -0.5 * (low / scale) ** 2 - np.log(scale) - 0.5 * np.log(2 * np.pi)
         if self.whole and scale.min(initial=np.inf) < _SMOOTH:
             k = np.arange(-64.0, 65.0)
             total = np.exp(-0.5 * (k / scale[..., None]) ** 2).sum(axis=-1)
             density = np.where(scale < _SMOOTH, -0.5 * (low / scale) ** 2 - np.log(total), density)
-        return np.asarray(np.where(low == high, density, found))
+        return np.asarray(np.where(low == high, density, log_masses))
 
 
 @dataclass(frozen=True)
@@ -286,29 +286,31 @@ class NoisyShares(Channel):
         """
         y = (np.asarray(lo, dtype=np.float64) + np.asarray(hi)) / 2
         x, y = np.broadcast_arrays(np.asarray(x, dtype=np.float64), y)
-        there, most = y > 0, y.max(axis=-1)
-        power = there.sum(axis=-1) - 1.0
+        positive, largest = y > 0, y.max(axis=-1)
+        power = positive.sum(axis=-1) - 1.0
         law = Laplace(self.scale)
 
         def along(t: Floats) -> Floats:
             z = t[..., None] * y
-            low = np.where(there, z, -np.inf)[..., None]
+            low = np.where(positive, z, -np.inf)[..., None]
             return np.asarray(law.log_mass(low, z[..., None], x[..., None]).sum(axis=-1))
 
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-        found = np.full(most.shape, -np.inf)
+        log_total = np.full(largest.shape, -np.inf)
         for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-            t = node / most
-            found = np.logaddexp(found, along(t) + power * np.log(t) + np.log(weight / most))
-        cut = y == most[..., None]
+            t = node / largest
+            log_total = np.logaddexp(
+                log_total, along(t) + power * np.log(t) + np.log(weight / largest)
+            )
+        cut = y == largest[..., None]
         tied = cut.sum(axis=-1) > 1
-        z = np.where(cut, 1.0, y / most[..., None])
-        low, high = np.where(there, z, -np.inf), np.where(cut, np.inf, z)
+        z = np.where(cut, 1.0, y / largest[..., None])
+        low, high = np.where(positive, z, -np.inf), np.where(cut, np.inf, z)
         capped = law.log_mass(low[..., None], high[..., None], x[..., None]).sum(axis=-1)
         none = np.zeros((*y.shape, 1))
         nothing = law.log_mass(none - np.inf, none, x[..., None]).sum(axis=-1)
-        found = np.where(tied, np.where(cut.all(axis=-1), nothing, -np.inf), found)
-        return np.asarray(np.logaddexp(found, capped - (power + 1) * np.log(most)))
+        log_total = np.where(tied, np.where(cut.all(axis=-1), nothing, -np.inf), log_total)
+        return np.asarray(np.logaddexp(log_total, capped - (power + 1) * np.log(largest)))
 
     def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y and the variance of the noise: what dividing adds is not counted."""

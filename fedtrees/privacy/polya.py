@@ -58,9 +58,9 @@ def log_ratios(scale: float, draws: float) -> Floats:
         ratio = q * (k - 1 + r) / ((1 + q * q) * k - q * (k + 1 - r) * ratio)
         if k <= reach:
             ratios[k - 1] = ratio
-    found: Floats = np.log(ratios)
-    found.flags.writeable = False
-    return found
+    logs: Floats = np.log(ratios)
+    logs.flags.writeable = False
+    return logs
 
 
 @lru_cache(64)
@@ -80,9 +80,9 @@ def log_probabilities(scale: float, draws: float) -> Floats:
     """
     relative = np.concatenate([[0.0], np.cumsum(log_ratios(scale, draws))])
     total = np.logaddexp.reduce(np.concatenate([relative, relative[1:]]))
-    found: Floats = np.asarray(relative - total, dtype=np.float64)
-    found.flags.writeable = False
-    return found
+    log_masses: Floats = np.asarray(relative - total, dtype=np.float64)
+    log_masses.flags.writeable = False
+    return log_masses
 
 
 @lru_cache(64)
@@ -94,9 +94,9 @@ def log_tails(scale: float, draws: float) -> Floats:
     scale, draws : float
         As in `log_ratios`.
     """
-    found = np.logaddexp.accumulate(log_probabilities(scale, draws)[::-1])[::-1].copy()
-    found.flags.writeable = False
-    return found
+    tails = np.logaddexp.accumulate(log_probabilities(scale, draws)[::-1])[::-1].copy()
+    tails.flags.writeable = False
+    return tails
 
 
 def pure_loss(scale: float, draws: float) -> float:
@@ -168,10 +168,10 @@ class _Losses:
         low = int(np.searchsorted(np.cumsum(both), _CUT))
         above = np.cumsum(both[::-1])
         high = len(both) - int(np.searchsorted(above, _CUT))
-        kept = both[low:high].copy()
-        kept[0] += float(both[:low].sum())  # smaller losses are rounded up
+        window = both[low:high].copy()
+        window[0] += float(both[:low].sum())  # smaller losses are rounded up
         beyond = self.beyond + other.beyond + float(both[high:].sum()) + _FOURIER
-        return _Losses(kept, self.first + other.first + low, beyond)
+        return _Losses(window, self.first + other.first + low, beyond)
 
 
 def _split(loss: Floats, chance: Floats, step: float, half: int) -> Floats:
@@ -183,6 +183,6 @@ def _split(loss: Floats, chance: Floats, step: float, half: int) -> Floats:
     below = np.floor(loss / step)
     weight = np.clip(np.expm1((below + 1) * step - loss) / np.expm1(step), 0.0, 1.0)
     at = below.astype(np.int64) + half
-    found = np.bincount(at, weight * chance, 2 * half + 1)
-    found = found + np.bincount(at + 1, (1 - weight) * chance, 2 * half + 1)
-    return np.asarray(found, dtype=np.float64)
+    masses = np.bincount(at, weight * chance, 2 * half + 1)
+    masses = masses + np.bincount(at + 1, (1 - weight) * chance, 2 * half + 1)
+    return np.asarray(masses, dtype=np.float64)
