@@ -28,16 +28,16 @@ def columns() -> str:
 
 
 def _keys(measures: tuple[Measure, ...]) -> str:
-    alike: dict[str, list[str]] = {}
+    keys_by_text: dict[str, list[str]] = {}
     for m in measures:
         best = "" if m.best in (None, 1) else f"best {m.best:g}"
         klass = "" if m.klass == "guess" else m.klass
         about = ", ".join(filter(None, (klass, m.unit, best)))
         key = f"`{m.key}`" + (f" by {m.part}" if m.part not in ("", m.key) else "")
-        said = m.name.casefold().replace("-", " ") == m.key.replace("_", " ")
-        said = said or m.key.endswith("_of")  # as the key before it, by parts
-        alike.setdefault(about, []).append(key if said else f"{key} {m.name}")
-    return "; ".join(f"{', '.join(keys)} ({about})" for about, keys in alike.items())
+        key_is_name = m.name.casefold().replace("-", " ") == m.key.replace("_", " ")
+        key_is_name = key_is_name or m.key.endswith("_of")  # as the key before it, by parts
+        keys_by_text.setdefault(about, []).append(key if key_is_name else f"{key} {m.name}")
+    return "; ".join(f"{', '.join(keys)} ({about})" for about, keys in keys_by_text.items())
 
 
 def options() -> str:
@@ -46,20 +46,24 @@ def options() -> str:
 
     group: Any = typer.main.get_command(app)
     commands = {"fedtrees": group} | {f"fedtrees {n}": c for n, c in group.commands.items()}
-    told = {name: dict(_told(command)) for name, command in commands.items()}
-    times = Counter(item for found in told.values() for item in found.items())
+    by_command = {name: dict(_told(command)) for name, command in commands.items()}
+    times = Counter(
+        item for command_options in by_command.values() for item in command_options.items()
+    )
     shared: dict[str, str] = {}
     for (named, text), count in times.items():
         if count > 1:  # of two meanings the first: the others stand with their commands
             shared.setdefault(named, text)
     parts = ["### Of several commands", "", *_list(shared), ""]
-    for name, found in told.items():
-        if set(found) <= {"`--format`"}:  # which every command has
+    for name, options_here in by_command.items():
+        if set(options_here) <= {"`--format`"}:  # which every command has
             continue
         parts += [f"### `{name}`", ""]
-        own = {named: text for named, text in found.items() if shared.get(named) != text}
-        parts += [*_list(own), ""] if own else []
-        also = [named for named in found if named not in own and named != "`--format`"]
+        specific = {
+            named: text for named, text in options_here.items() if shared.get(named) != text
+        }
+        parts += [*_list(specific), ""] if specific else []
+        also = [named for named in options_here if named not in specific and named != "`--format`"]
         parts += [f"Also {', '.join(also)}.", ""] if also else []
     return "\n".join(parts)
 
@@ -88,10 +92,10 @@ def senders() -> str:
     the parties of a secure sum (`fedtrees.core.aggregation.Closing.rules`).
     """
     lines = ["| message | fields | checked by | rule |", "|---|---|---|---|"]
-    found: dict[tuple[str, str, str], list[str]] = {}
+    fields_by_rule: dict[tuple[str, str, str], list[str]] = {}
     for checks, message, field, rule in sorted(stated_rules()):
-        found.setdefault((message, checks, rule), []).append(f"`{field}`")
-    for (message, checks, rule), fields in sorted(found.items()):
+        fields_by_rule.setdefault((message, checks, rule), []).append(f"`{field}`")
+    for (message, checks, rule), fields in sorted(fields_by_rule.items()):
         lines.append(f"| `{message}` | {', '.join(fields)} | {checks} | {rule} |")
     return "\n".join(lines)
 
@@ -118,19 +122,19 @@ def receiving_parties() -> list[type[Party]]:
         register.get("protocol", name)
     for name in register.names("defense"):
         register.get("defense", name)
-    ours = (p for p in _below(Party) if p.__module__.startswith("fedtrees.protocols."))
-    return [p for p in ours if not issubclass(p, Behaviour)]
+    parties = (p for p in _below(Party) if p.__module__.startswith("fedtrees.protocols."))
+    return [p for p in parties if not issubclass(p, Behaviour)]
 
 
 def _below(kind: type[Any]) -> list[type[Any]]:
     """Return all types derived from one, by name."""
-    found: dict[str, type[Any]] = {}
-    waiting = list(kind.__subclasses__())
-    while waiting:
-        one = waiting.pop()
-        found[f"{one.__name__} {one.__module__}"] = one
-        waiting += one.__subclasses__()
-    return [found[name] for name in sorted(found)]
+    subclasses: dict[str, type[Any]] = {}
+    queue = list(kind.__subclasses__())
+    while queue:
+        one = queue.pop()
+        subclasses[f"{one.__name__} {one.__module__}"] = one
+        queue += one.__subclasses__()
+    return [subclasses[name] for name in sorted(subclasses)]
 
 
 def _checking(kind: type[Any]) -> str:
