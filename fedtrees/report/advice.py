@@ -80,10 +80,10 @@ class Tried:
     @property
     def unmet(self) -> str:
         """Why it is not named: the first that is not shown to meet the wish; "" where all is."""
-        found = self.broken
-        if not found and len(self.auc) < FEWEST_SEEDS:
+        reason = self.broken
+        if not reason and len(self.auc) < FEWEST_SEEDS:
             return f"{many(len(self.auc), 'seed')} ran; {FEWEST_SEEDS} are needed for an interval"
-        return found or next(self._reasons(shown=True), "")
+        return reason or next(self._reasons(shown=True), "")
 
     @property
     def read(self) -> float:
@@ -111,11 +111,11 @@ class Tried:
         """
         over = []
         for trial, cell in self._limited():
-            found, limit = highest(cell) if shown else cell.score, self.wish.limits[cell.metric]
-            if found > limit:
-                end = f", up to {percent(found)} by the interval" if shown else ""
-                told = f"{trial.place} can {can(cell)}{end}; wished: {percent(limit)}"
-                over.append((found / limit, told))
+            value, limit = highest(cell) if shown else cell.score, self.wish.limits[cell.metric]
+            if value > limit:
+                end = f", up to {percent(value)} by the interval" if shown else ""
+                reason = f"{trial.place} can {can(cell)}{end}; wished: {percent(limit)}"
+                over.append((value / limit, reason))
         return max(over)[1] if over else ""
 
     def _failed_attacks(self) -> Iterator[str]:
@@ -160,16 +160,16 @@ def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
     """
     trains = rows[rows["stage"] == "train"]
     auc: dict[tuple[str, str], Mapping[int, float]] = {
-        (protocol, spec): by_seed(mine, _UTILITY)
-        for (protocol, spec), mine in trains.groupby(
+        (protocol, spec): by_seed(group, _UTILITY)
+        for (protocol, spec), group in trains.groupby(
             [trains["setting"].map(lambda s: s.protocol).astype(str), "defense_spec"]
         )
     }
-    found = []
+    tried_candidates = []
     for candidate in recommend(trials_of(rows, bare=True), recommended()).candidates:
         protocol, defense = recipe(candidate.name)
-        found.append(Tried(candidate, auc.get((protocol, defense), {}), wish))
-    return tuple(found)
+        tried_candidates.append(Tried(candidate, auc.get((protocol, defense), {}), wish))
+    return tuple(tried_candidates)
 
 
 def recipe(name: str) -> tuple[str, str]:
@@ -202,11 +202,11 @@ class Advice:
         """Return the advice of a run. `rows`: Of its last round."""
         first = rows[rows["stage"] == "train"].iloc[0]
         seeds = many(int(rows["seed"].dropna().nunique()), "seed")
-        told = f"{first['dataset']}, {first['partition']}, {seeds}"
+        summary = f"{first['dataset']}, {first['partition']}, {seeds}"
         plain = trials_of(rows).get(UNDEFENDED, [])
         attacks = rows[rows["stage"] == "attack"]
         cut = coverage(rows[rows["stage"] == "adversary"], attacks).early
-        return cls(wish, tried, tuple(plain), told, first["version"], cut, left_out)
+        return cls(wish, tried, tuple(plain), summary, first["version"], cut, left_out)
 
     @cached_property
     def met(self) -> tuple[Tried, ...]:
@@ -320,14 +320,14 @@ def _risks(trials: Iterable[Trial]) -> list[str]:
     """Write what is open, an adversary in a line."""
     lines = []
     for t in trials:
-        found: Sequence[Cell] = [c for c in t.cells if c.state == "open" and c.scores]
+        open_cells: Sequence[Cell] = [c for c in t.cells if c.state == "open" and c.scores]
         below = [measure(c.metric).name for c in t.cells if c.below_baseline]
         unsettled = [
             measure(c.metric).name
             for c in t.cells
             if c.state in ("unsettled", "unknown") and not c.below_baseline
         ]
-        what = [can(c) for c in found] or ["nothing is shown to be read"]
+        what = [can(c) for c in open_cells] or ["nothing is shown to be read"]
         more = f"; not settled: {some(unsettled)}" if unsettled else ""
         if below:
             why = "the attack did worse than a blind guess, so that nothing is shown"

@@ -38,10 +38,10 @@ def span(several: Sequence[tuple[Guarantee, ...]]) -> str:
 
     Those of ``pure-dp[epsilon=3]`` and ``pure-dp[epsilon=5]`` are ``pure-dp[epsilon=3..5]``.
     """
-    shapes = {tuple((g.kind, *g.stated) for g in stated) for stated in several}
+    shapes = {tuple((g.kind, *g.stated) for g in guarantees) for guarantees in several}
     terms = [_span(column) for column in zip(*several, strict=True)] if len(shapes) == 1 else []
-    known = [t for t in terms if t is not None]
-    return "+".join(known) if len(known) == len(terms) > 0 else " | ".join(map(join, several))
+    present = [t for t in terms if t is not None]
+    return "+".join(present) if len(present) == len(terms) > 0 else " | ".join(map(join, several))
 
 
 def _span(column: Sequence[Guarantee]) -> str | None:
@@ -56,9 +56,9 @@ def _span(column: Sequence[Guarantee]) -> str | None:
         ends = dict.fromkeys((show(min(values)), show(max(values))))  # type: ignore[type-var]
         ranges[key] = "..".join(ends)
     if isinstance(column[0], AtLeast):
-        beside = f", delta={ranges['delta']}" if "delta" in ranges else ""
-        most = f" (at most {ranges['most']} could be shown)" if "most" in ranges else ""
-        return f"epsilon >= {ranges['epsilon']}{beside}{most}"
+        delta_text = f", delta={ranges['delta']}" if "delta" in ranges else ""
+        limit_text = f" (at most {ranges['most']} could be shown)" if "most" in ranges else ""
+        return f"epsilon >= {ranges['epsilon']}{delta_text}{limit_text}"
     return written(column[0].kind, ranges)
 
 
@@ -74,7 +74,9 @@ def _kind(g: Guarantee) -> Kind:
     named: dict[type[Guarantee], Kind] = {
         Computational: "computational", Structural: "structural", NoGuarantee: "none"
     }  # fmt: skip
-    return next((name for made, name in named.items() if isinstance(g, made)), "unknown")
+    return next(
+        (name for guarantee_type, name in named.items() if isinstance(g, guarantee_type)), "unknown"
+    )
 
 
 def standing(claimed: Stated, spent: Stated, measured: Stated = None) -> Kind:
@@ -101,8 +103,8 @@ def _of_outsiders(bound: Bound | None) -> Bound | None:
 def _exceeds(base: Bound, other: Bound) -> bool:
     """Tell whether another budget, of the same name and unit, is larger."""
     unit, unit2 = (getattr(b[2], "unit", "") for b in (base, other))
-    alike = base[0] == other[0] and (not unit or not unit2 or unit == unit2)
-    return alike and other[1] > base[1] * (1 + 1e-9)
+    comparable = base[0] == other[0] and (not unit or not unit2 or unit == unit2)
+    return comparable and other[1] > base[1] * (1 + 1e-9)
 
 
 def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
@@ -112,21 +114,28 @@ def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
     differ the text says so, because the numbers then do not mean the same.
     """
     notes = []
-    ours, used, seen = _bound(claimed), _bound(spent), _bound(measured)
+    claim, used, seen = _bound(claimed), _bound(spent), _bound(measured)
     if claimed and spent and kind(claimed) != kind(spent):
         notes.append(f"claimed {KINDS[kind(claimed)]}, spent {KINDS[kind(spent)]}")
-    elif ours and used:
-        notes += _against(ours, used, "spent", "weaker than the claim")
-    base = _of_outsiders(used or ours)
+    elif claim and used:
+        notes += _against(claim, used, "spent", "weaker than the claim")
+    base = _of_outsiders(used or claim)
     if base and seen:
         notes += _against(base, seen, "measured", "the audit contradicts it")
-        most = getattr(seen[2], "most", 0.0)
-        if 0 < most < base[1] < math.inf and not _exceeds(base, seen):
-            notes.append(f"no more than {seen[0]}={most:g} could have been measured")
-    if ours and used and seen and seen[1] > ours[1] and ours[0] == seen[0] and used[1] > ours[1]:
-        unit = getattr(ours[2], "unit", "record")
+        measurable = getattr(seen[2], "most", 0.0)
+        if 0 < measurable < base[1] < math.inf and not _exceeds(base, seen):
+            notes.append(f"no more than {seen[0]}={measurable:g} could have been measured")
+    if (
+        claim
+        and used
+        and seen
+        and seen[1] > claim[1]
+        and claim[0] == seen[0]
+        and used[1] > claim[1]
+    ):
+        unit = getattr(claim[2], "unit", "record")
         notes.append(
-            f"the audit shows {seen[0]}={seen[1]:g} per record, not {ours[1]:g} per {unit}"
+            f"the audit shows {seen[0]}={seen[1]:g} per record, not {claim[1]:g} per {unit}"
         )
     if not spent and kind(claimed) == "proved":
         notes.append("not accounted: the claim was not checked against what was spent")
@@ -135,8 +144,8 @@ def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
 
 def _bound(stated: Stated) -> Bound | None:
     """Return (key, budget, guarantee) of the first that has a budget, of more than cut points."""
-    found = sorted((g for g in stated or () if g.budget), key=_of_cuts)
-    return next(((*g.budget, g) for g in found if g.budget), None)
+    bounded = sorted((g for g in stated or () if g.budget), key=_of_cuts)
+    return next(((*g.budget, g) for g in bounded if g.budget), None)
 
 
 def in_words(stated: Sequence[tuple[Guarantee, ...]]) -> str:
@@ -145,14 +154,14 @@ def in_words(stated: Sequence[tuple[Guarantee, ...]]) -> str:
     Of several runs, the one with the largest epsilon is described.
     """
     columns = zip(*stated, strict=True) if len({len(s) for s in stated}) == 1 else ()
-    found = []
+    phrases = []
     for column in columns:
         bounded = [g for g in column if isinstance(g, PureDP | ApproximateDP)]
         largest = max(bounded, key=lambda g: g.epsilon, default=None)
         if largest is not None and math.isfinite(largest.epsilon):
             of = " of the cut points" if largest.unit == "cuts" else ""
-            found.append(epsilon_in_words(largest).replace("epsilon", f"epsilon{of}", 1))
-    return "; ".join(found)
+            phrases.append(epsilon_in_words(largest).replace("epsilon", f"epsilon{of}", 1))
+    return "; ".join(phrases)
 
 
 def _of_cuts(g: Guarantee) -> bool:

@@ -48,12 +48,14 @@ def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Finding
     gaps = Gaps.of(rows, settings)
     seen = read_json(folder, "disclosure.json") or []
     tables = {s: _read(rows, s, margin) for s in settings}
-    found = [_found(rows, s, tables, gaps, seen, margin) for s in settings]
+    per_setting = [_found(rows, s, tables, gaps, seen, margin) for s in settings]
     if begun_only(folder):
-        found = [replace(f, untested=replace(f.untested, unfinished=True)) for f in found]
-    found.sort(key=lambda f: (f.leak.kind != "leak", *_weight(f.leak.cell), str(f.setting)))
+        per_setting = [
+            replace(f, untested=replace(f.untested, unfinished=True)) for f in per_setting
+        ]
+    per_setting.sort(key=lambda f: (f.leak.kind != "leak", *_weight(f.leak.cell), str(f.setting)))
     version = ", ".join(sorted({v for v in rows["version"] if v}))
-    return Findings(tuple(found), margin, version)
+    return Findings(tuple(per_setting), margin, version)
 
 
 def begun_only(folder: Any) -> bool:
@@ -104,8 +106,8 @@ def _found(
     seen: Sequence[Mapping[str, Any]],
     margin: float,
 ) -> Found:
-    mine = tables[setting]
-    trains = mine.rows[mine.rows["stage"] == "train"]
+    table = tables[setting]
+    trains = table.rows[table.rows["stage"] == "train"]
     utility = utility_of(trains)
     alone = {name: e.mean for name, e in references(rows, setting, utility.metric)}
     priced = prices(trains, utility, alone.get(_CONSTANT, math.nan))
@@ -115,25 +117,25 @@ def _found(
             spec,
             "0" if spec == UNDEFENDED else next(letters),
             priced[spec],
-            mine.costs[spec],
-            mine.guarantees[spec],
-            _void(mine, spec),
+            table.costs[spec],
+            table.guarantees[spec],
+            _void(table, spec),
         )
-        for spec in mine.defenses
+        for spec in table.defenses
     )
     undefended = next((d.price.mean_utility for d in defenses if d.spec == UNDEFENDED), math.nan)
     return Found(
         setting,
-        int(mine.rows["seed"].dropna().nunique()),
+        int(table.rows["seed"].dropna().nunique()),
         utility,
         undefended,
         alone,
-        _adversaries(setting, mine, gaps, seen),
+        _adversaries(setting, table, gaps, seen),
         defenses,
         recommend(
             _trials(setting, tables, utility, alone.get(_CONSTANT, math.nan), priced), recommended()
         ),
-        _untested(setting, mine, gaps),
+        _untested(setting, table, gaps),
         margin,
     )
 
@@ -146,31 +148,31 @@ def _trials(
     priced: Mapping[str, Price],
 ) -> dict[str, list[Trial]]:
     """Return every recipe for a setting: its own defenses, and other protocols with a guarantee."""
-    mine = tables[setting]
-    found: dict[str, list[Trial]] = {}
-    for other, theirs in tables.items():
+    table = tables[setting]
+    trials: dict[str, list[Trial]] = {}
+    for other, other_table in tables.items():
         if (other.dataset, other.partition) != (setting.dataset, setting.partition):
             continue
         same = other == setting
-        if not same and not _guaranteed(theirs):
+        if not same and not _guaranteed(other_table):
             continue
-        base = None if same else mine.rows[mine.rows["stage"] == "train"]
-        trains = theirs.rows[theirs.rows["stage"] == "train"]
+        base = None if same else table.rows[table.rows["stage"] == "train"]
+        trains = other_table.rows[other_table.rows["stage"] == "train"]
         cost = priced if same else prices(trains, utility, constant, base)
-        for spec in theirs.defenses:
+        for spec in other_table.defenses:
             if same and spec == UNDEFENDED:
                 continue
             name = spec if same else _named(other, spec)
-            for threat, reader in mine.readers.items():
-                if threat not in theirs.readers:
+            for threat, reader in table.readers.items():
+                if threat not in other_table.readers:
                     continue
-                of = theirs.readers[threat]
+                of = other_table.readers[threat]
                 cells = tuple(of.cell(spec, m) for m in reader.metrics)
-                found.setdefault(name, []).append(
-                    Trial(threat, cells, cost[spec], _why_untested(of, spec, theirs),
-                          theirs.costs[spec].bytes, reader.of(UNDEFENDED))
+                trials.setdefault(name, []).append(
+                    Trial(threat, cells, cost[spec], _why_untested(of, spec, other_table),
+                          other_table.costs[spec].bytes, reader.of(UNDEFENDED))
                 )  # fmt: skip
-    return found
+    return trials
 
 
 def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial]]:
@@ -187,9 +189,11 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
     tables = {s: _read(rows, s, MARGIN) for s in sorted(set(here["setting"]))}
     trials: dict[str, list[Trial]] = {}
     for place in dict.fromkeys((s.dataset, s.partition) for s in tables):
-        mine = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}
-        plain = {s: r for s, r in mine.items() if not _guaranteed(r) and UNDEFENDED in r.defenses}
-        trains = {s: r.rows[r.rows["stage"] == "train"] for s, r in mine.items()}
+        at_place = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}
+        plain = {
+            s: r for s, r in at_place.items() if not _guaranteed(r) and UNDEFENDED in r.defenses
+        }
+        trains = {s: r.rows[r.rows["stage"] == "train"] for s, r in at_place.items()}
         if not plain:
             continue
         utilities = {s: utility_of(trains[s]) for s in plain}
@@ -203,7 +207,7 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
         utility = utilities[best]
         alone = {name: e.mean for name, e in references(rows, best, utility.metric)}
         constant = alone.get(_CONSTANT, math.nan)
-        for setting, read_here in mine.items():
+        for setting, read_here in at_place.items():
             cost = prices(trains[setting], utility, constant, trains[best])
             for spec in read_here.defenses:
                 alone_here = spec == UNDEFENDED and setting in plain
@@ -213,7 +217,7 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial
                     continue
                 for threat, reader in read_here.readers.items():
                     metrics = dict.fromkeys(
-                        m for r in mine.values() if threat in r.readers
+                        m for r in at_place.values() if threat in r.readers
                         for m in r.readers[threat].metrics
                     )  # fmt: skip
                     trial = Trial(
@@ -234,8 +238,8 @@ def _named(setting: Setting, spec: str) -> str:
 
 def _guaranteed(mine: _Read) -> bool:
     """Tell whether a protocol claims anything by itself."""
-    stated = mine.guarantees.get(UNDEFENDED)
-    claims = [g for terms in (stated.claimed if stated else ()) for g in terms]
+    guarantees = mine.guarantees.get(UNDEFENDED)
+    claims = [g for terms in (guarantees.claimed if guarantees else ()) for g in terms]
     return any(g.kind != NoGuarantee.kind for g in claims)
 
 
@@ -244,19 +248,19 @@ def _why_untested(reader: Reader, spec: str, mine: _Read) -> str:
         return str(Reason("acted-on-nothing"))
     if spec not in reader.coverage:
         return "not attacked"
-    told: Coverage = reader.coverage[spec]
-    return "" if told.complete else str(told)
+    spec_coverage: Coverage = reader.coverage[spec]
+    return "" if spec_coverage.complete else str(spec_coverage)
 
 
 def _void(mine: _Read, spec: str) -> str:
     """Return what became of a claim that did not hold, "" where it did."""
-    stated = mine.guarantees[spec]
-    spent = [g for terms in stated.spent for g in terms]
+    guarantees = mine.guarantees[spec]
+    spent = [g for terms in guarantees.spent for g in terms]
     if any(isinstance(g, ActedOnNothing) for g in spent):
         return ActedOnNothing.kind
-    bounded = [g.budget for terms in stated.claimed for g in terms if g.budget]
+    bounded = [g.budget for terms in guarantees.claimed for g in terms if g.budget]
     infinite = any(g.budget and math.isinf(g.budget[1]) for g in spent)
-    return "void" if bounded and infinite else REFUTED if stated.refuted else ""
+    return "void" if bounded and infinite else REFUTED if guarantees.refuted else ""
 
 
 def _adversaries(
@@ -288,8 +292,8 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
     here = [g for g in gaps.found if g.setting == setting]
 
     def names(kind: str, status: str) -> tuple[str, ...]:
-        found = [n for g in here if g.kind == kind and g.status == status for n in g.names]
-        return tuple(dict.fromkeys(found))
+        group_names = [n for g in here if g.kind == kind and g.status == status for n in g.names]
+        return tuple(dict.fromkeys(group_names))
 
     words = called(setting)
     early = [t.early for r in mine.readers.values() for t in r.coverage.values()]

@@ -47,9 +47,9 @@ def matrix(found: Found) -> dict[str, Any] | None:
     if not columns:
         return None
     rows = [_row(found, d, columns) for d in found.defenses]
-    told = (many(len(idle), "measure or attack", "measures and attacks") + " with nothing to read, "
-            "and why", idle)  # fmt: skip
-    return {"groups": groups, "rows": rows, "blind": blind, "idle": told if idle else None}
+    counted = many(len(idle), "measure or attack", "measures and attacks")
+    idle_table = (f"{counted} with nothing to read, and why", idle)
+    return {"groups": groups, "rows": rows, "blind": blind, "idle": idle_table if idle else None}
 
 
 def _shown_column(found: Found, adversary: Adversary, metric: str) -> bool:
@@ -92,27 +92,27 @@ def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any
 
 def untested(found: Found) -> Iterator[tuple[str, str, str]]:
     """Yield what the run leaves open: what, why, and the option that tries it."""
-    told = found.untested
-    if told.unfinished:
+    gaps = found.untested
+    if gaps.unfinished:
         yield "The rest of this run.", "It is not finished.", "--resume"
-    for name, threat in told.adversaries:
+    for name, threat in gaps.adversaries:
         yield f"{said.capital(name)}.", "No view of this role was attacked.", f"--threat {threat}"
-    for name, why in told.unfit:
+    for name, why in gaps.unfit:
         yield f"{name}.", f"It does not fit here: {why}.", ""
-    for name, why in told.failed:
+    for name, why in gaps.failed:
         yield f"{name} failed.", f"{why}. A failed attack is no defense.", ""
-    if told.attacks:
-        yield f"{many(len(told.attacks), 'attack')} that apply.", f"{listed([*told.attacks])}.", ""
-    if told.defenses:
-        yield (f"{many(len(told.defenses), 'defense')} that fit.",
-               f"{listed([*told.defenses])}.", "")  # fmt: skip
-    for name, why in told.no_claim:
+    if gaps.attacks:
+        yield f"{many(len(gaps.attacks), 'attack')} that apply.", f"{listed([*gaps.attacks])}.", ""
+    if gaps.defenses:
+        yield (f"{many(len(gaps.defenses), 'defense')} that fit.",
+               f"{listed([*gaps.defenses])}.", "")  # fmt: skip
+    for name, why in gaps.no_claim:
         yield f"{name} returned no claim.", f"{why[:1].upper()}{why[1:]}. That is no defense.", ""
     for name, defense, heads in _failed_attacks(found):
         yield (f"{said.capital(name)}, {said.short(defense)}.", f"By {heads} the attack did worse "
                "than a blind guess; nothing is shown.", "")  # fmt: skip
-    if told.cut:
-        yield ("Longer searches.", f"{listed([*told.cut])} stopped at a limit; without it they may "
+    if gaps.cut:
+        yield ("Longer searches.", f"{listed([*gaps.cut])} stopped at a limit; without it they may "
                "read more.", "")  # fmt: skip
     if found.seeds < 10:
         yield (f"More than {many(found.seeds, 'federation')}.", "Fewer than three settle nothing; "
@@ -168,15 +168,15 @@ def folds(
 def _crossings(found: Found, seen: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return every kind of message once for all defenses under which it crosses alike."""
     labels = {d.spec: d.label for d in found.defenses}
-    alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    by_crossing: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for entry in seen:
         if str(entry.get("defense", "")) in labels:
-            alike.setdefault(_crossing(entry), []).append(entry)
-    kinds = list(dict.fromkeys(key[0] for key in alike))
+            by_crossing.setdefault(_crossing(entry), []).append(entry)
+    kinds = list(dict.fromkeys(key[0] for key in by_crossing))
     return [
         [key[0], _under([str(e["defense"]) for e in entries], labels), *key[1:],
          number(float(entries[0].get("count") or 0), 0), _sizes(entries)]
-        for key, entries in sorted(alike.items(), key=lambda x: kinds.index(x[0][0]))
+        for key, entries in sorted(by_crossing.items(), key=lambda x: kinds.index(x[0][0]))
     ]  # fmt: skip
 
 
@@ -202,20 +202,24 @@ def _sizes(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str, Any]:
     assert adversary.reader is not None
-    mine = here[(here["stage"] == "attack") & (here["threat"] == adversary.threat)
+    of_adversary = here[(here["stage"] == "attack") & (here["threat"] == adversary.threat)
                 & (here["status"] == "ok")]  # fmt: skip
     lines = []
-    for attack, group in mine.groupby("attack_spec"):
+    for attack, group in of_adversary.groupby("attack_spec"):
         for metric in adversary.reader.metrics:
-            told = group[group["metric"] == metric]
-            base = told[told["defense_spec"] == found.base]
-            if told.empty:
+            measured = group[group["metric"] == metric]
+            base = measured[measured["defense_spec"] == found.base]
+            if measured.empty:
                 continue
             cell = adversary.cell(found.base, metric)
-            after = told[told["defense_spec"] == found.recipe] if found.recipe else told.iloc[:0]
-            head, seconds = said.capital(measure(metric).head), float(told["seconds"].mean())
+            after = (
+                measured[measured["defense_spec"] == found.recipe]
+                if found.recipe
+                else measured.iloc[:0]
+            )
+            head, seconds = said.capital(measure(metric).head), float(measured["seconds"].mean())
             scores = [_of(cell, x["value"]) for x in (base, after)]
-            blind = _of(cell, told["blind"])
+            blind = _of(cell, measured["blind"])
             lines.append([str(attack), head, *scores, blind, seconds_text(seconds)])
     ran = len({line[0] for line in lines})
     lead = adversary.leading()
@@ -243,8 +247,8 @@ def _columns(found: Found, here: pd.DataFrame) -> dict[str, Any] | None:
     keys = [m for m in dict.fromkeys(ok["metric"]) if measure(m).part == "column"]
     lines = []
     for adversary in found.tested:
-        told = ok[(ok["threat"] == adversary.threat) & ok["metric"].isin(keys[:1])]
-        for part, group in told.groupby("part", sort=False):
+        measured = ok[(ok["threat"] == adversary.threat) & ok["metric"].isin(keys[:1])]
+        for part, group in measured.groupby("part", sort=False):
             best = [
                 group[group["defense_spec"] == s].groupby("seed")["value"].max().mean()
                 for s in specs

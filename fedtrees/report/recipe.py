@@ -75,14 +75,14 @@ class Candidate:
     @property
     def untested(self) -> tuple[str, ...]:
         """Where nothing can be said of it, and why."""
-        told = [f"{t.place}: {t.untested}" for t in self.trials if t.untested]
-        return (*self.missing, *told)
+        untested_places = [f"{t.place}: {t.untested}" for t in self.trials if t.untested]
+        return (*self.missing, *untested_places)
 
     @property
     def open(self) -> tuple[tuple[str, Cell], ...]:
         """What is clearly past blind, with its place: persons first, then the largest advantage."""
-        found = [(t.place, c) for t in self.trials for c in t.cells if c.state == "open"]
-        return tuple(sorted(found, key=lambda x: (gravity(x[1].metric)[0], -x[1].weight)))
+        open_cells = [(t.place, c) for t in self.trials for c in t.cells if c.state == "open"]
+        return tuple(sorted(open_cells, key=lambda x: (gravity(x[1].metric)[0], -x[1].weight)))
 
     @property
     def holds(self) -> bool:
@@ -216,7 +216,7 @@ def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Rec
             scored = {c.metric for c in t.cells if c.scores and measure(c.metric).required}
             needed.setdefault(t.place, set()).update(scored)
     bare = {t.place: t.cells for t in trials.get(UNDEFENDED, ())}
-    found = [
+    candidates = [
         Candidate(
             name,
             tuple(replace(t, undefended=t.undefended or bare.get(t.place, ())) for t in tried),
@@ -225,13 +225,13 @@ def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Rec
         for name, tried in trials.items()
         if name != UNDEFENDED and tried
     ]
-    ranked = sorted(found, key=lambda c: c.rank)
-    mine = next((c for c in ranked if c.name == preferred), None)
-    if mine is not None:
-        first = next(i for i, c in enumerate(ranked) if c.holds == mine.holds)
-        if mine.price.tier <= ranked[first].price.tier:
-            ranked.remove(mine)
-            ranked.insert(first, mine)
+    ranked = sorted(candidates, key=lambda c: c.rank)
+    preferred_candidate = next((c for c in ranked if c.name == preferred), None)
+    if preferred_candidate is not None:
+        first = next(i for i, c in enumerate(ranked) if c.holds == preferred_candidate.holds)
+        if preferred_candidate.price.tier <= ranked[first].price.tier:
+            ranked.remove(preferred_candidate)
+            ranked.insert(first, preferred_candidate)
     return Recommendation(tuple(ranked))
 
 

@@ -70,8 +70,8 @@ def can(cell: Cell) -> str:
 
     Where the mean is made by few of the seeds, the value of every seed follows.
     """
-    beside = "; ".join(part for part in (line(cell), by_seed(cell)) if part)
-    return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({beside})"
+    details = "; ".join(part for part in (line(cell), by_seed(cell)) if part)
+    return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({details})"
 
 
 def line(cell: Cell) -> str:
@@ -130,9 +130,9 @@ class Elsewhere(str):
 
     def __new__(cls, protocol: str, defense: str) -> Elsewhere:
         """Name it."""
-        made = super().__new__(cls, f"{protocol} with {defense}")
-        made.protocol, made.defense = protocol, defense
-        return made
+        text = super().__new__(cls, f"{protocol} with {defense}")
+        text.protocol, text.defense = protocol, defense
+        return text
 
 
 def parted(name: str) -> tuple[str, str]:

@@ -229,8 +229,8 @@ def read(
     margin : float
         Largest advantage that counts as no better than blind.
     """
-    known = [m for m in _defined(attacks) if measure(m).klass in CLASSES and measure(m).phrase]
-    metrics = sorted(known, key=gravity)
+    classified = [m for m in _defined(attacks) if measure(m).klass in CLASSES and measure(m).phrase]
+    metrics = sorted(classified, key=gravity)
     by_defense = dict(iter(attacks.groupby("defense_spec", sort=False)))
     cells = {}
     for metric in metrics:
@@ -276,13 +276,13 @@ def _no_claims(
     if silent.empty:
         return ()
     scored = set(attacks.loc[(attacks["status"] == "ok") & attacks["blind"].notna(), "attack"])
-    found: dict[tuple[str, str], None] = {}
+    pairs: dict[tuple[str, str], None] = {}
     columns = (silent[c] for c in ("attack", "metric", "why"))
     for name, key, why in zip(*columns, strict=True):
         counts = coverage.applicable is None or name in coverage.applicable
         if counts and (key == metric or name in able or name not in scored):
-            found[name, str(why)] = None
-    return tuple(found)
+            pairs[name, str(why)] = None
+    return tuple(pairs)
 
 
 def _defined(attacks: pd.DataFrame) -> list[str]:
@@ -336,12 +336,12 @@ def _state_without_scores(
     `attacks`: Attack rows of this defense. `able`: Attacks that scored the metric under some
     defense.
     """
-    mine = attacks[attacks["attack"].isin(able)]
-    if mine["status"].isin(["failed", "timeout"]).any() or able & {*coverage.left_out}:
+    relevant = attacks[attacks["attack"].isin(able)]
+    if relevant["status"].isin(["failed", "timeout"]).any() or able & {*coverage.left_out}:
         return "unknown"
     if cell.no_claim:
         return "unsettled"
-    scored = mine[(mine["metric"] == cell.metric) & (mine["status"] == "ok")]
+    scored = relevant[(relevant["metric"] == cell.metric) & (relevant["status"] == "ok")]
     return "undefined" if len(scored) else "gone"
 
 

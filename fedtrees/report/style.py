@@ -53,8 +53,8 @@ def number(value: float, digits: int = 3, signed: bool = False) -> str:
 
 def scored(score: float, blind: float, population: float) -> str:
     """Write a score with its baselines; the population's is NaN for adversaries with rows."""
-    known = f", population {number(population)}" if math.isfinite(population) else ""
-    return f"score {number(score)}, blind {number(blind)}{known}"
+    population_text = f", population {number(population)}" if math.isfinite(population) else ""
+    return f"score {number(score)}, blind {number(blind)}{population_text}"
 
 
 def interval(e: Estimate, digits: int = 3, signed: bool = False) -> str:
@@ -85,9 +85,9 @@ def seconds_text(value: float) -> str:
 
 def padded(values: Iterable[float]) -> tuple[float, float]:
     """Return padded limits around the finite values; (0, 1) if there are none."""
-    known = [v for v in values if math.isfinite(v)]
-    if not known:
+    finite_values = [v for v in values if math.isfinite(v)]
+    if not finite_values:
         return 0.0, 1.0
-    low, high = min(known), max(known)
+    low, high = min(finite_values), max(finite_values)
     pad = 0.08 * (high - low) or 0.02
     return low - pad, high + pad

@@ -72,8 +72,8 @@ def verdict(found: Findings) -> Verdict:
 def _in_room(found: Found) -> list[Line]:
     """Return the lines of a setting, with as much of what is left as there is room for."""
     lines: list[Line] = []
-    for most, more in ((_MOST_LEFT, True), (1, True), (1, False), (0, False)):
-        lines = list(_lines(found, most, more))
+    for limit, more in ((_MOST_LEFT, True), (1, True), (1, False), (0, False)):
+        lines = list(_lines(found, limit, more))
         if sum(x.words for x in lines) <= MOST_WORDS:
             break
     room = MOST_WORDS - sum(x.words for x in lines)
@@ -161,8 +161,8 @@ def _leak(found: Found, more: bool) -> str:
                 f"{said.change(unsure)}{_to_settle(found, lead.adversary)}."
             )
         case _, Cell() as cell:
-            beside = _more(lead) if more else ""
-            return f"{said.capital(who)} can {said.can(cell)}, by {_attack(cell)}{beside}."
+            addition = _more(lead) if more else ""
+            return f"{said.capital(who)} can {said.can(cell)}, by {_attack(cell)}{addition}."
     raise AssertionError(lead)
 
 
@@ -171,10 +171,10 @@ def _more(lead: Leak) -> str:
     assert lead.adversary is not None
     assert lead.cell is not None
     cells = lead.adversary.open(lead.adversary.base)
-    most = max(cells, key=lambda c: finite(c.advantage.mean))
-    if finite(most.advantage.mean) < finite(lead.cell.advantage.mean) + _FAR:
+    largest = max(cells, key=lambda c: finite(c.advantage.mean))
+    if finite(largest.advantage.mean) < finite(lead.cell.advantage.mean) + _FAR:
         return ""
-    return f", and {said.can(most)}"
+    return f", and {said.can(largest)}"
 
 
 def _none_found(found: Found) -> str:
@@ -197,9 +197,9 @@ def _none_found(found: Found) -> str:
 def _to_settle(found: Found, adversary: Adversary | None) -> str:
     """Say what would settle what it may read: the attacks that did not run, or more seeds."""
     reader = adversary.reader if adversary else None
-    told = reader.coverage.get(found.base) if reader else None
-    if told is not None and told.missing:
-        names = {*told.left_out, *(name for name, *_ in told.failed)}
+    coverage = reader.coverage.get(found.base) if reader else None
+    if coverage is not None and coverage.missing:
+        names = {*coverage.left_out, *(name for name, *_ in coverage.failed)}
         return f"; {many(len(names), 'attack')} more to run"
     return "; run 10 seeds" if found.seeds < 10 else ""
 
@@ -251,10 +251,10 @@ def refused(found: Found) -> str:
     if cell is None or found.leak.adversary is None or found.leak.kind != "leak":
         return unshown
     after = [(found.leak.adversary.cell(d, cell.metric), d) for d in tried]
-    known = [x for x in after if math.isfinite(x[0].score)]
-    if not known:
+    finite_after = [x for x in after if math.isfinite(x[0].score)]
+    if not finite_after:
         return unshown
-    least, name = min(known, key=lambda x: x[0].score)
+    least, name = min(finite_after, key=lambda x: x[0].score)
     left = (
         f"{name} leaves {said.value(least, least.score)} of {said.value(cell, cell.score)} "
         f"({said.line(cell)})."
@@ -375,20 +375,20 @@ def _notes(found: Found) -> Iterator[Line]:
 
 def untested(found: Found) -> str:
     """Say what a reader could still ask for."""
-    told = found.untested
-    parts = ["the rest of this run (--resume)"] if told.unfinished else []
-    if told.failed:
-        names = dict.fromkeys(name.partition("[")[0] for name, _ in told.failed)
+    gaps = found.untested
+    parts = ["the rest of this run (--resume)"] if gaps.unfinished else []
+    if gaps.failed:
+        names = dict.fromkeys(name.partition("[")[0] for name, _ in gaps.failed)
         parts.append(f"attacks that failed ({said.some([*names], 2)})")
-    if told.no_claim:
-        names = dict.fromkeys(name.partition("[")[0] for name, _ in told.no_claim)
+    if gaps.no_claim:
+        names = dict.fromkeys(name.partition("[")[0] for name, _ in gaps.no_claim)
         parts.append(f"attacks that returned no claim ({said.some([*names], 2)})")
-    if told.adversaries:
-        parts.append(listed([name for name, _ in told.adversaries]))
-    if told.defenses:
-        parts.append(f"{many(len(told.defenses), 'defense')} that fit")
-    if told.cut:
-        names = dict.fromkeys(name.partition("[")[0] for name in told.cut)
+    if gaps.adversaries:
+        parts.append(listed([name for name, _ in gaps.adversaries]))
+    if gaps.defenses:
+        parts.append(f"{many(len(gaps.defenses), 'defense')} that fit")
+    if gaps.cut:
+        names = dict.fromkeys(name.partition("[")[0] for name in gaps.cut)
         whose = "its" if len(names) == 1 else "their"
         parts.append(f"{listed([*names])} beyond {whose} search limit")
     return said.capital("; ".join(parts)) + "." if parts else ""
