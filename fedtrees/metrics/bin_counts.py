@@ -53,19 +53,19 @@ class BinCountsMetric(Metric[VictimsCounts]):
 
     def truth(self, case: Case) -> VictimsCounts | None:
         """Count rows of who holds whole ones; None if bins were not told, or rows have weights."""
-        told = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
-        whole = {n: h.table for n, h in case.victims.items() if h.covers(case.schema)}
+        cut_points = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
+        tables = {n: h.table for n, h in case.victims.items() if h.covers(case.schema)}
         classes = len(case.schema.classes)
-        weighted = any(table.weight is not None for table in whole.values())
-        if not told or not whole or not classes or weighted:
+        weighted = any(table.weight is not None for table in tables.values())
+        if not cut_points or not tables or not classes or weighted:
             return None
-        m = told[-1]
-        cuts, found = Cuts(m.values, m.offsets, m.minimum, m.categorical), {}
-        for name, table in whole.items():
-            found[name] = _counted(table, cuts, classes)
-        mine = case.blind_view().rows
-        own = None if mine is None or not len(mine) else _counted(mine, cuts, classes)
-        return VictimsCounts(found, parts_of(cuts.offsets), own)
+        m = cut_points[-1]
+        cuts, counts = Cuts(m.values, m.offsets, m.minimum, m.categorical), {}
+        for name, table in tables.items():
+            counts[name] = _counted(table, cuts, classes)
+        rows = case.blind_view().rows
+        adversary_counts = None if rows is None or not len(rows) else _counted(rows, cuts, classes)
+        return VictimsCounts(counts, parts_of(cuts.offsets), adversary_counts)
 
     def blind(self, case: Case, truth: VictimsCounts) -> dict[str, Sequence[Claim]]:
         """Return none: the baseline is of whom a claim is about, and stands beside its score."""
@@ -73,22 +73,23 @@ class BinCountsMetric(Metric[VictimsCounts]):
 
     def score(self, claims: Sequence[BinClassCounts], truth: VictimsCounts) -> list[Score]:
         """Score the bins of those who are claimed, beside what is claimed blindly of the same."""
-        known = truth.counts
-        claimed = {c.owner: c.counts for c in claims if c.owner in known}
-        bins = sum(len(known[name]) for name in claimed)
+        true_counts = truth.counts
+        claimed = {c.owner: c.counts for c in claims if c.owner in true_counts}
+        bins = sum(len(true_counts[name]) for name in claimed)
         if not bins:
             return []
 
         def share(guess: Callable[[str], NDArray[Any]]) -> float:
-            right = ((guess(n) == known[n]).all(axis=1).sum() for n in claimed)
+            right = ((guess(n) == true_counts[n]).all(axis=1).sum() for n in claimed)
             return float(sum(right)) / bins
 
-        even = share(lambda n: np.rint(known[n].mean(axis=0, keepdims=True)))
-        most = share(lambda n: _most_frequent(known[n], truth.part))
-        line = max(even, most)
+        even = share(lambda n: np.rint(true_counts[n].mean(axis=0, keepdims=True)))
+        most_frequent = share(lambda n: _most_frequent(true_counts[n], truth.part))
+        line = max(even, most_frequent)
         if truth.own is not None:
-            own = truth.own
-            line = max(line, share(lambda n: np.rint(own * (known[n].sum() / max(own.sum(), 1)))))
+            prior = truth.own
+            total = max(prior.sum(), 1)
+            line = max(line, share(lambda n: np.rint(prior * (true_counts[n].sum() / total))))
         return [Score("bin_counts", share(claimed.__getitem__), blind=line)]
 
 
@@ -109,8 +110,8 @@ def parts_of(offsets: NDArray[np.int32]) -> NDArray[np.int64]:
 
 def _most_frequent(counts: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return in every bin the counts that most bins of its part have."""
-    found = np.empty_like(counts)
+    guesses = np.empty_like(counts)
     for of in np.unique(part):
         rows, times = np.unique(counts[part == of], axis=0, return_counts=True)
-        found[part == of] = rows[times.argmax()]
-    return found
+        guesses[part == of] = rows[times.argmax()]
+    return guesses

@@ -49,18 +49,18 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
 
     def truth(self, case: Case) -> VictimsOrders | None:
         """Return columns of rows whose other columns a principal holds; None if there are none."""
-        own = [case.local_data[p].ids for p in case.principals if p in case.local_data]
-        if not own:
+        adversary_ids = [case.local_data[p].ids for p in case.principals if p in case.local_data]
+        if not adversary_ids:
             return None
-        known, found = np.unique(np.concatenate(own)), {}
-        for name, held in case.victims.items():
-            shared = np.isin(held.ids, known)
-            for place, column in enumerate(held.columns.tolist()):
-                x = held.X[:, place]
-                there = shared & ~np.isnan(x)
-                if len(np.unique(x[there])) > 1:
-                    found[name, column] = (held.ids[there], middle_ranks(x[there]))
-        return VictimsOrders(found) if found else None
+        known_ids, orders = np.unique(np.concatenate(adversary_ids)), {}
+        for name, victim in case.victims.items():
+            shared = np.isin(victim.ids, known_ids)
+            for place, column in enumerate(victim.columns.tolist()):
+                x = victim.X[:, place]
+                present = shared & ~np.isnan(x)
+                if len(np.unique(x[present])) > 1:
+                    orders[name, column] = (victim.ids[present], middle_ranks(x[present]))
+        return VictimsOrders(orders) if orders else None
 
     def refuses(self, claims: Sequence[ColumnRanks], case: Case) -> str | None:
         """Refuse columns that no victim has, or one that is claimed twice."""
@@ -74,20 +74,20 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
         ``one-interval`` claims the same interval for all rows of a column, the one of least mean
         width. The blind adversary is granted which interval that is.
         """
-        made: dict[str, Sequence[Claim]] = {"one-interval": _one_interval(truth)}
+        guesses: dict[str, Sequence[Claim]] = {"one-interval": _one_interval(truth)}
         for name, orders in orders_of_own(case, truth.columns).items():
-            made[name] = [
+            guesses[name] = [
                 ColumnRanks(*key, ids, rank, 0 * rank, 0 * rank + 1)
                 for key, (ids, rank) in orders.items()
             ]
             for reach in REACHES:
-                made[f"{name}-within-{reach:g}"] = [
+                guesses[f"{name}-within-{reach:g}"] = [
                     ColumnRanks(
                         *key, ids, rank, np.maximum(rank - reach, 0), np.minimum(rank + reach, 1)
                     )
                     for key, (ids, rank) in orders.items()
                 ]
-        return {**made, **super().blind(case, truth)}
+        return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[ColumnRanks], truth: VictimsOrders) -> list[Score]:
         """Score all columns together."""
@@ -97,8 +97,12 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
             guess, low, high = (np.full(len(ids), end) for end in (0.5, 0.0, 1.0))
             c = claimed.get(key)
             if c is not None:
-                _, mine, theirs = np.intersect1d(ids, c.ids, return_indices=True)
-                guess[mine], low[mine], high[mine] = c.rank[theirs], c.low[theirs], c.high[theirs]
+                _, true_at, guessed_at = np.intersect1d(ids, c.ids, return_indices=True)
+                guess[true_at], low[true_at], high[true_at] = (
+                    c.rank[guessed_at],
+                    c.low[guessed_at],
+                    c.high[guessed_at],
+                )
             guess = middle_ranks(guess)
             flat = guess.std() == 0
             correlation.append(0.0 if flat else float(np.corrcoef(guess, rank)[0, 1]))
@@ -112,7 +116,7 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
 
 def _one_interval(truth: VictimsOrders) -> list[Claim]:
     """Return for every column the interval that is narrowest on average, for all its rows."""
-    made: list[Claim] = []
+    claims: list[Claim] = []
     for key, (ids, rank) in truth.columns.items():
         ends = np.unique(np.quantile(rank, np.linspace(0, 1, _ENDS), method="nearest"))
         order = np.sort(rank)
@@ -124,5 +128,5 @@ def _one_interval(truth: VictimsOrders) -> list[Claim]:
         )
         low, high = np.unravel_index(int(saved.argmax()), saved.shape)
         interval = np.full(len(ids), ends[low]), np.full(len(ids), ends[high])
-        made.append(ColumnRanks(*key, ids, np.full(len(ids), 0.5), *interval))
-    return made
+        claims.append(ColumnRanks(*key, ids, np.full(len(ids), 0.5), *interval))
+    return claims

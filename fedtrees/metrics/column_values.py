@@ -60,12 +60,12 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
 
     def truth(self, case: Case) -> VictimsColumns | None:
         """Return the victims' columns, None where nobody else holds any."""
-        found = {
+        victims_columns = {
             (name, int(f)): np.unique(column[~np.isnan(column)], return_counts=True)
-            for name, held in case.victims.items()
-            for f, column in zip(held.columns, held.X.T + np.float32(0), strict=True)
+            for name, local in case.victims.items()
+            for f, column in zip(local.columns, local.X.T + np.float32(0), strict=True)
         }  # -0 and 0 are one value
-        return VictimsColumns(found, case.schema) if found else None
+        return VictimsColumns(victims_columns, case.schema) if victims_columns else None
 
     def refuses(self, claims: Sequence[ColumnValues], case: Case) -> str | None:
         """Refuse columns that no victim has, or one that is claimed twice."""
@@ -88,32 +88,32 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         precision.
         """
         view = case.blind_view()
-        own, apart = view.rows, [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)]
+        adversary_rows, apart = view.rows, [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)]
         features = case.schema.features
 
         def evenly(f: int, n: int, step: float) -> NDArray[np.float32]:
             low, high = features[f].declared_range or (0.0, 1.0)
             return rounded_to(low + middles(n) * (high - low), step)
 
-        made: dict[str, Sequence[Claim]] = {
+        guesses: dict[str, Sequence[Claim]] = {
             "declared": _guessed(truth, _declared(case.schema)),
             "zeros": _valued(truth, lambda f, n, step: np.zeros(n, dtype=np.float32)),
             "rounded-range": _valued(truth, evenly),
         }
-        if own is not None and len(own):
-            present = [c[~np.isnan(c)] for c in own.X.T]
+        if adversary_rows is not None and len(adversary_rows):
+            present = [c[~np.isnan(c)] for c in adversary_rows.X.T]
             columns = [np.unique(c, return_counts=True) for c in present]
-            made["own-columns"] = _guessed(truth, columns)
+            guesses["own-columns"] = _guessed(truth, columns)
 
             def quantiles(f: int, n: int, step: float) -> NDArray[np.float32]:
                 some = present[f].astype(np.float64)
                 return rounded_to(np.quantile(some, middles(n)), step) if len(some) else some
 
-            made["rounded-quantiles"] = _valued(truth, quantiles)
+            guesses["rounded-quantiles"] = _valued(truth, quantiles)
         elif apart:
-            whole = np.unique(np.concatenate(apart), return_counts=True)
-            made["own-values"] = _guessed(truth, [whole] * len(features))
-        return {**made, **super().blind(case, truth)}
+            pooled = np.unique(np.concatenate(apart), return_counts=True)
+            guesses["own-values"] = _guessed(truth, [pooled] * len(features))
+        return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[ColumnValues], truth: VictimsColumns) -> list[Score]:
         """Score all columns together; those that are not claimed count 0."""
@@ -124,11 +124,11 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
             single = int((counts == 1).sum())
             cells, singles = cells + int(counts.sum()), singles + single
             guessed, copies = claimed.get(key, (values[:0], counts[:0]))
-            _, mine, theirs = np.intersect1d(values, guessed, return_indices=True)
-            met = np.minimum(counts[mine], copies[theirs]).sum()
-            most = max(int(counts.sum()), int(copies.sum()), 1)
-            right += float(met) * int(counts.sum()) / most
-            hits = int(((counts[mine] == 1) & (copies[theirs] == 1)).sum())
+            _, true_at, guessed_at = np.intersect1d(values, guessed, return_indices=True)
+            met = np.minimum(counts[true_at], copies[guessed_at]).sum()
+            larger = max(int(counts.sum()), int(copies.sum()), 1)
+            right += float(met) * int(counts.sum()) / larger
+            hits = int(((counts[true_at] == 1) & (copies[guessed_at] == 1)).sum())
             singles_right += hits * single / max(single, int((copies == 1).sum()), 1)
             if len(values):
                 some = len(guessed) > 0
@@ -153,12 +153,12 @@ def _category_error(
         codes: NDArray[Any] = np.arange(
             max(len(truth.schema.features[key[1]].categories), int(values.max()) + 1)
         )
-        mine = np.zeros(len(codes))
-        mine[values.astype(np.int64)] = counts
+        true_counts = np.zeros(len(codes))
+        true_counts[values.astype(np.int64)] = counts
         guess, copies = claimed.get(key, (codes, np.ones(len(codes), dtype=np.int64)))
-        theirs = np.array([copies[guess == c].sum() for c in codes], dtype=np.float64)
-        whole = max(float(np.sum(copies)), 1.0)
-        off += np.abs(theirs / whole - mine / mine.sum()).tolist()
+        guessed_counts = np.array([copies[guess == c].sum() for c in codes], dtype=np.float64)
+        total = max(float(np.sum(copies)), 1.0)
+        off += np.abs(guessed_counts / total - true_counts / true_counts.sum()).tolist()
     return float(np.mean(off)) if off else None
 
 
@@ -172,13 +172,13 @@ def _guessed(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
 
 def _valued(truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[Any]]) -> list[Claim]:
     """Return columns of guessed values: of a feature, so many, at the precision of the column."""
-    made: list[Claim] = []
+    claims: list[Claim] = []
     for (owner, f), (values, counts) in truth.columns.items():
         step = step_of(values.astype(np.float64))
         cells = guess(f, int(counts.sum()), step).astype(np.float32) + np.float32(0)
-        found, copies = np.unique(cells, return_counts=True)
-        made.append(ColumnValues(owner, f, found, copies, False))
-    return made
+        distinct, copies = np.unique(cells, return_counts=True)
+        claims.append(ColumnValues(owner, f, distinct, copies, False))
+    return claims
 
 
 def _scaled(column: Values, n: int) -> Values:
@@ -187,15 +187,15 @@ def _scaled(column: Values, n: int) -> Values:
     if not len(values) or not n:
         return values[:0], counts[:0]
     exact = counts * (n / counts.sum())
-    whole = np.floor(exact).astype(np.int64)
-    rest = np.argsort(whole - exact, kind="stable")[: n - int(whole.sum())]
-    whole[rest] += 1
-    return values[whole > 0], whole[whole > 0]
+    floored = np.floor(exact).astype(np.int64)
+    rest = np.argsort(floored - exact, kind="stable")[: n - int(floored.sum())]
+    floored[rest] += 1
+    return values[floored > 0], floored[floored > 0]
 
 
 def _declared(schema: Schema) -> list[Values]:
     """Return the values that the schema names: categories, whole numbers in a declared range."""
-    found: list[Values] = []
+    declared: list[Values] = []
     for feature in schema.features:
         low, high = feature.low, feature.high
         if feature.categories:
@@ -204,5 +204,5 @@ def _declared(schema: Schema) -> list[Values]:
             values = np.array([v for v in (low, high) if v is not None], dtype=np.float32)
         else:
             values = np.unique(np.append(np.arange(low, high), high).astype(np.float32))
-        found.append((values, np.ones(len(values), dtype=np.int64)))
-    return found
+        declared.append((values, np.ones(len(values), dtype=np.int64)))
+    return declared

@@ -164,8 +164,10 @@ class Case:
     def told(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Columns that the threat declares known of all rows, and their values by row."""
         threat = Threat.parse(self.threat) if self.threat else None
-        told = threat is not None and (threat.attributes or threat.sensitive is not None)
-        return self.entries.of_all_rows if told and self.entries is not None else None
+        attributes_known = threat is not None and (
+            threat.attributes or threat.sensitive is not None
+        )
+        return self.entries.of_all_rows if attributes_known and self.entries is not None else None
 
     @cached_property
     def candidates(self) -> Candidates | None:
@@ -174,14 +176,14 @@ class Case:
         Who holds nothing is asked about whole rows, whoever has which columns of them. None where
         nobody but the principals holds whole rows, or there are no others.
         """
-        mine, others = self.victims_rows, self.others
-        if mine is None and len(self.victims) == len(self.local_data):
-            mine = side_by_side(self.local_data.values(), self.schema)
-        if mine is None or not len(others or ()):
+        members, other_rows = self.victims_rows, self.others
+        if members is None and len(self.victims) == len(self.local_data):
+            members = side_by_side(self.local_data.values(), self.schema)
+        if members is None or not len(other_rows or ()):
             return None
-        assert others is not None
+        assert other_rows is not None
         rng = self.streams.child("candidates", self.threat).rng("membership")
-        some = [t.take(rng.permutation(len(t))[:MOST_CANDIDATES]) for t in (mine, others)]
+        some = [t.take(rng.permutation(len(t))[:MOST_CANDIDATES]) for t in (members, other_rows)]
         table, n = Table.concat(some), len(some[0])
         order = rng.permutation(len(table))
         return Candidates(table.take(order), order < n)
@@ -193,8 +195,8 @@ class Case:
 
     def rows_in(self, name: str, round: int) -> Table:
         """Return the whole rows of one local data that a round of training used."""
-        held, used = self.local_data[name].table, self._used(name, round)
-        return held if used is None else held.take(used)
+        table, used = self.local_data[name].table, self._used(name, round)
+        return table if used is None else table.take(used)
 
     def victims_in(self, round: int) -> Table | None:
         """Return those of `victims_rows` that a round of training used."""
@@ -207,13 +209,13 @@ class Case:
 
     def blind_view(self) -> View:
         """Return what the principals know without any transcript."""
-        own = tuple(h for n, h in self.local_data.items() if n in self.principals)
+        adversary_data = tuple(h for n, h in self.local_data.items() if n in self.principals)
         return View(
             principals=self.principals,
             roles=dict(self.roles),
-            own=(*own, LocalData.of(self.population))
+            own=(*adversary_data, LocalData.of(self.population))
             if self.told_others and self.population
-            else own,
+            else adversary_data,
             schema=self.schema,
             protocol="",
             parameters={},
@@ -233,8 +235,8 @@ class Case:
         `fedtrees.core.view.View.population`, so that the attack and its baseline differ by the
         transcript alone.
         """
-        given = None if self.told_others else self.blind_view().rows
-        if not len(self.population or ()) or self.victims_rows is None or given is not None:
+        own_rows = None if self.told_others else self.blind_view().rows
+        if not len(self.population or ()) or self.victims_rows is None or own_rows is not None:
             return None
         return self.population
 
@@ -254,14 +256,16 @@ class Case:
         standard deviation of numeric targets: that is public more often than not, and the first
         messages of most protocols say it.
         """
-        own, victims = self.blind_view().rows, self.victims_rows
+        adversary_rows, victims = self.blind_view().rows, self.victims_rows
         counts, target = None, None
-        if (own is None or self.told_others) and victims is not None:
+        if (adversary_rows is None or self.told_others) and victims is not None:
             if self.schema.classes:
                 counts = np.bincount(victims.y, minlength=max(len(self.schema.classes), 2))
             else:
                 target = range_of(float(victims.y.mean()), float(victims.y.std()))
-        return blind_guesses(own, self.schema, n, rng, counts=counts, target=target, draws=draws)
+        return blind_guesses(
+            adversary_rows, self.schema, n, rng, counts=counts, target=target, draws=draws
+        )
 
     def blind_rng(self) -> np.random.Generator:
         """Return the coins of the blind adversary's guesses: one set for who knows others' rows."""
@@ -272,10 +276,10 @@ class Case:
 
 def _labels_of(parts: Iterable[LocalData]) -> LocalData:
     """Return ids and labels of rows, without their columns."""
-    held = [h for h in parts if h.y is not None]
-    ids = np.concatenate([h.ids for h in held])
+    labelled = [h for h in parts if h.y is not None]
+    ids = np.concatenate([h.ids for h in labelled])
     none = np.zeros(0, dtype=np.intp)
-    y = np.concatenate([h.table.y for h in held])
+    y = np.concatenate([h.table.y for h in labelled])
     return LocalData(ids, none, np.zeros((len(ids), 0), dtype=np.float32), y)
 
 
@@ -353,9 +357,9 @@ class Metric(ABC, Generic[T]):
 
         Raises `UsageError` if it is not declared so.
         """
-        for found in self.measures:
-            if found.key == score.key and bool(found.part) == bool(score.part):
-                return found
+        for measure in self.measures:
+            if measure.key == score.key and bool(measure.part) == bool(score.part):
+                return measure
         part = f" with the part {score.part!r}" if score.part else ""
         raise UsageError(
             f"metric {self.name!r} scores {score.key!r}{part}; declare a Measure in its `measures`"
@@ -363,26 +367,26 @@ class Metric(ABC, Generic[T]):
 
     def best_of(self, scored: Mapping[str, Sequence[Score]]) -> dict[str, Best]:
         """Return the best defined value per score, and whose it is (the first one's on a tie)."""
-        found: dict[str, Best] = {}
+        best: dict[str, Best] = {}
         for guess, scores in scored.items():
             for s in scores:
-                sign, old = self.measure(s).sign, found.get(s.name)
+                sign, old = self.measure(s).sign, best.get(s.name)
                 if s.value is not None and (old is None or sign * s.value > sign * old.value):
-                    found[s.name] = Best(s.value, guess, s)
-        return found
+                    best[s.name] = Best(s.value, guess, s)
+        return best
 
     def blind(self, case: Case, truth: T) -> dict[str, Sequence[Claim]]:
         """Return what adversaries claim who sees nothing, by name.
 
         Here: what the attacks marked `blind` claim that give this type.
         """
-        view, found = case.blind_view(), dict[str, Sequence[Claim]]()
+        view, guesses = case.blind_view(), dict[str, Sequence[Claim]]()
         for name in blind_attacks(self.of):
             guess = attacks().run(Spec(name), view).guess
             claims = () if guess is None else guess.all(self.of)
             if claims:
-                found[name] = claims
-        return found
+                guesses[name] = claims
+        return guesses
 
     def line(self, case: Case, truth: T, measured: Mapping[str, float]) -> dict[str, float]:
         """Return the best blind value of every score.

@@ -34,17 +34,17 @@ def unscorable(claims: Sequence[Records], case: Case) -> str | None:
     """Return what is wrong with guessed rows that cannot be compared with any of the table."""
     if len(claims) > 1:
         return "it claimed rows more than once"
-    table, wanted = claims[0].table, len(case.schema.features)
-    if table.X.shape[1] != wanted:
-        return f"it guessed {table.X.shape[1]} columns; the schema has {wanted}"
+    table, n_features = claims[0].table, len(case.schema.features)
+    if table.X.shape[1] != n_features:
+        return f"it guessed {table.X.shape[1]} columns; the schema has {n_features}"
     if np.isinf(table.X).any():
         return "it guessed infinite values; rows must be finite"
     if not case.schema.classes:
         return None if np.isfinite(table.y).all() else "it guessed targets that are not finite"
     classes = max(len(case.schema.classes), 2)
     if not np.isin(table.y, np.arange(classes)).all():
-        known = "0 and 1" if classes == 2 else f"0 to {classes - 1}"
-        return f"it guessed labels other than {known}"
+        allowed = "0 and 1" if classes == 2 else f"0 to {classes - 1}"
+        return f"it guessed labels other than {allowed}"
     return None
 
 
@@ -85,8 +85,8 @@ class VictimsRows:
     @staticmethod
     def drawn(rows: Table, case: Case) -> VictimsRows:
         """Return all rows, or the sample of them that this seed draws."""
-        told = () if case.told is None else tuple(case.told[0].tolist())
-        return VictimsRows(_some(rows, case), case.schema, case.top, len(rows), told)
+        known_columns = () if case.told is None else tuple(case.told[0].tolist())
+        return VictimsRows(_some(rows, case), case.schema, case.top, len(rows), known_columns)
 
     @property
     def sampled(self) -> bool:
@@ -104,14 +104,14 @@ def _told(made: Mapping[str, Table], case: Case, n: int) -> dict[str, Table]:
     """Return blind guesses with the columns that are told, and what own rows say besides."""
     assert case.told is not None
     assert case.victims_rows is not None
-    columns, told = case.told
-    told = told[((np.arange(n) + 0.5) * len(told) / n).astype(np.intp)]
+    columns, known_values = case.told
+    known_values = known_values[((np.arange(n) + 0.5) * len(known_values) / n).astype(np.intp)]
     # of told columns alone it says how far values agree: those are known
     width = Tolerance.of(case.victims_rows, case.schema).width
-    guesses = {name: fitted(rows, columns, told, width) for name, rows in made.items()}
-    own, rng = case.blind_view().rows, case.streams.child("blind").rng("told")
-    if own is not None and len(own):
-        guesses |= nearest_guesses(own, case.schema, columns, told, width, rng)
+    guesses = {name: fitted(rows, columns, known_values, width) for name, rows in made.items()}
+    adversary_rows, rng = case.blind_view().rows, case.streams.child("blind").rng("told")
+    if adversary_rows is not None and len(adversary_rows):
+        guesses |= nearest_guesses(adversary_rows, case.schema, columns, known_values, width, rng)
     return guesses
 
 
@@ -183,14 +183,14 @@ class RecordMetric(Metric[VictimsRows]):
         """Return the guesses of `fedtrees.guessing.blind`, and those of attacks marked blind."""
         rng, about = case.blind_rng(), next(iter(case.victims.values()))
         key = (case.told_others or case.principals, truth.guessed, str(rng.bit_generator.state))
-        known = _made.setdefault(about, {})
-        if key not in known:
-            known[key] = case.blind_rows(truth.guessed, rng)
-        made = known[key]
+        cached = _made.setdefault(about, {})
+        if key not in cached:
+            cached[key] = case.blind_rows(truth.guessed, rng)
+        tables = cached[key]
         if case.told is not None:
-            made = _told(made, case, truth.guessed)
-        own = {name: [Records(table)] for name, table in made.items()}
-        return {**own, **super().blind(case, truth)}
+            tables = _told(tables, case, truth.guessed)
+        guesses = {name: [Records(table)] for name, table in tables.items()}
+        return {**guesses, **super().blind(case, truth)}
 
     def completed(
         self,
@@ -216,7 +216,7 @@ class RecordMetric(Metric[VictimsRows]):
     def score(self, claims: Sequence[Records], truth: VictimsRows) -> list[Score]:
         """Score guessed rows against all victims' rows."""
         got = score_records(claims[0].table, truth.rows, truth.schema, truth.top, most=truth.whole)
-        found: dict[str, float | None] = {
+        values: dict[str, float | None] = {
             "ra": got.ra, "ra_top": got.ra_top, "exact_rows": got.exact_rows,
             "close_rows": got.close_rows, "bit_exact_rows": got.bit_exact_rows,
             **({} if got.target_error is None else {"target_error": got.target_error}),
@@ -224,11 +224,11 @@ class RecordMetric(Metric[VictimsRows]):
         }  # fmt: skip
         if truth.inlier is not None:
             row = row_errors(claims[0].table, truth.rows, truth.inlier, truth.told)
-            found |= {
+            values |= {
                 "row_error": row.mean, "worst_row": row.worst, "inlier_error": row.inliers,
                 "outlier_error": row.outliers, "right_rows": row.right,
             }  # fmt: skip
-        scores = [Score(key, value) for key, value in found.items()]
+        scores = [Score(key, value) for key, value in values.items()]
         scores += [Score("ra_of", share, part=name) for name, share in got.per_feature.items()]
         if not truth.sampled:
             return scores
@@ -316,10 +316,10 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     def truth(self, case: Case) -> BinnedVictims | None:
         """Return the victims' rows and the cut points, None where none were settled."""
         sent = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
-        held = {name: h.table for name, h in case.victims.items() if h.covers(case.schema)}
-        if not sent or not held:
+        tables = {name: h.table for name, h in case.victims.items() if h.covers(case.schema)}
+        if not sent or not tables:
             return None
-        return BinnedVictims(held, Cuts(sent[0].values, sent[0].offsets, sent[0].minimum))
+        return BinnedVictims(tables, Cuts(sent[0].values, sent[0].offsets, sent[0].minimum))
 
     def counted(self, truth: BinnedVictims) -> int:
         """Return the number of the victims' rows."""
@@ -382,8 +382,8 @@ class EveryRecordMetric(Metric[Everybody]):
         """Return everybody's rows, None where nobody but the principals holds whole ones."""
         if case.victims_rows is None:
             return None
-        own = sum(len(h) for n, h in case.local_data.items() if n in case.principals)
-        return Everybody(dict(case.local_data), own, case)
+        adversary_count = sum(len(h) for n, h in case.local_data.items() if n in case.principals)
+        return Everybody(dict(case.local_data), adversary_count, case)
 
     def refuses(self, claims: Sequence[EveryRecord], case: Case) -> str | None:
         """Refuse rows that do not fit the schema."""
@@ -393,18 +393,21 @@ class EveryRecordMetric(Metric[Everybody]):
         """Score over the union of all rows, or over one client's."""
         claim, schema = claims[0], truth.case.schema
         if claim.owner is None:
-            own = [h.table for n, h in truth.held.items() if n in truth.case.principals]
+            adversary_tables = [
+                h.table for n, h in truth.held.items() if n in truth.case.principals
+            ]
             victims = [h.table for h in truth.case.victims.values()]
-            everyone, case = Table.concat([*own, *victims]), truth.case
-            most = len(everyone)
-            got = score_records(claim.table, _some(everyone, case), schema, most=most)
+            everyone, case = Table.concat([*adversary_tables, *victims]), truth.case
+            n_rows = len(everyone)
+            got = score_records(claim.table, _some(everyone, case), schema, most=n_rows)
             return [Score("ra_union", got.ra)]
         named = sorted(set(claim.owner))
         name = max(named, key=lambda n: len(truth.held[n]))
-        rows, held = claim.table.take(np.array(claim.owner) == name), truth.held[name].table
-        rng, n = truth.case.streams.child("blind").rng("owners"), wanted(len(held))
+        rows, owner_table = claim.table.take(np.array(claim.owner) == name), truth.held[name].table
+        rng, n = truth.case.streams.child("blind").rng("owners"), wanted(len(owner_table))
         drawn = truth.case.blind_rows(n, rng)
-        few, some = spaced(rows, n) if n < len(held) else rows, _some(held, truth.case)
+        few = spaced(rows, n) if n < len(owner_table) else rows
+        some = _some(owner_table, truth.case)
         line = max(score_records(g, some, schema, most=n).ra for g in drawn.values())
         return [Score("ra_owner", score_records(few, some, schema, most=n).ra, blind=line)]
 
