@@ -307,8 +307,8 @@ class Protocol(ABC):
         reached = getattr(model, "apply", None)
         if reached is None:
             raise ProtocolError(f"a {type(model).__name__} has no leaves; ask for scores")
-        found: NDArray[np.int32] = reached(next(iter(queries.values())).X)
-        return found
+        leaves: NDArray[np.int32] = reached(next(iter(queries.values())).X)
+        return leaves
 
 
 def _still_there(net: LocalNetwork | None) -> LocalNetwork:

@@ -110,8 +110,8 @@ class Training:
     @property
     def spent(self) -> list[Guarantee]:
         """What the protocol and each part of the defense spent, in that order."""
-        found = [self.protocol.spent(self.transcript), *self.defense.spent(self.transcript)]
-        return [without_noise(g) for g in found] if self.void else found
+        guarantees = [self.protocol.spent(self.transcript), *self.defense.spent(self.transcript)]
+        return [without_noise(g) for g in guarantees] if self.void else guarantees
 
     @property
     def epsilons(self) -> tuple[AdversaryEpsilon, ...]:
@@ -120,10 +120,10 @@ class Training:
         An outsider, coalitions of clients, and trusted roles have different epsilons if clients
         share the noise, because a client knows its own share.
         """
-        stated = [g for g in self.spent if isinstance(g, PureDP | ApproximateDP)]
-        if not stated or any(math.isinf(g.epsilon) for g in stated):
+        with_epsilon = [g for g in self.spent if isinstance(g, PureDP | ApproximateDP)]
+        if not with_epsilon or any(math.isinf(g.epsilon) for g in with_epsilon):
             return ()
-        delta = max(getattr(g, "delta", 0.0) for g in stated)
+        delta = max(getattr(g, "delta", 0.0) for g in with_epsilon)
         events = self.transcript.events
         everyone = [e for e in events if e.party not in self.columns]
         single = [e for e in events if e.party in self.columns]
@@ -135,8 +135,12 @@ class Training:
 
         For the harness. Empty where the model is released, or the parties are gone.
         """
-        told = {} if self.net is None else self.net.own_thresholds()
-        return {at: (name, *split) for name, own in told.items() for at, split in own.items()}
+        by_party = {} if self.net is None else self.net.own_thresholds()
+        return {
+            at: (name, *split)
+            for name, party_splits in by_party.items()
+            for at, split in party_splits.items()
+        }
 
     @property
     def bins_of_rows(self) -> dict[tuple[str, int], NDArray[np.int64]]:
@@ -144,8 +148,10 @@ class Training:
 
         For the harness. Empty where parties have no bins of their own, or are gone.
         """
-        told = {} if self.net is None else self.net.own_bins()
-        return {(name, c): bin for name, own in told.items() for c, bin in own.items()}
+        by_party = {} if self.net is None else self.net.own_bins()
+        return {
+            (name, c): bin for name, party_bins in by_party.items() for c, bin in party_bins.items()
+        }
 
     def _asked(
         self, answer: Callable[..., NDArray[Any]], X: NDArray[np.float32], on: Transcript | None
@@ -157,11 +163,11 @@ class Training:
         }
         if self.net is None or on is None:
             return answer(self.net, self.model, queries)
-        kept, self.net.inference = self.net.inference, on
+        previous, self.net.inference = self.net.inference, on
         try:
             return answer(self.net, self.model, queries)
         finally:
-            self.net.inference = kept
+            self.net.inference = previous
 
 
 def train(
@@ -210,21 +216,21 @@ def train(
             f"{', '.join(local_data)}"
         )
     agreement = agreed(protocol, schema, defense, len(local_data))
-    for name, own in local_data.items():
-        check_own(name, own, schema)
-    said = {name: Declared.of(own) for name, own in local_data.items()}
-    n_rows = rows_agreed(protocol, agreement, said)
+    for name, party_data in local_data.items():
+        check_own(name, party_data, schema)
+    declared = {name: Declared.of(part) for name, part in local_data.items()}
+    n_rows = rows_agreed(protocol, agreement, declared)
     check_ids(local_data)
-    for name, own in local_data.items():
-        protocol.check_held(name, own, schema)
+    for name, party_data in local_data.items():
+        protocol.check_held(name, party_data, schema)
     sealing = protocol.sealing()
-    weighted = any(one.weighted for one in said.values())
+    weighted = any(one.weighted for one in declared.values())
     net = LocalNetwork(agreement, Streams(seed, noise_from), None if weighted else n_rows)
-    net.declared, net.weighted = {name: one.rows for name, one in said.items()}, weighted
+    net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
     for name in agreement.roles:
         streams = Streams(seed, noise_from)  # of its own: nobody draws another's noise
-        held, sums = local_data.get(name), net.aggregation
-        net.join(seated(protocol, agreement, name, streams, sums, held, sealing))
+        local, sums = local_data.get(name), net.aggregation
+        net.join(seated(protocol, agreement, name, streams, sums, local, sealing))
     cheats, refused = behaviours or {}, ""
     for party in net.parties:
         if party.name in cheats:
@@ -243,7 +249,7 @@ def train(
         schema,
         n_rows,
         context,
-        {name: held.columns for name, held in local_data.items()},
+        {name: part.columns for name, part in local_data.items()},
         net,
         noise_from,
         behaviours=cheats,
@@ -289,8 +295,8 @@ def seated(
     sealing: Sealing | None,
 ) -> Host:
     """Make one party, beside its host."""
-    given: dict[str, Any] = {"aggregation": aggregation, "held": held, "sealing": sealing}
-    host = Host(agreement, name, streams, **given)
+    options: dict[str, Any] = {"aggregation": aggregation, "held": held, "sealing": sealing}
+    host = Host(agreement, name, streams, **options)
     host.join(_made(protocol, host, held))
     return host
 

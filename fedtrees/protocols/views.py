@@ -36,24 +36,24 @@ def _oracle(
     if records != "chosen" and training.protocol.layout not in ("vertical", "columns"):
         raise UsageError(f"records={records}: nobody else holds columns of the rows that are asked")
     answers, budget = training.defense.endpoint(answers, budget)
-    asked = Transcript()  # of one who asks alone: nobody else's view has it
+    transcript = Transcript()  # of one who asks alone: nobody else's view has it
     model, defense, context = training.model, training.defense, training.context
 
     def scores(X: NDArray[np.float32]) -> NDArray[np.float64]:
         if training.protocol.released:
             return defense.answer(model.predict(X), context)
-        return training.predict(X, asked)
+        return training.predict(X, transcript)
 
     def answer(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
         if ids is not None:
-            held = local_data if records == "held" else _parts(rows, local_data)
-            X = _looked_up(X, ids, {n: h for n, h in held.items() if n not in who})
+            parts = local_data if records == "held" else _parts(rows, local_data)
+            X = _looked_up(X, ids, {n: h for n, h in parts.items() if n not in who})
         if answers == "leaf-ids":
-            return training.leaves(X, asked)
-        found = scores(X)
+            return training.leaves(X, transcript)
+        outputs = scores(X)
         if answers == "score":
-            return found
-        return (found > 0.5 if found.ndim == 1 else found.argmax(axis=1)).astype(np.int32)
+            return outputs
+        return (outputs > 0.5 if outputs.ndim == 1 else outputs.argmax(axis=1)).astype(np.int32)
 
     options: dict[str, Any] = {"answers": answers, "records": records}
     return Oracle(answer, budget, width=len(schema.features), **options)
@@ -74,22 +74,24 @@ def _looked_up(
 ) -> NDArray[np.float32]:
     """Return rows with the columns that others hold of the training rows of such ids."""
     X = X.copy()
-    for name, held in others.items():
-        order = np.argsort(held.ids)
-        at = np.minimum(np.searchsorted(held.ids[order], ids), len(order) - 1)
-        strange = np.setdiff1d(ids, held.ids)[:5].tolist()
+    for name, part in others.items():
+        order = np.argsort(part.ids)
+        at = np.minimum(np.searchsorted(part.ids[order], ids), len(order) - 1)
+        strange = np.setdiff1d(ids, part.ids)[:5].tolist()
         if strange:
             raise DataError(f"{name!r} holds no rows {strange}; ask by ids of rows that it holds")
-        X[:, held.columns] = held.X[order[at]]
+        X[:, part.columns] = part.X[order[at]]
     return X
 
 
 def _asked(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
     """Return the columns of some parties side by side."""
-    own = [part for name, part in parts.items() if name in who]
-    columns = np.concatenate([np.zeros(0, dtype=np.intp), *(p.columns for p in own)])
+    adversary_parts = [part for name, part in parts.items() if name in who]
+    columns = np.concatenate([np.zeros(0, dtype=np.intp), *(p.columns for p in adversary_parts)])
     places = next(iter(parts.values())).ids
-    return LocalData(places, columns, np.hstack([np.zeros((len(places), 0)), *(p.X for p in own)]))
+    return LocalData(
+        places, columns, np.hstack([np.zeros((len(places), 0)), *(p.X for p in adversary_parts)])
+    )
 
 
 def stated(protocol: Protocol, schema: Schema, parties: int) -> tuple[tuple[str, str, Change], ...]:
@@ -155,7 +157,7 @@ def view_of(
     return View(
         principals=who,
         roles=dict(training.transcript.roles),
-        own=tuple(held for name, held in local_data.items() if name in principals),
+        own=tuple(part for name, part in local_data.items() if name in principals),
         schema=deepcopy(training.schema),  # nothing in a view leads back to the dataset
         protocol=training.protocol.name,
         parameters=training.protocol.parameters,
@@ -168,7 +170,7 @@ def view_of(
         known=known,
         entries=entries,
         stated=stated(training.protocol, training.schema, len(training.columns)),
-        weighted=any(held.weight is not None for held in local_data.values()),
+        weighted=any(part.weight is not None for part in local_data.values()),
         behaviours=tuple(dict.fromkeys(b for n, b in training.behaviours.items() if n in who)),
         asked=_asked(who, _parts(rows, local_data))
         if records == "new" and rows is not None

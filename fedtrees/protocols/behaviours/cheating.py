@@ -67,8 +67,10 @@ class Cheating(Behaviour, BoostingActive):
         n = len(gh)
         if self.together or 2 * number >= self.params.trees * self.objective.n_outputs:
             return super().grow(net, number, round, gh)
-        group, brings = self.planned(n, number)
-        tree = self.begin(net, number, round, np.arange(n, dtype=np.int32), brings, self.slots(n))
+        group, statistics = self.planned(n, number)
+        tree = self.begin(
+            net, number, round, np.arange(n, dtype=np.int32), statistics, self.slots(n)
+        )
         if 0 in tree.hidden:
             return TreeBuilder().build(), tree.rows
         self._ask_sums(net, tree, ROOT, ROOT)
@@ -86,14 +88,14 @@ class Cheating(Behaviour, BoostingActive):
             for (node, a, b), child in zip(level, left.tolist(), strict=True):
                 tree.parents[child] = tree.parents[child + 1] = node
                 children += [(child, a, (a + b) // 2), (child + 1, (a + b) // 2, b)]
-            waiting = np.array([child for child, _, _ in children], dtype=np.int32)
-            self._ask_sums(net, tree, waiting, waiting if self.sums_differ else left)
+            open_nodes = np.array([child for child, _, _ in children], dtype=np.int32)
+            self._ask_sums(net, tree, open_nodes, open_nodes if self.sums_differ else left)
             level, count = children, count + len(children)
         return TreeBuilder().build(), tree.rows
 
     def planned(self, n: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the leaf of every row of a tree, (n,), and what it brings, (n, 2)."""
-        most = 2 ** (self.params.max_depth - 1)
+        max_leaves = 2 ** (self.params.max_depth - 1)
         rng = self.streams.rng("made-up nodes", number)
         few = [change for change in self.sums_law if isinstance(change, FewRows)]
         powers = Powers()
@@ -102,16 +104,16 @@ class Cheating(Behaviour, BoostingActive):
             assert law is not None
             off = float(np.sqrt(np.ravel(law.error(np.zeros(1))[1])[0]))
             if self.proven:
-                return self._beside_noise(n, most, off, rng)
+                return self._beside_noise(n, max_leaves, off, rng)
             first = self.bits[0] + int(np.ceil(np.log2(CLEAR * off)))
             each = max(self.slots(n).limit.bit_length() - 1 - first, 1)
             powers = Powers(first, each, each)
         rows = powers.rows
-        place = (np.arange(n) - number * most * rows) % n
-        group = np.minimum(place // rows, most - 1)
-        counts = place < most * rows
+        place = (np.arange(n) - number * max_leaves * rows) % n
+        group = np.minimum(place // rows, max_leaves - 1)
+        counts = place < max_leaves * rows
         if few:
-            leaves = self._leaves_shown(n, most, few, rows)
+            leaves = self._leaves_shown(n, max_leaves, few, rows)
             turns = getattr(self, "turns", np.zeros(n, dtype=np.int64))
             first_of = rng.permutation(n)
             group = rng.permutation(n) * leaves // n
@@ -126,12 +128,12 @@ class Cheating(Behaviour, BoostingActive):
         self, n: int, most: int, off: float, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return leaves, and as much as rows may bring; sums of different sizes tell them apart."""
-        group, brings = rng.permutation(n) * most // n, np.zeros((n, 2), dtype=np.int64)
+        group, statistics = rng.permutation(n) * most // n, np.zeros((n, 2), dtype=np.int64)
         (_, high), (_, hessian) = self.params.ranges(self.objective, self.clip or 1.0)
         size = rng.uniform(min(1.0, 3 * off), 1.0, n)
-        brings[:, 0] = rng.choice([-1, 1], n) * size * high
-        brings[:, 1] = rng.choice([0, hessian], n)
-        return group, brings
+        statistics[:, 0] = rng.choice([-1, 1], n) * size * high
+        statistics[:, 1] = rng.choice([0, hessian], n)
+        return group, statistics
 
     def slots(self, rows: int) -> Slots:
         """Return slots for whatever an int64 holds, as of rows with weights, unless proofs bind."""
@@ -148,5 +150,5 @@ class Cheating(Behaviour, BoostingActive):
                 return 0.0
             return float(leaves * min(rows, bring) * binom.sf(least - 2, rows - 1, rare))
 
-        found: int = max((2**k for k in range(most.bit_length())), key=seen)
-        return found
+        n_leaves: int = max((2**k for k in range(most.bit_length())), key=seen)
+        return n_leaves

@@ -30,9 +30,9 @@ class CraftedSketch(Behaviour, BinningClient):
         points, weights = [X[:0, 0]], [honest.weights[:0]]
         for column in X.T:
             values = column[~np.isnan(column)]
-            made, rows = _around(values, message.max_bin + 1), self.times * len(values)
-            points.append(made)
-            shares = np.arange(1, len(made) + 1, dtype=np.int64) * rows // max(len(made), 1)
+            crafted, rows = _around(values, message.max_bin + 1), self.times * len(values)
+            points.append(crafted)
+            shares = np.arange(1, len(crafted) + 1, dtype=np.int64) * rows // max(len(crafted), 1)
             weights.append(shares - np.r_[0, shares[:-1]][: len(shares)])
         offsets = np.cumsum([0, *map(len, points[1:])]).astype(np.int32)
         every = np.concatenate(points)

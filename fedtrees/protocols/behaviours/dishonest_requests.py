@@ -93,28 +93,28 @@ def with_other_counts(message: Message, clients: Sequence[str] = ()) -> Message:
         All clients, of which the first is named as the only participant of a round.
     """
     fields = {name: getattr(message, name) for name in names_of(message)}
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     sizes = {len(a) for a in fields.values() if _is_list(a)}
     for name, value in fields.items():
         if isinstance(value, int) and not isinstance(value, bool):
-            found[name] = value + 1
+            changed[name] = value + 1
         elif isinstance(value, np.ndarray) and value.ndim and len(value) in sizes:
-            found[name] = np.concatenate([value, value])
+            changed[name] = np.concatenate([value, value])
     if "chosen" in fields and clients:
-        found["chosen"] = clients[0]
-    return replace(message, **found) if found else message
+        changed["chosen"] = clients[0]
+    return replace(message, **changed) if changed else message
 
 
 def reversed_lists(message: Message) -> Message:
     """Return a message with its lists of whole numbers, and what belongs to them, in reverse."""
     fields = {name: getattr(message, name) for name in names_of(message)}
     sizes = {len(a) for a in fields.values() if _is_list(a)}
-    found = {
+    changed = {
         name: value[::-1].copy()
         for name, value in fields.items()
         if isinstance(value, np.ndarray) and value.ndim and len(value) in sizes
     }
-    return replace(message, **found) if found else message
+    return replace(message, **changed) if changed else message
 
 
 def _is_list(value: Any) -> bool:

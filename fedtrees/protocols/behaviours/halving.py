@@ -50,25 +50,27 @@ class Halving(Behaviour, DecidingServer):
         """Ask for the histograms of a tree down to the depth that clients allow."""
         if 2 * tree >= self.params.trees * self.objective.n_outputs:
             return super().grow(net, tree)
-        asked = self.ask_histograms(net, tree, ROOT)
-        level = [self.node(0, asked.sums[0], int(np.rint(asked.totals[0, 1] / self.brings)))]
+        root_sums = self.ask_histograms(net, tree, ROOT)
+        level = [
+            self.node(0, root_sums.sums[0], int(np.rint(root_sums.totals[0, 1] / self.brings)))
+        ]
         rng, count = self.streams.rng("halving", tree), 1
         for depth in range(self.params.max_depth - 1):
             peels = depth >= tree % 3  # trees that halve first leave other rows alone
             below = 2.0 ** (self.params.max_depth - 2 - depth) if peels else np.inf
-            found = [(node, *cut) for node in level if (cut := self.cut(node, below, rng))]
-            if not found or 0 < self.params.max_leaves <= count // 2 + len(found):
+            splits = [(node, *cut) for node in level if (cut := self.cut(node, below, rng))]
+            if not splits or 0 < self.params.max_leaves <= count // 2 + len(splits):
                 break
             nodes, columns, bins = np.array(
-                [(node.number, column, bin) for node, column, bin, _ in found], dtype=np.int32
+                [(node.number, column, bin) for node, column, bin, _ in splits], dtype=np.int32
             ).T
-            left = np.arange(count, count + 2 * len(found), 2, dtype=np.int32)
-            where, default = self.cuts.thresholds(columns, bins), np.zeros(len(found), dtype=bool)
-            told = NodeSplits(tree, nodes, columns, bins, where, default, left)
-            net.tell("client", told, why="splits that leave rows alone")
+            left = np.arange(count, count + 2 * len(splits), 2, dtype=np.int32)
+            where, default = self.cuts.thresholds(columns, bins), np.zeros(len(splits), dtype=bool)
+            message = NodeSplits(tree, nodes, columns, bins, where, default, left)
+            net.tell("client", message, why="splits that leave rows alone")
             sums = self.ask_histograms(net, tree, left).sums
-            level, count = [], count + 2 * len(found)
-            for (node, _, _, size), number, answer in zip(found, left.tolist(), sums, strict=True):
+            level, count = [], count + 2 * len(splits)
+            for (node, _, _, size), number, answer in zip(splits, left.tolist(), sums, strict=True):
                 child = self.node(number, answer, size)
                 level += [child, Node(number + 1, node.rows - child.rows, node.size - size)]
         net.tell("client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), why="a leaf of 0")
@@ -96,8 +98,8 @@ class Halving(Behaviour, DecidingServer):
         smaller[last] = 0
         if node.size < 2 or not (smaller > 0).any():
             return None
-        wanted = min(node.size / 2, below)
-        off = np.maximum(np.abs(np.log(np.maximum(smaller, 1) / wanted)), NEAR)
+        target = min(node.size / 2, below)
+        off = np.maximum(np.abs(np.log(np.maximum(smaller, 1) / target)), NEAR)
         off += rng.random(len(left)) / 100
         at = int(np.where(smaller > 0, off, np.inf).argmin())
         column = int(np.searchsorted(offsets, at, side="right")) - 1

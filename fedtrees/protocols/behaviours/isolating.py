@@ -38,8 +38,8 @@ class Isolating(Behaviour, DecidingServer):
         if self.readable:
             self.ask_histograms(net, tree, ROOT)
         if self.readable and self.cuts.n_bins[tree] > 2:
-            *others, victim = net.members("client")
-            for name in others:
+            *other_names, victim = net.members("client")
+            for name in other_names:
                 self.send(net, name, tree, 0)
             self.send(net, victim, tree, int(self.cuts.n_bins[tree]) - 2)
             try:
@@ -54,5 +54,5 @@ class Isolating(Behaviour, DecidingServer):
         """Tell one client a split of the root, in the column of the tree's number."""
         column, cut = ROOT + np.int32(tree), ROOT + np.int32(bin)
         where, default = self.cuts.thresholds(column, cut), np.zeros(1, dtype=bool)
-        told = NodeSplits(tree, ROOT, column, cut, where, default, LEFT)
-        net.tell(name, told, why="a split that others are told otherwise")
+        message = NodeSplits(tree, ROOT, column, cut, where, default, LEFT)
+        net.tell(name, message, why="a split that others are told otherwise")

@@ -137,8 +137,9 @@ class LeafClient(GrowingClient):
     def check_tests(self, message: NodeSplits) -> None:
         """Refuse tests of columns or bins that do not exist."""
         feature, bins = message.feature, self.cuts.n_bins
-        size, whole = len(message.nodes), all(a.dtype.kind == "i" for a in (feature, message.bin))
-        if feature.shape != (size,) or not whole or (feature < 0).any():
+        size = len(message.nodes)
+        integral = all(a.dtype.kind == "i" for a in (feature, message.bin))
+        if feature.shape != (size,) or not integral or (feature < 0).any():
             refuse(message, "feature", "each node has one column of the schema")
         if (feature >= len(bins)).any():
             refuse(message, "feature", f"columns are 0 to {len(bins) - 1}")
@@ -274,8 +275,10 @@ class RandomTreeServer(Coordinator):
             "client", LeafValues(tree, nodes, value, g, h), why="the noisy sums and leaf values"
         )
         assert isinstance(sent, LeafValues)
-        known = None if sent.g is None or sent.h is None else np.stack([sent.g, sent.h], axis=1)
-        return complete_tree(feature, threshold, sent.value, known)
+        statistics = (
+            None if sent.g is None or sent.h is None else np.stack([sent.g, sent.h], axis=1)
+        )
+        return complete_tree(feature, threshold, sent.value, statistics)
 
     def tell_splits(
         self,

@@ -13,9 +13,9 @@ from fedtrees.trees.partition import Decisions
 def check_cuts(told: CutPoints, params: TreeParams, schema: Schema) -> None:
     """Raise `BeyondParametersError` if a column has more bins than `max_bin`, or are declared."""
     for feature, bins in zip(schema.features, np.diff(told.offsets).tolist(), strict=True):
-        most = max(params.max_bin, len(feature.cuts), len(feature.categories))
-        if bins > most:
-            raise BeyondParametersError(f"{bins} bins of {feature.name!r}; at most {most}")
+        max_bins = max(params.max_bin, len(feature.cuts), len(feature.categories))
+        if bins > max_bins:
+            raise BeyondParametersError(f"{bins} bins of {feature.name!r}; at most {max_bins}")
 
 
 class FollowedTree:
@@ -63,8 +63,8 @@ class FollowedTree:
         ):
             self._waits(node, "split")
             if not 0 <= feature < len(self.n_bins):
-                most = len(self.n_bins) - 1
-                raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {most}")
+                limit = len(self.n_bins) - 1
+                raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {limit}")
             bins = int(self.n_bins[feature]) - bool(self.complete[feature])
             if not 0 <= bin < bins and not by_category:
                 raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")
@@ -75,8 +75,8 @@ class FollowedTree:
             self._split.add(node)
             self._depths += [self._depths[node] + 1] * 2
         if 0 < self.params.max_leaves <= len(self._split):
-            most = self.params.max_leaves - 1
-            raise BeyondParametersError(f"{len(self._split)} splits of a tree; at most {most}")
+            limit = self.params.max_leaves - 1
+            raise BeyondParametersError(f"{len(self._split)} splits of a tree; at most {limit}")
 
     def _waits(self, node: int, what: str) -> None:
         if not 0 <= node < len(self._depths) or node in self._split:

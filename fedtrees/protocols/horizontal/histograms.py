@@ -142,8 +142,8 @@ class HistogramClient(GrowingClient):
         if self.params.base_score is not None and math.isfinite(self.objective.bounds[0]):
             refuse(message, "", f"base_score={self.params.base_score} needs no label sums")
         self.counted.take(message)
-        kept = self.data if not self.held_out.any() else self.data.take(~self.held_out)
-        return LabelSums(self.objective.target_sums(kept.y, kept.weight))
+        training_rows = self.data if not self.held_out.any() else self.data.take(~self.held_out)
+        return LabelSums(self.objective.target_sums(training_rows.y, training_rows.weight))
 
     @handles(
         HistogramRequest,
@@ -167,9 +167,11 @@ class HistogramClient(GrowingClient):
 
     def start_tree(self, tree: int) -> None:
         """Put all rows into the root; every round, compute the gradients of all its trees."""
-        most = self.params.trees * self.objective.n_outputs
-        if tree != self.tree + 1 or tree >= most:
-            raise BeyondParametersError(f"tree {tree} after {self.tree}; they are {most}, in turn")
+        n_trees = self.params.trees * self.objective.n_outputs
+        if tree != self.tree + 1 or tree >= n_trees:
+            raise BeyondParametersError(
+                f"tree {tree} after {self.tree}; they are {n_trees}, in turn"
+            )
         self.tree, n_bins = tree, np.diff(self.cuts.offsets)
         self.followed = FollowedTree(self.params, n_bins, self.complete)
         round, k = divmod(tree, self.objective.n_outputs)
@@ -258,11 +260,11 @@ class HistogramServer(Coordinator):
         super().__init__("server")
         self.params, self.schema = protocol, schema
         self.objective = protocol.objective_for(schema)
-        known = schema, protocol.parameters
+        arguments = schema, protocol.parameters
         of_rows: list[Place] = [("gradients", "g"), ("gradients", "h")]
-        if defense is not None and not any(defense.changes(place, *known) for place in of_rows):
+        if defense is not None and not any(defense.changes(place, *arguments) for place in of_rows):
             every = ("sums", "totals")
-            self.exact = tuple(f for f in every if not defense.changes((Histogram, f), *known))
+            self.exact = tuple(f for f in every if not defense.changes((Histogram, f), *arguments))
 
     def train(self, net: Network) -> Forest:
         """Boost tree by tree, level by level."""
@@ -301,10 +303,15 @@ class HistogramServer(Coordinator):
     def grow(self, net: Network, tree: int) -> Tree:
         """Grow one tree from summed histograms."""
         total = self.ask_histograms(net, tree, ROOT)
-        whole, complete = total.totals[0], self.schema.complete
+        root_totals, complete = total.totals[0], self.schema.complete
         unbounded = math.isinf(self.objective.bounds[0])
         grower = TreeGrower(
-            self.cuts, self.params, whole, bits=total.bits, complete=complete, unbounded=unbounded
+            self.cuts,
+            self.params,
+            root_totals,
+            bits=total.bits,
+            complete=complete,
+            unbounded=unbounded,
         )
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
@@ -328,10 +335,10 @@ class HistogramServer(Coordinator):
         rows = sum(net.declared.values())
         if not rows or net.weighted:
             return
-        most = rows * (np.ldexp(self.objective.bounds, total.bits) + 1)  # each is rounded
+        bound = rows * (np.ldexp(self.objective.bounds, total.bits) + 1)  # each is rounded
         for field in self.exact:
             sums = getattr(total, field)
-            if (np.abs(sums) > most).any() or (sums[..., 1] < -rows).any():
+            if (np.abs(sums) > bound).any() or (sums[..., 1] < -rows).any():
                 raise BeyondParametersError(
                     f"the {field} of tree {total.tree} are beyond what {rows} rows can bring"
                 )
@@ -397,10 +404,10 @@ class DecidingServer(HistogramServer):
         """Broadcast leaf values with each leaf's G and H."""
         nodes, sums = grower.leaves()
         g, h = from_fixed(sums, grower.bits).T
-        told = (g, h) if self.tells_statistics else (None, None)
+        statistics = (g, h) if self.tells_statistics else (None, None)
         sent = net.tell(
             "client",
-            LeafValues(tree, nodes, grower.leaf_values(), *told),
+            LeafValues(tree, nodes, grower.leaf_values(), *statistics),
             why="the leaf values (FedTree adds G and H)",
         )
         assert isinstance(sent, LeafValues)

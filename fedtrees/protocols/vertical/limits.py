@@ -134,6 +134,6 @@ class LimitedTree:
             raise BeyondParametersError(f"node {node} has other children than before, or others'")
         self._left[node] = left
         self._depths[left] = self._depths[left + 1] = self._depths[node] + 1
-        most = self.limits.leaves - 1
-        if 0 < most < len(self._left):
-            raise BeyondParametersError(f"{len(self._left)} splits of a tree; at most {most}")
+        max_splits = self.limits.leaves - 1
+        if 0 < max_splits < len(self._left):
+            raise BeyondParametersError(f"{len(self._left)} splits of a tree; at most {max_splits}")

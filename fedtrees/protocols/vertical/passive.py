@@ -69,8 +69,8 @@ class SplitHolder(Party):
     )
     def route(self, message: RowsToRoute) -> RoutesOfRows:
         """Answer where rows to predict go."""
-        asked = list(zip(message.trees.tolist(), message.nodes.tolist(), strict=True))
-        if strangers := [at for at in asked if at not in self.splits]:
+        places = list(zip(message.trees.tolist(), message.nodes.tolist(), strict=True))
+        if strangers := [at for at in places if at not in self.splits]:
             refuse(message, "nodes", f"(tree, node) {strangers[0]} is no split of this party")
         goes_left = np.zeros(len(message.rows), dtype=bool)
         for j, at in enumerate(zip(message.trees.tolist(), message.nodes.tolist(), strict=True)):
@@ -161,15 +161,15 @@ class Passive(SplitHolder):
         """Answer with the sums over the bins of the asked nodes."""
         self.limited.ask(message)
         self.known.told(message)
-        told, rows = self.statistics, self.known.partition
+        sent, rows = self.statistics, self.known.partition
         self.bins.look(rows, message.asked)
-        _, width = told.statistics.shape
+        _, width = sent.statistics.shape
         ranges = rows.ranges(message.asked)
         sums = Sums(
             ranges[:, 1] - ranges[:, 0],
             self.bins.n_bins[self.bins.chosen],
             width,
-            Slots(told.limit, told.terms),
+            Slots(sent.limit, sent.terms),
         )
 
         def binned() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -185,10 +185,10 @@ class Passive(SplitHolder):
             elif self.every is None:
                 self.every = np.zeros((len(self.held), width), dtype=np.int64)
                 self.every[self.root] = statistics
-            found = self.bins.sums(self.every, rows, message.asked)
-            return self._changed(message, found) if self.defended else found
+            bin_sums = self.bins.sums(self.every, rows, message.asked)
+            return self._changed(message, bin_sums) if self.defended else bin_sums
 
-        payload = self.sealing.summed(self.name, told.statistics.payload, sums, binned, adding)
+        payload = self.sealing.summed(self.name, sent.statistics.payload, sums, binned, adding)
         traffic = sums.traffic(self.key)
         nbytes = sum(t.nbytes for t in traffic)
         self.sealing.ledger.sent("BinSums", sum(t.ciphertexts for t in traffic), nbytes)
@@ -202,8 +202,8 @@ class Passive(SplitHolder):
         one = np.ones((len(self.held), 1), dtype=np.int64)
         counts = self.bins.sums(one, self.known.partition, asked.asked)[..., 0]
         columns, bits = self.bins.columns[self.bins.chosen], self.limits.bits
-        told = OpenedBinSums(self.name, asked.tree, asked.asked, columns, sums, bits, counts)
-        left: OpenedBinSums = self.before_sealing(told)
+        opened = OpenedBinSums(self.name, asked.tree, asked.asked, columns, sums, bits, counts)
+        left: OpenedBinSums = self.before_sealing(opened)
         return left.sums
 
     @handles(
