@@ -45,11 +45,11 @@ def chosen(
     Raises `Unfit` if something that is named goes with nothing. Raises `UsageError` if it needs an
     extra that is not installed.
     """
-    given = suite.override(options, seeds)
+    overridden = suite.override(options, seeds)
     if not options:
-        return given
-    grids = _Choice(given.grids, options, given.seeds[0], data_dir).grids()
-    return given.of(tuple(grids))
+        return overridden
+    grids = _Choice(overridden.grids, options, overridden.seeds[0], data_dir).grids()
+    return overridden.of(tuple(grids))
 
 
 def told(suite: Suite, options: Mapping[str, Any], made: Suite) -> str:
@@ -85,11 +85,13 @@ class _Choice:
     def grids(self) -> list[Grid]:
         """Return the grids to run, each once."""
         if "protocols" in self.options:
-            found = [self._around(p) for p in self.given[0].protocols]
+            chosen_grids = [self._around(p) for p in self.given[0].protocols]
             self._check(self.given[0].protocols)
-            return list(_merged(found))
-        kept = [replace(g, protocols=tuple(filter(self._goes, g.protocols))) for g in self.given]
-        tried = dict.fromkeys(p for g in kept for p in g.protocols)
+            return list(_merged(chosen_grids))
+        compatible = [
+            replace(g, protocols=tuple(filter(self._goes, g.protocols))) for g in self.given
+        ]
+        tried = dict.fromkeys(p for g in compatible for p in g.protocols)
         more: dict[Spec, None] = {}
         for axis, item in self._named():
             if not any(self._why(p, axis, item).ok for p in tried):
@@ -98,9 +100,11 @@ class _Choice:
             self._check([p for g in self.given for p in g.protocols])
             able = (p for p in self._every() if self._goes(p) and not _missing(p, Composed()))
             more = dict.fromkeys(islice(able, MOST_PROTOCOLS))
-        own = [self._narrowed(g) for g in self._comparable([g for g in kept if g.protocols])]
-        found = [*own, *_merged([self._around(p) for p in more])]
-        return list(dict.fromkeys(found)) or list(self.given)
+        narrowed = [
+            self._narrowed(g) for g in self._comparable([g for g in compatible if g.protocols])
+        ]
+        chosen_grids = [*narrowed, *_merged([self._around(p) for p in more])]
+        return list(dict.fromkeys(chosen_grids)) or list(self.given)
 
     def _named(self) -> list[tuple[str, Any]]:
         """Return what was named beside protocols, with its key."""
@@ -124,45 +128,52 @@ class _Choice:
 
     def _takes(self, protocol: Spec) -> bool:
         """Tell whether a protocol takes a table that is laid out as it is, with such a target."""
-        made: Protocol = register.make("protocol", protocol)
+        instance: Protocol = register.make("protocol", protocol)
         grid = self.given[0]
-        told = {"horizontal" for r in grid.data if r.clients_are_told}
-        told |= {"vertical" for r in grid.data if r.id}
+        layouts = {"horizontal" for r in grid.data if r.clients_are_told}
+        layouts |= {"vertical" for r in grid.data if r.id}
         if "partitions" in self.options:
             names = {p.name for p in grid.partitions}
-            told |= {"vertical"} if names <= OF_COLUMNS else set()
-            told |= {"horizontal"} if names <= {*PARTITIONS, BY_CLIENT} - {"iid"} else set()
-        if told and made.layout not in told:
+            layouts |= {"vertical"} if names <= OF_COLUMNS else set()
+            layouts |= {"horizontal"} if names <= {*PARTITIONS, BY_CLIENT} - {"iid"} else set()
+        if layouts and instance.layout not in layouts:
             return False
         return "data" not in self.options or self._suits(protocol, grid.data)
 
     def _suits(self, protocol: Spec, data: Sequence[DataRef], bare: bool = False) -> bool:
         """Tell whether a protocol trains on such tables; `bare`, without a defense, too."""
-        made: Protocol = register.make("protocol", protocol)
+        instance: Protocol = register.make("protocol", protocol)
         schemas = [load_dataset(ref, self.data_dir).schema for ref in data]
         try:
             for schema in schemas:
-                made.check(schema)
+                instance.check(schema)
         except FedtreesError:
             return False
         named = [d for a, d in self._named() if a == "defenses"]
-        own = [d for g in self.given if protocol in g.protocols for d in g.defenses]
-        tried = [[d] for d in named if fit(made, parts_of(d)).ok] or [[Composed(), *own]]
+        defenses = [d for g in self.given if protocol in g.protocols for d in g.defenses]
+        tried = [[d] for d in named if fit(instance, parts_of(d)).ok] or [[Composed(), *defenses]]
         tried += [[Composed()]] if bare else []
         return all(
-            any(fit(made, parts_of(d), data=Data(schema)).ok for d in one_of)
+            any(fit(instance, parts_of(d), data=Data(schema)).ok for d in combination)
             for schema in schemas
-            for one_of in tried
+            for combination in tried
         )
 
     def _tables(self, protocol: Spec) -> tuple[DataRef, ...]:
         """Return the tables of the suite, or what a protocol and a defense that is named take."""
-        own, example = self.given[0].data, register.get("protocol", protocol.name).example  # type: ignore[attr-defined]
+        given_data, example = self.given[0].data, register.get("protocol", protocol.name).example  # type: ignore[attr-defined]
         if "data" in self.options:
-            return own
-        usual = {ref.name.partition("[")[0] for ref in own} == {Protocol.example} != {example}
-        every = ((DataRef(example),) if usual else own, own, (DataRef(example),), (TABLE,))
-        return next((t for t in every if self._suits(protocol, t, bare=True)), own)
+            return given_data
+        usual = (
+            {ref.name.partition("[")[0] for ref in given_data} == {Protocol.example} != {example}
+        )
+        every = (
+            (DataRef(example),) if usual else given_data,
+            given_data,
+            (DataRef(example),),
+            (TABLE,),
+        )
+        return next((t for t in every if self._suits(protocol, t, bare=True)), given_data)
 
     def _on_tables(self, grid: Grid) -> Grid:
         """Return a grid of the suite on tables that what is named takes, where its own are none."""
@@ -184,9 +195,9 @@ class _Choice:
         """Return why something that is named is not tried in a protocol."""
         if axis == "threats":
             return FITS if fits(item, protocol) else Reason("other", text="no such role")
-        made = register.make("protocol", protocol)
+        instance = register.make("protocol", protocol)
         if axis == "defenses":
-            return fit(made, parts_of(item), data=Data(self._schema(protocol)))
+            return fit(instance, parts_of(item), data=Data(self._schema(protocol)))
         reasons = [self._look(protocol, item, t) for t in self._threats(protocol, (item,))]
         return next((r for r in reasons if r.ok), reasons[0] if reasons else FITS)
 
@@ -195,23 +206,25 @@ class _Choice:
 
     def _others(self, axis: str, item: Any) -> list[Spec]:
         """Return protocols that are registered and try something; refuse what lacks an extra."""
-        found, missing = [], {}
+        specs, missing = [], {}
         for spec in self._every():
             if lacking := _missing(spec, item if axis == "defenses" else Composed()):
                 if axis == "attacks" or (axis == "defenses" and self._why(spec, axis, item).ok):
                     missing[spec.name] = lacking
             elif self._why(spec, axis, item).ok and self._goes(spec):
-                found.append(spec)
-        if not found and missing:
+                specs.append(spec)
+        if not specs and missing:
             _refuse(item.name, missing)
-        return found[:MOST_PROTOCOLS]
+        return specs[:MOST_PROTOCOLS]
 
     def _every(self) -> list[Spec]:
         """Return the suite's protocols, then the others, those with the fewest parameters first."""
-        own = dict.fromkeys(p for g in self.given for p in g.protocols)
-        others = filter(None, map(small, {*register.names("protocol")} - {p.name for p in own}))
-        size = {p: len(register.make("protocol", p).parameters) for p in others}
-        return [*own, *sorted(size, key=lambda p: (size[p], p.name))]
+        given_protocols = dict.fromkeys(p for g in self.given for p in g.protocols)
+        other_protocols = filter(
+            None, map(small, {*register.names("protocol")} - {p.name for p in given_protocols})
+        )
+        size = {p: len(register.make("protocol", p).parameters) for p in other_protocols}
+        return [*given_protocols, *sorted(size, key=lambda p: (size[p], p.name))]
 
     def _check(self, protocols: Sequence[Spec]) -> None:
         """Refuse a defense that is tried in none of these protocols, and attacks if none is."""
@@ -222,8 +235,8 @@ class _Choice:
             why = [self._why(p, axis, i) for a, i in self._named() if a == axis for p in protocols]
             if why and not any(reason.ok for reason in why):
                 item = next(i for a, i in self._named() if a == axis)
-                said = why[0] if axis == "defenses" else f"{item} does not apply: {why[0]}"
-                raise Unfit(Reason("other", text=str(said)))
+                message = why[0] if axis == "defenses" else f"{item} does not apply: {why[0]}"
+                raise Unfit(Reason("other", text=str(message)))
         for axis, item in self._named():
             if axis == "defenses":
                 reasons = [self._why(p, axis, item) for p in protocols]
@@ -237,13 +250,13 @@ class _Choice:
             item.name: tuple(dict.fromkeys(v for g in self.given for v in getattr(g, item.name)))
             for item in fields(Grid)
         }
-        made: Protocol = register.make("protocol", protocol)
-        clients = first.clients if "clients" in self.options else (made.usual_parties,)
-        told = [len(r.files) for r in first.data if r.id]
+        instance: Protocol = register.make("protocol", protocol)
+        clients = first.clients if "clients" in self.options else (instance.usual_parties,)
+        counts = [len(r.files) for r in first.data if r.id]
         partitions = every["partitions"] if "partitions" in self.options else first.partitions
         every |= {
             "protocols": (protocol,), "partitions": partitions, "data": self._tables(protocol),
-            "clients": tuple(told) if told and "clients" not in self.options else clients,
+            "clients": tuple(counts) if counts and "clients" not in self.options else clients,
         }  # fmt: skip
         return Grid(**every)
 
@@ -252,14 +265,16 @@ class _Choice:
         grid = self._narrowed(self._base(protocol))
         if "defenses" in self.options:
             return grid
-        made, data = register.make("protocol", protocol), Data(self._schema(protocol))
-        own = [d for d in grid.defenses if d.parts and fit(made, parts_of(d), data=data).ok]
-        names = {part.name for d in own for part in d.parts}
-        asked = any(Threat.parse(t).queries for t in grid.threats)
-        for defense in _usual(made, data, asked):
-            if len(own) < MOST_DEFENSES and defense.name not in names:
-                own.append(defense)
-        return replace(grid, defenses=tuple(own)).with_undefended()
+        instance, data = register.make("protocol", protocol), Data(self._schema(protocol))
+        defenses = [
+            d for d in grid.defenses if d.parts and fit(instance, parts_of(d), data=data).ok
+        ]
+        names = {part.name for d in defenses for part in d.parts}
+        queries = any(Threat.parse(t).queries for t in grid.threats)
+        for defense in _usual(instance, data, queries):
+            if len(defenses) < MOST_DEFENSES and defense.name not in names:
+                defenses.append(defense)
+        return replace(grid, defenses=tuple(defenses)).with_undefended()
 
     def _narrowed(self, grid: Grid) -> Grid:
         """Return a grid with the named defenses that it tries, and threats under which it does."""
@@ -287,10 +302,14 @@ class _Choice:
         base = dict.fromkeys(t for g in self.given for t in g.threats if fits(t, protocol))
         if "threats" in self.options:
             return [*base]
-        found = [*(base or register.make("protocol", protocol).adversaries)]
-        asked = [d for d in self.given[0].defenses if d.parts] if "defenses" in self.options else []
-        if asked and all(_of_answers(part) for d in asked for part in parts_of(d)):
-            found = [
+        threats = [*(base or register.make("protocol", protocol).adversaries)]
+        chosen_defenses = (
+            [d for d in self.given[0].defenses if d.parts] if "defenses" in self.options else []
+        )
+        if chosen_defenses and all(
+            _of_answers(part) for d in chosen_defenses for part in parts_of(d)
+        ):
+            threats = [
                 threat
                 for name in contenders()
                 for threat in getattr(register.get("attack", name), "threats", ())
@@ -298,8 +317,8 @@ class _Choice:
                 and self._look(protocol, Spec(name), threat).ok
             ]  # fmt: skip
         for attack in attacks:
-            found += getattr(register.get("attack", attack.name), "threats", ())
-        return [t for t in dict.fromkeys(found) if fits(t, protocol)]
+            threats += getattr(register.get("attack", attack.name), "threats", ())
+        return [t for t in dict.fromkeys(threats) if fits(t, protocol)]
 
     def _look(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
         """Return whether an attack applies to what a threat sees of two trees."""
@@ -316,18 +335,19 @@ class _Choice:
             return Reason("other", text=_needs({protocol.name: lacking}))
         register.make("attack", attack)
         grid = self._base(protocol)
-        made: Protocol = register.make("protocol", protocol)
+        instance: Protocol = register.make("protocol", protocol)
         short: Protocol = register.make("protocol", at_most(protocol, _BRIEF))
         place = (grid.data[0], grid.partitions[0], grid.clients[0], self.seed)
-        setting = Setting.of(*place, made)
+        setting = Setting.of(*place, instance)
         federation = federation_of(setting, self.data_dir)
-        roles = roles_of(made, grid.clients[0])
+        roles = roles_of(instance, grid.clients[0])
         who, cheats = (of(roles) for of in (Threat.parse(threat).principals,
                                             Threat.parse(threat).behaviours))  # fmt: skip
         key = str(protocol), *cheats.items()
         if key not in self.looks:
-            held, options = federation.local_data, {"noise_from": "seed", "behaviours": cheats}
-            self.looks[key] = train(short, held, federation.schema, **options)
+            local_data = federation.local_data
+            options = {"noise_from": "seed", "behaviours": cheats}
+            self.looks[key] = train(short, local_data, federation.schema, **options)
         training: Training = self.looks[key]
         case = federation.case(roles, who, self.seed, threat, training)
         return fit(attack=attack, data=Data(federation.schema, view=seen(training, case)))
@@ -368,11 +388,11 @@ def small(name: str) -> Spec | None:
 
 def at_most(spec: Spec, most: Mapping[str, int]) -> Spec:
     """Return a protocol with no more trees and levels than given."""
-    made: Protocol = register.make("protocol", spec)
+    instance: Protocol = register.make("protocol", spec)
     less = {
         key: value
         for key, value in most.items()
-        if key in made.parameters and (made.parameters[key] or value + 1) > value
+        if key in instance.parameters and (instance.parameters[key] or value + 1) > value
     }
     return Spec(spec.name, {**spec.params, **less})
 
@@ -402,8 +422,8 @@ def _refuse(item: str, missing: Mapping[str, Sequence[str]]) -> None:
 
 def _merged(grids: Sequence[Grid]) -> Iterator[Grid]:
     """Yield grids, those that differ by their protocols alone as one."""
-    alike: dict[Grid, list[Spec]] = {}
+    protocols_by_grid: dict[Grid, list[Spec]] = {}
     for grid in grids:
-        alike.setdefault(replace(grid, protocols=()), []).extend(grid.protocols)
-    for grid, protocols in alike.items():
+        protocols_by_grid.setdefault(replace(grid, protocols=()), []).extend(grid.protocols)
+    for grid, protocols in protocols_by_grid.items():
         yield replace(grid, protocols=tuple(dict.fromkeys(protocols)))

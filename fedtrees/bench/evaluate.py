@@ -115,9 +115,9 @@ def run_training(cell: TrainCell, federation: Federation) -> Training:
     protocol: Protocol = register.make("protocol", cell.protocol)
     defense = make_defense(cell.defense)
     seed = cell.setting.seed
-    held, schema, cheats = federation.local_data, federation.schema, dict(cell.behaviours)
+    local_data, schema, cheats = federation.local_data, federation.schema, dict(cell.behaviours)
     options: dict[str, Any] = {"seed": seed, "noise_from": NOISE, "behaviours": cheats}
-    return train(protocol, held, schema, defense=defense, **options)
+    return train(protocol, local_data, schema, defense=defense, **options)
 
 
 def training_columns(training: Training) -> Row:
@@ -155,9 +155,9 @@ def evaluate_training(
     if training.behaviours:
         threat = "+".join(f"{name}:{how}" for name, how in cell.behaviours)
         return Outcome(rows, {**common, "stage": cell.stage, "threat": threat})
-    found = largest_node(training, federation.local_data)
-    found = found or measure(training.protocol, training.defense, seed=cell.setting.seed)
-    return Outcome(rows, {**common, "stage": cell.stage, "measured": str(found or "")})
+    measured = largest_node(training, federation.local_data)
+    measured = measured or measure(training.protocol, training.defense, seed=cell.setting.seed)
+    return Outcome(rows, {**common, "stage": cell.stage, "measured": str(measured or "")})
 
 
 def _detection(training: Training) -> list[Row]:
@@ -212,10 +212,10 @@ def evaluate_adversary(cell: AdversaryCell, federation: Federation, training: Tr
 
     One row per attack of `contenders`: ``applies`` is 1, or 0 with the reason.
     """
-    found = applying(contenders(), training, _case(cell, federation, training))
+    reasons = applying(contenders(), training, _case(cell, federation, training))
     rows = [
         {**_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
-        for name, reason in found.items()
+        for name, reason in reasons.items()
     ]
     common = {**adversary_columns(cell), **training_columns(training)}
     return Outcome(rows, {**common, "stage": "adversary"})
@@ -230,16 +230,16 @@ def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, 
 def seen(training: Training, case: Case) -> View:
     """Return what the principals of a case saw; raises `Unfit` if they open what is sealed."""
     threat = Threat.parse(case.threat)
-    asked = (threat.queries, threat.answers, threat.records)
-    known: dict[str, Any] = {"known": case.known, "entries": case.entries}
-    known["rows"] = None if case.asked is None else case.asked.X
-    return view_of(training, case.principals, case.local_data, *asked, **known)
+    query_rights = (threat.queries, threat.answers, threat.records)
+    knowledge: dict[str, Any] = {"known": case.known, "entries": case.entries}
+    knowledge["rows"] = None if case.asked is None else case.asked.X
+    return view_of(training, case.principals, case.local_data, *query_rights, **knowledge)
 
 
 def _is_told(attack: str) -> bool:
     """Return whether an attack that is registered here is told candidates."""
-    known = attack in register.names("attack")
-    return known and bool(getattr(register.get("attack", attack), "candidates", False))
+    registered = attack in register.names("attack")
+    return registered and bool(getattr(register.get("attack", attack), "candidates", False))
 
 
 def with_background(attack: str, view: View, case: Case) -> View:
@@ -287,8 +287,8 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
             f"attack {attack!r} returned a guess without claims and without a reason; return "
             "Guess.none(Reason(code)) or Guess.none('a sentence that says why')"
         )
-    asked = _is_told(attack)
-    if asked and any(type(c) is not Membership for c in guess.claims):
+    candidates_given = _is_told(attack)
+    if candidates_given and any(type(c) is not Membership for c in guess.claims):
         raise ProtocolError(f"attack {attack!r} is told candidates: it claims Membership alone")
     compared = False
     for kind in dict.fromkeys(type(c) for c in guess.claims):
@@ -318,8 +318,8 @@ def _no_claim(attack: str, reason: Reason, case: Case, blind: BlindLine | None) 
     value. Its blind baseline is what the adversary scores instead, as far as that needs no
     training. An attack that declares nothing gives one row without a measure.
     """
-    known = attack in register.names("attack")
-    kinds = claims_of(register.get("attack", attack)) if known else ()
+    registered = attack in register.names("attack")
+    kinds = claims_of(register.get("attack", attack)) if registered else ()
     metrics = [m for kind in kinds for m in metrics_of(kind) if m.truth(case) is not None]
     left = [m for metric in metrics for m in metric.measures if m.phrase and not m.part]
     why = {**reason.columns(), "status": NO_CLAIM, "state_code": NO_CLAIM}
@@ -347,8 +347,8 @@ def _metric_rows(
         line, informed = metric.line(case, truth, measured), case.of_population
         population = {} if informed is None else metric.line(informed, truth, population)
     for score in scores:
-        beside = line.get(score.name) if score.blind is None else score.blind
-        row = _scored(metric, score, truth, beside, population.get(score.name))
+        blind_value = line.get(score.name) if score.blind is None else score.blind
+        row = _scored(metric, score, truth, blind_value, population.get(score.name))
         yield {**row, "certain": certain}
 
 
@@ -383,11 +383,13 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
             continue
         scored = _guessed(metric, case, truth)
         informed = case.of_population
-        others = {} if informed is None else metric.best_of(_guessed(metric, informed, truth))
+        informed_best = (
+            {} if informed is None else metric.best_of(_guessed(metric, informed, truth))
+        )
         for name, best in metric.best_of(scored).items():
-            said = metric.measure(best.score).phrase and name in others
-            beside = best.value, others[name].value if said else None
-            row = _scored(metric, best.score, truth, *beside)
+            comparable = metric.measure(best.score).phrase and name in informed_best
+            blind_scores = best.value, informed_best[name].value if comparable else None
+            row = _scored(metric, best.score, truth, *blind_scores)
             rows.append({**row, "blind_guess": best.guess})
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
@@ -413,16 +415,16 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     test, scores = federation.test, scores_of(federation.dataset.task)
     classes = len(federation.schema.classes)
     alone: dict[str, list[float]] = {}
-    for held in federation.local_data.values():
-        if held.y is None or not len(held.columns):
+    for party_data in federation.local_data.values():
+        if party_data.y is None or not len(party_data.columns):
             continue
-        if len(np.unique(held.y)) == classes or not classes:
+        if len(np.unique(party_data.y)) == classes or not classes:
             try:
-                guess = _trained_alone(protocol, held, federation, cell.setting.seed)
+                guess = _trained_alone(protocol, party_data, federation, cell.setting.seed)
             except UsageError:  # this protocol takes more parties
                 break
         else:
-            guess = _constant_prediction(held.y, classes, len(test))
+            guess = _constant_prediction(party_data.y, classes, len(test))
         for metric, value in scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
@@ -448,8 +450,8 @@ def _trained_alone(
     """Return what a party predicts of the test rows that trains with nobody else."""
     columns = held.columns
     schema = federation.schema.of_columns(columns)
-    mine = LocalData.of(Table(held.X, held.y, held.weight))
-    lone = dict.fromkeys(protocol.holder_names(1), mine)
+    party_data = LocalData.of(Table(held.X, held.y, held.weight))
+    lone = dict.fromkeys(protocol.holder_names(1), party_data)
     return train(protocol, lone, schema, seed=seed, noise_from=NOISE).predict(
         federation.test.X[:, columns]
     )
@@ -492,10 +494,10 @@ def _scored(
     gain, beyond = (advantage(score.value, x, best=what.best) for x in (blind, population))
     row = {"n": metric.counted(truth), "error": score.error, "blind": blind, "advantage": gain,
            "population": population, "beyond": beyond}  # fmt: skip
-    made = {**_of(what, score.value, score.part), **{k: _number(v) for k, v in row.items()}}
+    row_columns = {**_of(what, score.value, score.part), **{k: _number(v) for k, v in row.items()}}
     if None not in (score.value, blind):
-        made |= _why(gain, "blind-perfect", metric=what.key)
-    return {**made, "measure_class": score.klass} if score.klass else made
+        row_columns |= _why(gain, "blind-perfect", metric=what.key)
+    return {**row_columns, "measure_class": score.klass} if score.klass else row_columns
 
 
 def _number(value: float | None) -> float | None:
@@ -506,15 +508,15 @@ def _number(value: float | None) -> float | None:
 
 def blind_baseline(rows: Sequence[Row]) -> BlindLine:
     """Return the blind baseline from a blind cell's rows."""
-    known = [r for r in rows if r.get("value") is not None]
-    lines = [r for r in known if "attack_params" not in r]
+    scored = [r for r in rows if r.get("value") is not None]
+    lines = [r for r in scored if "attack_params" not in r]
     scores = {f"{r['metric']} {r.get('part', '')}".strip(): r["value"] for r in lines}
     best = {}
     for metric in all_metrics():
         main = next(iter(metric.main), "")
-        named = [r for r in known if "attack_params" in r and r["metric"] == main]
+        named = [r for r in scored if "attack_params" in r and r["metric"] == main]
         if named:  # the one that the best value is of, whether more is better or less
             reached = (r for r in named if r["value"] == scores.get(r["metric"]))
             best[metric.name] = next(reached, named[0])["attack_params"]
-    told = {r["metric"]: r["population"] for r in lines if r.get("population") is not None}
-    return BlindLine(scores, told, best)
+    populations = {r["metric"]: r["population"] for r in lines if r.get("population") is not None}
+    return BlindLine(scores, populations, best)

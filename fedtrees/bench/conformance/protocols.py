@@ -41,7 +41,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     """Check determinism, encodable messages, reasons, read-only views, any number of parties."""
     left: list[str] = []
     with leaving(left):
-        (first, held), (again, _) = (sample_training(protocol) for _ in range(2))
+        (first, local_data), (again, _) = (sample_training(protocol) for _ in range(2))
     yield Finding("the same seed gives the same run", same_run(first, again))
     yield leaves_nothing("", left)
     messages = [d.message for d in first.transcript]
@@ -62,11 +62,11 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     yield Finding(rule, not silent, ", ".join(silent))
     yield from _serves(protocol, first)
     yield from _releases(protocol)
-    yield carries_nothing("", first, held)
+    yield carries_nothing("", first, local_data)
     if first.net is not None:
-        led = others_rows(first.net, held)
+        led = others_rows(first.net, local_data)
         yield Finding("no party leads to another's rows", not led, "; ".join(led))
-    views = [view_of(first, (name,), held) for name in first.transcript.roles]
+    views = [view_of(first, (name,), local_data) for name in first.transcript.roles]
     yield Finding("no array in a view is writeable", not any(map(_writeable, views)))
     table, _ = sample_table()
     hit = float(((first.predict(table.X) > 0.5) == table.y).mean())
@@ -86,8 +86,8 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
 def _releases(protocol: Protocol) -> Iterator[Finding]:
     """See that what it guarantees comes of noise that it states, and that this is what it adds."""
     _, schema = sample_table()
-    stated, exact = protocol.laws(schema), protocol.exact()
-    if not stated:
+    laws, exact = protocol.laws(schema), protocol.exact()
+    if not laws:
         rule = "what it claims comes of what it states (`laws`)"
         yield Finding(rule, isinstance(protocol.claim(), NoGuarantee), str(protocol.claim()))
         return
@@ -96,16 +96,16 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     if exact is None:
         return
     many = {name: value for name, value in _RELEASING.items() if hasattr(protocol, name)}
-    noisy, exact = (replace(made, **many) for made in (protocol, exact))  # type: ignore[type-var]
+    noisy, exact = (replace(variant, **many) for variant in (protocol, exact))  # type: ignore[type-var]
     parties = len(sample_local_data(noisy))
-    stated, seen = noisy.stated_laws(schema, parties), Seen()
+    laws, seen = noisy.stated_laws(schema, parties), Seen()
     for seed in range(_RELEASES):
-        runs = [sample_training(made, seed=seed)[0] for made in (noisy, exact)]
-        for place, found in beside_exact(stated, *(run.transcript for run in runs)).items():
-            seen.setdefault(place, []).extend(found)
+        runs = [sample_training(variant, seed=seed)[0] for variant in (noisy, exact)]
+        for place, differences in beside_exact(laws, *(run.transcript for run in runs)).items():
+            seen.setdefault(place, []).extend(differences)
     if noisy.summed:  # the transcript contains the sum over all parties, once
-        stated = {place: _total(change, parties) for place, change in stated.items()}
-    for place, wrong in departures(stated, seen, 1 if noisy.summed else parties):
+        laws = {place: _total(change, parties) for place, change in laws.items()}
+    for place, wrong in departures(laws, seen, 1 if noisy.summed else parties):
         rule = f"what it does to {place} is what it states (`laws`)"
         yield Finding(rule, wrong is None, wrong or "")
 
@@ -130,10 +130,10 @@ def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
         probe = _probe(name, called)
         try:
             run, _ = sample_training(protocol, Composition((probe,)))
-            kept, why = bool(called) if name in _HOOKS else not same_run(run, plain), ""
+            served, why = bool(called) if name in _HOOKS else not same_run(run, plain), ""
         except UsageError as err:  # not under these parameters, and it says so
-            kept, why = True, str(err)
-        yield Finding(f"its parties keep to {name} (`serves`), or say why not", kept, why)
+            served, why = True, str(err)
+        yield Finding(f"its parties keep to {name} (`serves`), or say why not", served, why)
 
 
 def _probe(name: str, called: list[str]) -> Defense:
@@ -152,5 +152,5 @@ def _probe(name: str, called: list[str]) -> Defense:
 
 def _writeable(view: View) -> bool:
     arrays = [getattr(s.message, f.name) for s in view.seen for f in fields(s.message)]
-    own = [getattr(held, f.name) for held in view.own for f in fields(held)]
-    return any(isinstance(a, np.ndarray) and a.flags.writeable for a in [*arrays, *own])
+    own_arrays = [getattr(part, f.name) for part in view.own for f in fields(part)]
+    return any(isinstance(a, np.ndarray) and a.flags.writeable for a in [*arrays, *own_arrays])
