@@ -198,17 +198,19 @@ class LaplaceHistogram(Defense):
         bins = [e for e in transcript.events if e.what == "OpenedBinSums"]
         if bins:
             return PureDP(math.inf, histograms=composed(bins), unprotected="routes")
-        own = [e for e in transcript.events if e.what == "Histogram"]
+        histogram_events = [e for e in transcript.events if e.what == "Histogram"]
         held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is trained on or held out, by a draw that ignores its values: it pays one of them.
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
-        found = max(composed([*own, *cuts]), composed([*held_out, *cuts]))
+        epsilon = max(composed([*histogram_events, *cuts]), composed([*held_out, *cuts]))
         unprotected = exact_releases(transcript)
-        if not own:
+        if not histogram_events:
             return PureDP(epsilon=math.inf, unprotected="everything")
         if unprotected:
-            return PureDP(math.inf, histograms=found, unprotected="+".join(unprotected))
-        return with_adversaries(PureDP(epsilon=found, trusted=trusted_with(cuts)), [*own, *cuts])
+            return PureDP(math.inf, histograms=epsilon, unprotected="+".join(unprotected))
+        return with_adversaries(
+            PureDP(epsilon=epsilon, trusted=trusted_with(cuts)), [*histogram_events, *cuts]
+        )
 
 
 def exact_releases(transcript: Transcript) -> list[str]:

@@ -153,8 +153,8 @@ class Masking(RealSums):  # type: ignore[misc]
         if not servers or len(colluding) < threshold or len(clients) - len(colluding) < 2:
             return None
         who = ", ".join((*servers, *colluding))
-        told = {"shares": len(colluding), "threshold": threshold, "defense": self.name}
-        return Reason("shares-open", who=who, **told)
+        details = {"shares": len(colluding), "threshold": threshold, "defense": self.name}
+        return Reason("shares-open", who=who, **details)
 
 
 class MaskedSums(Aggregation):
@@ -202,8 +202,8 @@ class MaskedSums(Aggregation):
 
     def opaque(self, text: bytes, nbytes: int) -> Sealed:
         """Return bytes as a message field."""
-        made: Sealed = opaque(text, nbytes, real=self.real)
-        return made
+        sealed: Sealed = opaque(text, nbytes, real=self.real)
+        return sealed
 
 
 class MaskedReplies(Closing):
@@ -342,23 +342,23 @@ class UnmaskedSums(Opening):
         Raises `WrongKeyError` if not all were told the same before.
         """
         names = tuple(waiting)
-        found = {n: reply for n, reply in waiting.items() if not self._sums.lost(n, reply, wire)}
+        arrived = {n: reply for n, reply in waiting.items() if not self._sums.lost(n, reply, wire)}
         plan = self._sums.plan(wire.known.parties, self._batches)
-        plan.need(found, f"sent {type(next(iter(waiting.values()))).__name__}")
-        _check_noise(names, tuple(found), wire.least)
-        first = agreed(found.values())
-        self._check_series(first.series, tuple(found))
+        plan.need(arrived, f"sent {type(next(iter(waiting.values()))).__name__}")
+        _check_noise(names, tuple(arrived), wire.least)
+        first = agreed(arrived.values())
+        self._check_series(first.series, tuple(arrived))
         masks = self._masks
-        if masks is None or not {*found} <= self._dealt or self._used == masks.plan.sums:
-            masks = self._masks = self._agree(plan, tuple(found), wire)
+        if masks is None or not {*arrived} <= self._dealt or self._used == masks.plan.sums:
+            masks = self._masks = self._agree(plan, tuple(arrived), wire)
         index, self._used = self._used, self._used + 1
-        for name, reply in wire.seal(found, {"sum": index}, why).items():
+        for name, reply in wire.seal(arrived, {"sum": index}, why).items():
             seals = (getattr(reply, field) for field in summands(first))
             masks.take_masked(name, index, b"".join(seal.payload for seal in seals))
         survivors = masks.survivors(index)
         # who is missing hears of it later: its own refusals depend on what was opened
-        said = wire.ask(names, MaskSurvivors(index, ",".join(survivors)), _OPEN)
-        for name, opening in said.items():
+        openings = wire.ask(names, MaskSurvivors(index, ",".join(survivors)), _OPEN)
+        for name, opening in openings.items():
             assert isinstance(opening, MaskOpening)
             masks.take_opening(name, index, opening.shares.payload, survivors)
         return summed(first, masks.opened(index, self._told[survivors[0]].digest()))
@@ -377,21 +377,21 @@ class UnmaskedSums(Opening):
 
     def _agree(self, plan: MaskPlan, names: tuple[str, ...], wire: Wire) -> Unmasker:
         """Rounds 0 and 1, for the next sums of those who are there: keys, and shares in boxes."""
-        sums, gone = self._sums, [name for name in plan.parties if name not in names]
+        sums, missing = self._sums, [name for name in plan.parties if name not in names]
         masks = sums.unmasker(plan, self._batches, self.ledger)
         request = MaskKeysRequest(self._batches, plan.sums, plan.threshold)
-        for name, told in wire.ask(plan.parties, request, _KEYS, gone=gone).items():
-            assert isinstance(told, MaskKeys)
-            masks.take_keys(name, told.keys.payload)
+        for name, reply in wire.ask(plan.parties, request, _KEYS, gone=missing).items():
+            assert isinstance(reply, MaskKeys)
+            masks.take_keys(name, reply.keys.payload)
         self._used, self._batches, self._dealt = 0, self._batches + 1, {*names}
         keys = sums.opaque(masks.roster(names), KEY_BYTES * len(names))
         for name, dealt in wire.ask(names, MaskRoster(",".join(names), keys), _KEYS).items():
             assert isinstance(dealt, MaskShares)
             masks.take_shares(name, dealt.boxes.payload)
         for name in names:
-            others = ",".join(other for other in names if other != name)
+            other_names = ",".join(other for other in names if other != name)
             boxes = sums.opaque(masks.boxes(name), sizes.box(plan) * (len(names) - 1))
-            wire.ask([name], MaskBoxes(others, boxes), _KEYS)
+            wire.ask([name], MaskBoxes(other_names, boxes), _KEYS)
         return masks
 
 

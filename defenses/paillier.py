@@ -178,11 +178,14 @@ class PaillierSums(Aggregation):
         terms = len(known.parties)
         if np.dtype(field.dtype).kind == "f":
             return Slots(FLOAT_LIMIT, terms)
-        most = (1 << (self.how.packing or _INT64_BITS) - 1) - 1
-        found = None if self.how.packing else ranges(reply, known, told)
-        if found is None or (bound := max(max(-low, high) for low, high in found)) > most:
-            return Slots(most // terms, terms)
-        return Slots(bound, terms, found)
+        limit = (1 << (self.how.packing or _INT64_BITS) - 1) - 1
+        field_ranges = None if self.how.packing else ranges(reply, known, told)
+        if (
+            field_ranges is None
+            or (bound := max(max(-low, high) for low, high in field_ranges)) > limit
+        ):
+            return Slots(limit // terms, terms)
+        return Slots(bound, terms, field_ranges)
 
     def seeds(self, names: Sequence[str], texts: Iterable[bytes]) -> PaillierSeeds:
         """Return the sealed seeds of parties as a message."""
@@ -219,13 +222,17 @@ class _Client(Closing):
 
         Nobody sees whether all together keep to what is declared: each sees to its own part.
         """
-        told = Declared(how["rows"], tuple(how["classes"]))
+        declared = Declared(how["rows"], tuple(how["classes"]))
         arrays = summands(reply)
-        slots = {f: self._sums.slots(reply, a, self._known, told) for f, a in arrays.items()}
+        slots = {f: self._sums.slots(reply, a, self._known, declared) for f, a in arrays.items()}
         numbers = {field: whole(array) for field, array in arrays.items()}
-        own = ranges(reply, self._known, self._own)
+        own_ranges = ranges(reply, self._known, self._own)
         for field, where in slots.items():
-            checked = where if own is None or not where.ranges else replace(where, ranges=own)
+            checked = (
+                where
+                if own_ranges is None or not where.ranges
+                else replace(where, ranges=own_ranges)
+            )
             checked.check(numbers[field])
         if Trait.LABELS_COUNTED in reply.traits:
             classes = (max(int(rows), 1) for rows in arrays["sums"][1:])  # it may have none
@@ -272,8 +279,8 @@ class KeyHolding(_Client):
     def answer(self, message: Message) -> Message | None:
         """Open a sum, and add its own part; take in the others' seeds before."""
         if isinstance(message, PaillierSeeds):
-            others = ",".join(self._known.parties[1:])
-            check_equal(message, "parties", others, "the list of other clients")
+            other_clients = ",".join(self._known.parties[1:])
+            check_equal(message, "parties", other_clients, "the list of other clients")
             self._seeded.take(message)
             names, text = message.parties.split(","), message.seeds.payload
             size = len(text) // len(names)
@@ -281,13 +288,13 @@ class KeyHolding(_Client):
             self._holder.take_seeds(texts)
             return None
         assert self._reply is not None
-        opened, found = [], {}
+        opened, opened_fields = [], {}
         for field, array in summands(self._reply).items():
-            own, text = self._parts[field], getattr(message, field).payload
-            slots, told = self._slots[field], self._told.digest()
-            opened.append(self._holder.opened(text, own.size, slots, told) + own)
-            found[field] = from_whole(opened[-1], array.shape, array.dtype)
-        self.kept.append((replace(self._reply, **found), _OPENED))
+            own_numbers, text = self._parts[field], getattr(message, field).payload
+            slots, digest = self._slots[field], self._told.digest()
+            opened.append(self._holder.opened(text, own_numbers.size, slots, digest) + own_numbers)
+            opened_fields[field] = from_whole(opened[-1], array.shape, array.dtype)
+        self.kept.append((replace(self._reply, **opened_fields), _OPENED))
         self._reply = None
         return OpenedSum(type(message).__name__, np.concatenate(opened))
 
@@ -326,8 +333,8 @@ class Encrypting(_Client):
         """Encrypt the reply; ``rows`` and ``classes`` are what is declared of all."""
         assert reply is not None
         numbers, slots = self._numbers(reply, how)
-        told = self._told.digest()
-        texts = {f: self._encrypter.encrypted(n, slots[f], told) for f, n in numbers.items()}
+        digest = self._told.digest()
+        texts = {f: self._encrypter.encrypted(n, slots[f], digest) for f, n in numbers.items()}
         return self._sums.sealed(reply, texts, slots, self._holder, self.ledger)
 
 
@@ -344,20 +351,22 @@ class Adding(Opening):
 
         Raises `MissingPartyError` if somebody's reply is not there who has a part in the sums.
         """
-        first, known = agreed(waiting.values()), wire.known
-        holder, *others = known.parties
-        if not others:
+        first, agreed_sums = agreed(waiting.values()), wire.known
+        holder, *other_clients = agreed_sums.parties
+        if not other_clients:
             raise UsageError(
                 f"{self._sums.how.name!r} needs two clients or more: the sum of one is its own; "
                 "leave it out"
             )
-        adder = self._adder = self._adder or self._agree(holder, others, wire)
-        encrypted_sums.check_all(known.parties, waiting)
-        told = Declared(wire.rows, self._classes)
-        replies = wire.seal(waiting, {"rows": told.rows, "classes": list(told.classes)}, why)
+        adder = self._adder = self._adder or self._agree(holder, other_clients, wire)
+        encrypted_sums.check_all(agreed_sums.parties, waiting)
+        declared = Declared(wire.rows, self._classes)
+        replies = wire.seal(
+            waiting, {"rows": declared.rows, "classes": list(declared.classes)}, why
+        )
         slots, added = {}, {}
         for field, seal in summands(first).items():
-            slots[field] = self._sums.slots(first, seal, known, told)
+            slots[field] = self._sums.slots(first, seal, agreed_sums, declared)
             texts = {name: getattr(reply, field).payload for name, reply in replies.items()}
             added[field] = adder.added(texts, size_of_whole(seal), slots[field])
         product = self._sums.sealed(first, added, slots, holder, self.ledger)
