@@ -9,12 +9,10 @@ import pytest
 
 from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers import recipes
-from fedtrees.report.advice import Wish, tried
-from fedtrees.report.findings import findings
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.price import Price, Utility
 from fedtrees.report.recipe import recommend, recommended
-from fedtrees.report.rows import UNDEFENDED, load_rows
+from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.said import can, parted, settled
 from fedtrees.report.states import Cell
 from fedtrees.report.verdict_text import price as verdict_price
@@ -161,14 +159,3 @@ def test_the_default_suite_runs_the_computed_recipe():
 
 def test_verdicts_and_advice_read_the_computed_recipe():
     assert recommended() == recipes.named(recommend(TRIALS))
-
-
-def test_the_default_verdict_and_advice_name_the_computed_recipe():
-    """The submission of the default bench contains the rows of a complete default run."""
-    folder = ROOT / "benchmarks" / "leaderboard" / "default-bench"
-    rows = load_rows(folder)
-    (found, *_) = findings(rows, folder).settings
-    assert found.use is not None
-    assert found.use.name == recommended()
-    best, *_ = tried(rows, Wish())
-    assert best.name == recommended()
