@@ -165,7 +165,8 @@ def quoted(trials: Trials) -> str:
         else f"No recipe resists every attack. `{best.name}` leaves least. {reading(best)}"
     )
     parts = [
-        OUTDATED, f"{scope(trials)} {verdict}", f"```console\n$ fedtrees bench {command(best)}\n```",
+        OUTDATED, f"{scope(trials)} {verdict}",
+        f"```console\n$ fedtrees bench {command(best)}\n```",
         summary(trials, best), "Prices of all recipes:", prices(trials),
         "For each recipe and measure, the result with the largest advantage over the better of its "
         "baselines. Number 0 is the run without a defense.",
@@ -192,7 +193,8 @@ def readme(trials: Trials) -> str:
         f"{many(len(adversaries), 'adversary', 'adversaries')}, over {many(seeds, 'seed')}"
     )
     return (
-        f"{OUTDATED}\n\nWe recommend `{command(best)}` for horizontal federations ({link}). {what}, {tried}. "
+        f"{OUTDATED}\n\n"
+        f"We recommend `{command(best)}` for horizontal federations ({link}). {what}, {tried}. "
         f"{reading(best)}\n\n{summary(trials, best, IN_README)}\n{guarantee(best.name)}"
     )
 
