@@ -59,57 +59,58 @@ class AttributeInference(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return a value for every row."""
-        told = Told.of(view)
-        if told is None:
+        knowledge = Told.of(view)
+        if knowledge is None:
             return Guess.none(Reason("not-all-but-one"))
-        imputer = Imputer(view.prior_rows, view.schema, told.columns)
-        held = _held(view, told)
-        values = imputer.values if held is None else held.values[:, None]
-        p = imputer.chances(told.rows, values)
-        if held is None and not imputer.taught:
-            values, prior = _spread(view, told, values)
-            p = np.repeat(prior[None], len(told.rows), axis=0)
+        imputer = Imputer(view.prior_rows, view.schema, knowledge.columns)
+        column = _held(view, knowledge)
+        values = imputer.values if column is None else column.values[:, None]
+        p = imputer.chances(knowledge.rows, values)
+        if column is None and not imputer.taught:
+            values, prior = _spread(view, knowledge, values)
+            p = np.repeat(prior[None], len(knowledge.rows), axis=0)
         weight = 0.0
         model = model_in(view)
         if model is not None:
-            weight = _weight(model, imputer, values, told)
-            p = p * np.exp(weight * _confidence(model, told.rows, values, told))
+            weight = _weight(model, imputer, values, knowledge)
+            p = p * np.exp(weight * _confidence(model, knowledge.rows, values, knowledge))
         p /= p.sum(axis=1, keepdims=True)
         seen = None if no_trees(view) else evidence_of(view)
-        sums = None if seen is None else Sums.of(view, seen, told, values)
-        if sums is not None or held is not None:
-            prior, p = p, fitted(p, sums, held)
+        sums = None if seen is None else Sums.of(view, seen, knowledge, values)
+        if sums is not None or column is not None:
+            prior, p = p, fitted(p, sums, column)
             for _ in range(_TAUGHT if sums is not None and not imputer.taught else 0):
-                p = fitted(prior * _taught(told, view.schema, values, p), sums, held)
-        cells = guessed(told, view.schema, p, values, SIGMA_SHARE)
+                p = fitted(prior * _taught(knowledge, view.schema, values, p), sums, column)
+        cells = guessed(knowledge, view.schema, p, values, SIGMA_SHARE)
         return Guess((Entries("", *cells),), {"confidence_weight": weight})
 
 
-def _taught(told: Told, schema: Schema, values: NDArray[np.float32], p: Floats) -> Floats:
+def _taught(knowledge: Told, schema: Schema, values: NDArray[np.float32], p: Floats) -> Floats:
     """Return the chance of every value in every row, as rows teach whose values were guessed."""
-    X = told.rows.X.copy()
-    _, _, cells = guessed(told, schema, p, values, SIGMA_SHARE)
-    X[:, told.columns] = cells.reshape(len(X), -1)
-    imputer = Imputer(Table(X, told.rows.y), schema, told.columns)
-    imputer.chances(told.rows.take(slice(1)), values)  # how to predict is chosen once, on all rows
-    known = imputer.held_out(values)
-    return np.ones(p.shape) if known is None else known[1]
+    X = knowledge.rows.X.copy()
+    _, _, cells = guessed(knowledge, schema, p, values, SIGMA_SHARE)
+    X[:, knowledge.columns] = cells.reshape(len(X), -1)
+    imputer = Imputer(Table(X, knowledge.rows.y), schema, knowledge.columns)
+    # how to predict is chosen once, on all rows
+    imputer.chances(knowledge.rows.take(slice(1)), values)
+    held_out = imputer.held_out(values)
+    return np.ones(p.shape) if held_out is None else held_out[1]
 
 
-def _held(view: View, told: Told) -> Column | None:
+def _held(view: View, knowledge: Told) -> Column | None:
     """Return all values of a column of the victims, where sketches of all tell these."""
-    if len(told.columns) > 1 or not columns_of(view):
+    if len(knowledge.columns) > 1 or not columns_of(view):
         return None
     together = pooled(view)
     return (
         None
-        if together is None or not together[told.columns[0]].exact
-        else (together[told.columns[0]])
+        if together is None or not together[knowledge.columns[0]].exact
+        else (together[knowledge.columns[0]])
     )
 
 
 def _spread(
-    view: View, told: Told, values: NDArray[np.float32]
+    view: View, knowledge: Told, values: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], Floats]:
     """Return values and their chances, for who holds no rows, as thresholds lie.
 
@@ -117,9 +118,9 @@ def _spread(
     """
     model = model_in(view)
     even = np.full(len(values), 1 / len(values))
-    if len(told.columns) > 1 or view.schema.categorical[told.columns[0]] or model is None:
+    if len(knowledge.columns) > 1 or view.schema.categorical[knowledge.columns[0]] or model is None:
         return values, even
-    (column,) = told.columns
+    (column,) = knowledge.columns
     trees = getattr(model, "trees", ())  # tests of others are drawn without data
     used = [t.threshold[t.feature == column] for t in trees] or [np.zeros(0)]
     cuts = cuts_of(view)
@@ -135,32 +136,32 @@ def _spread(
     return line[:, None], near / near.sum()
 
 
-def _confidence(model: object, rows: Table, values: NDArray[np.float32], told: Told) -> Floats:
+def _confidence(model: object, rows: Table, values: NDArray[np.float32], knowledge: Told) -> Floats:
     """Return the log of the chance of each row's label, were it to have each value, (n, K)."""
-    found = []
+    log_chances = []
     for value in values:
         X = rows.X.copy()
-        X[:, told.columns] = value
+        X[:, knowledge.columns] = value
         table = Table(X, rows.y)
         if isinstance(model, Forest):
             logit = forest_logits(model, table)
         else:
             logit = class_logits(model.probabilities(X), rows.y)  # type: ignore[attr-defined]
-        found.append(-np.logaddexp(0, -logit))
-    return np.column_stack(found)
+        log_chances.append(-np.logaddexp(0, -logit))
+    return np.column_stack(log_chances)
 
 
-def _weight(model: object, imputer: Imputer, values: NDArray[np.float32], told: Told) -> float:
+def _weight(model: object, imputer: Imputer, values: NDArray[np.float32], knowledge: Told) -> float:
     """Return the weight of a nat of the model's confidence that fits the prior's rows best."""
-    known = imputer.held_out(imputer.values)
-    if known is None:
+    held_out = imputer.held_out(imputer.values)
+    if held_out is None:
         return 1.0
-    own, p = known
-    log_p, said = np.log(p + 1e-12), _confidence(model, own, imputer.values, told)
-    off = np.abs(own.X[:, told.columns][:, None] - imputer.values[None]).sum(axis=2)
+    own_rows, p = held_out
+    log_p, confidence = np.log(p + 1e-12), _confidence(model, own_rows, imputer.values, knowledge)
+    off = np.abs(own_rows.X[:, knowledge.columns][:, None] - imputer.values[None]).sum(axis=2)
     right, best = off.argmin(axis=1), (0.0, -np.inf)
     for w in _WEIGHTS:
-        z = log_p + w * said
+        z = log_p + w * confidence
         z -= np.logaddexp.reduce(z, axis=1)[:, None]
         score = float(z[np.arange(len(z)), right].mean())
         if score > best[1] + _GAIN:

@@ -61,35 +61,35 @@ def regressed_counts(view: View) -> Floats | None:
     clients or more than `MOST_OTHERS`, and where no gradient sums of trees of everybody's rows are
     visible.
     """
-    own, others = view.rows, other_clients(view)
-    if own is None or not 0 < len(others) <= MOST_OTHERS:
+    own_rows, other_names = view.rows, other_clients(view)
+    if own_rows is None or not 0 < len(other_names) <= MOST_OTHERS:
         return None
     if view.weighted or not view.schema.classes:
         return None
     classes = max(len(view.schema.classes), 2)
-    counts = np.bincount(own.y, minlength=classes)
+    counts = np.bincount(own_rows.y, minlength=classes)
     evidence = evidence_of(view, "statistics")
     if evidence is None or evidence.level == "values" or evidence.suppressed or not counts.all():
         return None
-    rows = view.n_rows - len(own)
-    equations = list(_equations(evidence, own, classes))
+    rows = view.n_rows - len(own_rows)
+    equations = list(_equations(evidence, own_rows, classes))
     if rows <= 0 or not equations:
         return None
     return _solved(equations, float(rows), counts / counts.sum())
 
 
-def _equations(evidence: Evidence, own: Table, classes: int) -> Iterator[Equation]:
+def _equations(evidence: Evidence, own_rows: Table, classes: int) -> Iterator[Equation]:
     """Yield one equation for every tree."""
-    sums = victim_sums(evidence, own, len(evidence.trees), evidence.own_inside)
-    nodes, margin = Routes.of(evidence.trees).apply(own.X), evidence.start(len(own))
-    of_class = [own.y == c for c in range(classes)]
+    sums = victim_sums(evidence, own_rows, len(evidence.trees), evidence.own_inside)
+    nodes, margin = Routes.of(evidence.trees).apply(own_rows.X), evidence.start(len(own_rows))
+    of_class = [own_rows.y == c for c in range(classes)]
     size = np.array([rows.sum() for rows in of_class], dtype=np.float64)
     before = margin.copy()
     for t, (tree, leaf) in enumerate(zip(evidence.trees, sums, strict=True)):
         output = t % evidence.outputs
         if output == 0:
             before = margin.copy()
-        g, _ = gradients_of(evidence, before, own.y, own.X[:, -1], output)
+        g, _ = gradients_of(evidence, before, own_rows.y, own_rows.X[:, -1], output)
         add_values(margin, output, tree.value[nodes[:, t]])
         if leaf.g is None or evidence.is_foreign(t):
             continue
@@ -106,13 +106,13 @@ def _solved(equations: Sequence[Equation], rows: float, prior: Floats) -> Floats
     population, times the factor of `DOUBTS` that makes the sums most probable: clients may differ
     by more than chance. The variances depend on the counts, so that the fit is repeated.
     """
-    own, shares = float(equations[0].own.sum()), prior
+    n_own, shares = float(equations[0].own.sum()), prior
     each = np.stack([e.each for e in equations])
     left = np.array([e.total for e in equations]) - rows * each @ prior
     basis = np.linalg.svd(np.ones((1, len(prior))))[2][1:]  # directions that keep the sum of shares
     A = rows * each @ basis.T
-    alike = (np.diag(prior) - np.outer(prior, prior)) * (1 / rows + 1 / own)
-    alike = basis @ alike @ basis.T
+    covariance = (np.diag(prior) - np.outer(prior, prior)) * (1 / rows + 1 / n_own)
+    covariance = basis @ covariance @ basis.T
     for _ in range(_REPEATS):
         counts = rows * shares
         noise = np.array([
@@ -120,7 +120,7 @@ def _solved(equations: Sequence[Equation], rows: float, prior: Floats) -> Floats
             for e in equations
         ])  # fmt: skip
         noise = np.maximum(noise, _LEAST)
-        fits = [_fitted(A, left, noise, doubt * alike) for doubt in DOUBTS]
+        fits = [_fitted(A, left, noise, doubt * covariance) for doubt in DOUBTS]
         moved = max(fits, key=lambda fit: fit[1])[0]
         shares = np.maximum(prior + basis.T @ moved, _LEAST)
         shares = shares / shares.sum()

@@ -55,11 +55,11 @@ class ClassShareInference(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the shares of clients whose sums were seen, alone or together with one other's."""
-        found = counts_of(view)
-        together = None if found else regressed_counts(view)
+        counts = counts_of(view)
+        together = None if counts else regressed_counts(view)
         if together is not None:
-            found = dict.fromkeys(other_clients(view), together)
-        claims = (ClassShares(n, c / c.sum()) for n, c in found.items())
+            counts = dict.fromkeys(other_clients(view), together)
+        claims = (ClassShares(n, c / c.sum()) for n, c in counts.items())
         return Guess.of(claims, otherwise=Reason("no-client-sums"))
 
 
@@ -68,26 +68,33 @@ def counts_of(view: View) -> dict[str, Floats]:
 
     Of forests up to a factor.
     """
-    found = announced_counts(view)
+    counts_by_client = announced_counts(view)
     for item, m in view.messages(ClassTotals):
         if item.sender not in view.principals and not item.opened:
-            found[item.sender] = found.get(item.sender, 0.0) + m.counts
+            counts_by_client[item.sender] = counts_by_client.get(item.sender, 0.0) + m.counts
     for item, m in view.messages(LocalForest):
         is_own_forest = view.roles[item.sender] == "client"  # the server sends a pooled one
         if is_own_forest and item.sender not in view.principals and m.counts is not None:
-            found[item.sender] = found.get(item.sender, 0.0) + m.counts[m.feature < 0].sum(axis=0)
-    if not found:
-        whole, noise = None, cell_variance(view.channel(Histogram, "totals", "client"))
-        sums = {name: told for name, *told in _sums(view)}
+            counts_by_client[item.sender] = counts_by_client.get(item.sender, 0.0) + m.counts[
+                m.feature < 0
+            ].sum(axis=0)
+    if not counts_by_client:
+        total_counts, noise = None, cell_variance(view.channel(Histogram, "totals", "client"))
+        sums = {name: client_sums for name, *client_sums in _sums(view)}
         if min(noise) > NOISE_FLOOR:
-            whole = _of_all(view, {*sums})
-        if whole is None:
-            found = {name: _fitted(view, *told) for name, told in sums.items()}
+            total_counts = _of_all(view, {*sums})
+        if total_counts is None:
+            counts_by_client = {
+                name: _fitted(view, *client_sums) for name, client_sums in sums.items()
+            }
         else:
-            found = agreed({name: _solved(view, *told) for name, told in sums.items()}, whole)
+            counts_by_client = agreed(
+                {name: _solved(view, *client_sums) for name, client_sums in sums.items()},
+                total_counts,
+            )
         late = [v for v in _victims(view) if v.late is not None and v.owner is not None]
-        found |= {v.owner: _late(v) for v in late if v.owner}
-    return {name: counts for name, counts in found.items() if counts.sum() > 0}
+        counts_by_client |= {v.owner: _late(v) for v in late if v.owner}
+    return {name: counts for name, counts in counts_by_client.items() if counts.sum() > 0}
 
 
 def announced_counts(view: View) -> dict[str, Floats]:
@@ -116,12 +123,16 @@ def _victims(view: View) -> list[Victim]:
 
 def _of_all(view: View, clients: set[str]) -> Floats | None:
     """Return how many rows of each class these clients have together; None: not known."""
-    others = {n for n, role in view.roles.items() if role == "client"} - {*view.principals}
-    told = [m.sums for item, m in view.messages(LabelSums) if item.opened]
-    if not told or others != clients or view.changes(LabelSums, "sums"):
+    other_names = {n for n, role in view.roles.items() if role == "client"} - {*view.principals}
+    opened_sums = [m.sums for item, m in view.messages(LabelSums) if item.opened]
+    if not opened_sums or other_names != clients or view.changes(LabelSums, "sums"):
         return None
-    whole = told[0][1:].astype(np.float64)
-    return whole if view.rows is None else whole - np.bincount(view.rows.y, minlength=len(whole))
+    total_counts = opened_sums[0][1:].astype(np.float64)
+    return (
+        total_counts
+        if view.rows is None
+        else total_counts - np.bincount(view.rows.y, minlength=len(total_counts))
+    )
 
 
 def agreed(found: dict[str, Floats], whole: Floats) -> dict[str, Floats]:
@@ -137,9 +148,9 @@ def agreed(found: dict[str, Floats], whole: Floats) -> dict[str, Floats]:
 
 def _adding_up(x: Floats, total: float) -> Floats:
     """Return the nearest numbers, none below 0, that add up to a total above 0."""
-    most = np.sort(x)[::-1]
-    less = (np.cumsum(most) - total) / np.arange(1, len(x) + 1)
-    return np.maximum(x - less[np.flatnonzero(most > less)[-1]], 0)
+    descending = np.sort(x)[::-1]
+    less = (np.cumsum(descending) - total) / np.arange(1, len(x) + 1)
+    return np.maximum(x - less[np.flatnonzero(descending > less)[-1]], 0)
 
 
 def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
@@ -157,8 +168,8 @@ def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
     for victim in _victims(view) if not roots else ():
         start, seen = np.atleast_1d(victim.evidence.base_margin), victim.evidence
         first = seen.trees[: len(start)]
-        told = all(t.g is not None and t.h is not None for t in first)
-        if victim.owner is not None and told and not seen.is_foreign(0):
+        shows_sums = all(t.g is not None and t.h is not None for t in first)
+        if victim.owner is not None and shows_sums and not seen.is_foreign(0):
             yield victim.owner, start, np.array([_whole(t) for t in first])
 
 
@@ -173,20 +184,20 @@ def _broadcast_sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
 
 def _total(view: View, m: Histogram) -> Floats:
     """Return the sums of all rows of a client, (2,): with noise, averaged with those of columns."""
-    cuts, whole = cuts_of(view), from_fixed(m.totals[0], m.bits)
+    cuts, total = cuts_of(view), from_fixed(m.totals[0], m.bits)
     noise = cell_variance(view.channel(Histogram, "totals", "client"))
     if (
         cuts is None
         or min(noise) <= NOISE_FLOOR
         or hides(view.changes(Histogram, "sums", "client"))
     ):
-        return whole
+        return total
     of_bin = cell_variance(law_of_sums(view))
     columns = np.flatnonzero(view.schema.complete)
     sums = from_fixed(np.add.reduceat(m.sums[0], cuts.offsets[:-1])[columns], m.bits)
-    told = np.concatenate([whole[None], sums])
+    estimates = np.concatenate([total[None], sums])
     off = np.concatenate([[noise], cuts.n_bins[columns, None] * np.array(of_bin)])
-    return np.asarray(np.average(told, axis=0, weights=1 / np.maximum(off, NOISE_FLOOR)))
+    return np.asarray(np.average(estimates, axis=0, weights=1 / np.maximum(off, NOISE_FLOOR)))
 
 
 def _whole(tree: Tree) -> list[float]:

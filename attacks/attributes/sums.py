@@ -66,16 +66,18 @@ class Sums:
 
 
 class _Reader:
-    def __init__(self, view: View, seen: Evidence, told: Told, values: NDArray[np.float32]) -> None:
-        self._seen, self._told, self._own = seen, told, view.rows
-        d = told.rows.X.shape[1]
+    def __init__(
+        self, view: View, seen: Evidence, knowledge: Told, values: NDArray[np.float32]
+    ) -> None:
+        self._seen, self._told, self._own = seen, knowledge, view.rows
+        d = knowledge.rows.X.shape[1]
         borders = [np.concatenate([t.threshold[t.feature == c] for t in seen.trees])
-                   for c in told.columns]  # fmt: skip
+                   for c in knowledge.columns]  # fmt: skip
         if seen.cuts is not None:
             ends = seen.cuts.offsets
             borders = [
                 np.union1d(b, seen.cuts.values[ends[c] : ends[c + 1]])
-                for b, c in zip(borders, told.columns, strict=True)
+                for b, c in zip(borders, knowledge.columns, strict=True)
             ]
         codes = np.column_stack(
             [np.searchsorted(np.unique(b), v, side="right")
@@ -83,11 +85,11 @@ class _Reader:
         )  # fmt: skip
         _, first, cell = np.unique(codes, axis=0, return_index=True, return_inverse=True)
         self.cell, self._values = cell.reshape(-1), values[first]
-        n, b = len(told.rows), len(first)
-        X = np.repeat(told.rows.X[:, None, :], b, axis=1)
-        X[:, :, told.columns] = self._values
+        n, b = len(knowledge.rows), len(first)
+        X = np.repeat(knowledge.rows.X[:, None, :], b, axis=1)
+        X[:, :, knowledge.columns] = self._values
         self._X, self._shape = X.reshape(n * b, d), (n, b)
-        self._y = np.repeat(told.rows.y, b)
+        self._y = np.repeat(knowledge.rows.y, b)
         self.possible = np.ones((n, b), dtype=bool)
 
     def read(self) -> Sums:
@@ -96,17 +98,19 @@ class _Reader:
     def _sums(self) -> Iterator[Sum]:
         seen = self._seen
         margin = np.full(len(self._X), float(seen.base_margin))
-        own = None if self._own is None or not len(self._own) else self._own
-        mine = None if own is None else np.full(len(own), float(seen.base_margin))
+        own_rows = None if self._own is None or not len(self._own) else self._own
+        own_margin = None if own_rows is None else np.full(len(own_rows), float(seen.base_margin))
         bins = None if seen.cuts is None else bin_rows(self._X, seen.cuts)
         for t, tree in enumerate(seen.trees):
             g, h = self._gradients(margin, self._y)
             passed = passes(self._X, tree)
             own_g = own_h = own_passed = None
-            if own is not None and mine is not None:
-                own_g, own_h = self._gradients(mine, own.y)
-                own_passed = passes(own.X, tree)
-                mine = mine + tree.value[np.argmax(own_passed * (tree.feature < 0), axis=1)]
+            if own_rows is not None and own_margin is not None:
+                own_g, own_h = self._gradients(own_margin, own_rows.y)
+                own_passed = passes(own_rows.X, tree)
+                own_margin = (
+                    own_margin + tree.value[np.argmax(own_passed * (tree.feature < 0), axis=1)]
+                )
             if seen.histograms is not None and bins is not None:
                 yield from self._of_bins(t, passed, g, h, bins.codes, bins.missing)
             else:
@@ -174,9 +178,9 @@ class _Reader:
                 at = np.flatnonzero(inside)
                 lack = np.zeros(len(at), dtype=bool)
                 for c in range(codes.shape[1]):
-                    there = codes[at, c] != missing
-                    cell = ends[c] + np.where(there, codes[at, c], 0).astype(np.int64)
-                    lack |= there & (of.sums[k, cell, 1] < h[at] * (1 - _ROUNDED) - 1e-6)
+                    present = codes[at, c] != missing
+                    cell = ends[c] + np.where(present, codes[at, c], 0).astype(np.int64)
+                    lack |= present & (of.sums[k, cell, 1] < h[at] * (1 - _ROUNDED) - 1e-6)
                 self.possible.reshape(-1)[at[lack]] = False
             rows, terms = self._added(inside, g, h)
             for c in self._told.columns:
@@ -232,10 +236,10 @@ def fitted(p: Floats, sums: Sums | None, held: Column | None) -> Floats:
         if sums is None:
             continue
         inside = q @ onto
-        for s, known in zip(sums.every, dual, strict=True):
+        for s, dual_of_sum in zip(sums.every, dual, strict=True):
             if not len(s.rows):
                 continue
-            moved = _moved(inside[s.rows], s, known)
+            moved = _moved(inside[s.rows], s, dual_of_sum)
             log_factor[s.rows] += moved
             part = inside[s.rows] * np.exp(moved)
             inside[s.rows] = part / part.sum(axis=1, keepdims=True)
@@ -260,8 +264,8 @@ def _moved(inside: Floats, s: Sum, dual: Floats) -> Floats:
     spread += np.eye(q) * (s.variance + 1e-6)
     step = np.linalg.solve(spread, left.T[:, :, None])[:, :, 0].T
     moved = sum(term * by[s.group] for term, by in zip(s.terms, step, strict=True))
-    most = np.zeros(groups)
-    np.maximum.at(most, s.group[used], np.abs(moved).max(axis=0)[used])
-    less = np.minimum(1.0, _STEP / np.maximum(most, _STEP))
+    largest = np.zeros(groups)
+    np.maximum.at(largest, s.group[used], np.abs(moved).max(axis=0)[used])
+    less = np.minimum(1.0, _STEP / np.maximum(largest, _STEP))
     dual += step * less
     return np.asarray(np.where(used, moved * less[s.group], 0.0))

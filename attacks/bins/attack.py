@@ -58,29 +58,31 @@ class LinearReconstruction(Attack):
         """Return bins and ranks of all rows in every column that sums were opened of."""
         if self.inapplicable(view):
             return Guess.none(self.inapplicable(view) or Reason("no-opened-sums"))
-        ids, known, claims = view.own[0].ids, what_is_known(view), list[Claim]()
+        ids, known_features, claims = view.own[0].ids, what_is_known(view), list[Claim]()
         sure = cells = 0
         changes = view.changes(OpenedBinSums, "sums")
         unit = next(m.unit_of("sums")[0] for _, m in view.messages(OpenedBinSums))
         for column in columns_of(view):
             if changes:
                 allowed = column.allowed
-                found, told = Certain(np.full(len(allowed), -1), allowed), None
+                certain, shares_told = Certain(np.full(len(allowed), -1), allowed), None
                 shares = shares_of_changed(column, changes, unit, sweeps=0)
-                shares *= np.where(allowed, likely_shares(known, shares, allowed, None), 0.0)
+                shares *= np.where(
+                    allowed, likely_shares(known_features, shares, allowed, None), 0.0
+                )
                 shares /= shares.sum(axis=1, keepdims=True)
             else:
-                found = certain_bins(column)
-                shares, told = _read(column, found, known)
-            sure, cells = sure + int((found.bin >= 0).sum()), cells + len(found.bin)
+                certain = certain_bins(column)
+                shares, shares_told = _read(column, certain, known_features)
+            sure, cells = sure + int((certain.bin >= 0).sum()), cells + len(certain.bin)
             bin = shares.argmax(axis=1)
             bin[bin == shares.shape[1] - 1] = -1
             whose = column.owner, column.position, ids
             ends, rank = ranks_of(shares)
-            low, high = rank_interval(ends, found.allowed)
-            if told is not None:
-                by_rank = partial(told.moved, middle=middles(ends))
-                expected = expected_ranks(known, low, high, by_rank)
+            low, high = rank_interval(ends, certain.allowed)
+            if shares_told is not None:
+                by_rank = partial(shares_told.moved, middle=middles(ends))
+                expected = expected_ranks(known_features, low, high, by_rank)
                 rank += EXPECTED * (expected - rank)
             claims.append(ColumnBins(*whose, bin))
             claims.append(ColumnRanks(*whose, np.clip(rank, low, high), low, high))
@@ -89,18 +91,20 @@ class LinearReconstruction(Attack):
 
 
 def _read(
-    column: Column, found: Certain, known: NDArray[np.float64]
+    column: Column, certain: Certain, known_features: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], Told | None]:
     """Return the shares of all rows in bins that keep to sums, (N, B + 1), and what these say."""
-    open = found.bin < 0
-    shares = found.allowed / found.allowed.sum(axis=1, keepdims=True)
+    open = certain.bin < 0
+    shares = certain.allowed / certain.allowed.sum(axis=1, keepdims=True)
     if not open.any():
         return shares, None
-    told = None
+    open_shares = None
     if np.count_nonzero(open) <= MOST_ROWS:
-        told = told_of_open(column, found)
-        shares[open] = told.nearest(told.even)
-    likely = np.where(found.allowed, likely_shares(known, shares, found.allowed, told), 0.0)
+        open_shares = told_of_open(column, certain)
+        shares[open] = open_shares.nearest(open_shares.even)
+    likely = np.where(
+        certain.allowed, likely_shares(known_features, shares, certain.allowed, open_shares), 0.0
+    )
     likely /= likely.sum(axis=1, keepdims=True)
-    shares[open] = likely[open] if told is None else told.nearest(likely[open])
-    return shares, told
+    shares[open] = likely[open] if open_shares is None else open_shares.nearest(likely[open])
+    return shares, open_shares

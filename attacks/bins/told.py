@@ -41,32 +41,40 @@ class ToldBins(Attack):
         if why := self.inapplicable(view):
             return Guess.none(why)
         epsilon = float(view.parameters.get("epsilon", np.inf))
-        claims, own, ids = list[Claim](), view.own[0], view.own[0].ids
+        claims, own_data, ids = list[Claim](), view.own[0], view.own[0].ids
         for item, message in view.messages(RowBuckets):
             if item.sender in view.principals:
                 continue
-            for column, n, said in zip(
+            for column, n, reported in zip(
                 message.columns.tolist(), message.n_bins.tolist(), message.bins, strict=True
             ):
                 clear = bool(np.isinf(epsilon))
                 every = n if view.schema.complete[column] else n + 1
-                bin = said.astype(np.int64) if clear else _likeliest(said, every, epsilon, own)
+                bin = (
+                    reported.astype(np.int64)
+                    if clear
+                    else _likeliest(reported, every, epsilon, own_data)
+                )
                 claims.append(ColumnBins(item.sender, column, ids, bin))
                 low, high = _ranks(bin)
                 middle, none = (low + high) / 2, np.zeros(len(ids))
-                known = (low, high) if clear else (none, none + 1)
-                claims.append(ColumnRanks(item.sender, column, ids, middle, *known))
+                bounds = (low, high) if clear else (none, none + 1)
+                claims.append(ColumnRanks(item.sender, column, ids, middle, *bounds))
         return Guess.of(claims, otherwise=Reason("no-bins-told"))
 
 
 def _likeliest(
-    said: NDArray[np.int64], bins: int, epsilon: float, own: LocalData
+    reported: NDArray[np.int64], bins: int, epsilon: float, own_data: LocalData
 ) -> NDArray[np.int64]:
     """Return the likeliest true bin of every row; the last stands for no value where -1 may be."""
-    beside = np.column_stack([np.nan_to_num(own.X), *([] if own.y is None else [own.y])])
-    told = np.where(said < 0, bins - 1, said)
-    found = likeliest(told, bins, float(odds_within(epsilon)), beside.astype(np.float64))
-    return np.where((said < 0) & (found == bins - 1), -1, found)
+    features = np.column_stack(
+        [np.nan_to_num(own_data.X), *([] if own_data.y is None else [own_data.y])]
+    )
+    reported_bins = np.where(reported < 0, bins - 1, reported)
+    likely = likeliest(
+        reported_bins, bins, float(odds_within(epsilon)), features.astype(np.float64)
+    )
+    return np.where((reported < 0) & (likely == bins - 1), -1, likely)
 
 
 def _ranks(bin: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

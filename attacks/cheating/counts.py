@@ -17,11 +17,13 @@ def unreadable(view: View) -> Reason | None:
 
 def sums_by_node(view: View) -> dict[tuple[int, int], NDArray[np.int64]]:
     """Return gradient sums over all clients, int64 (total_bins, 2), by tree and node."""
-    found: dict[tuple[int, int], NDArray[np.int64]] = {}
+    sums_of_node: dict[tuple[int, int], NDArray[np.int64]] = {}
     for _, m in view.messages(Histogram):
         for node, sums in zip(m.nodes.tolist(), m.sums, strict=True):
-            found[m.tree, node] = found[m.tree, node] + sums if (m.tree, node) in found else sums
-    return found
+            sums_of_node[m.tree, node] = (
+                sums_of_node[m.tree, node] + sums if (m.tree, node) in sums_of_node else sums
+            )
+    return sums_of_node
 
 
 def class_counts(sums: NDArray[np.int64], start: BaseScore, parts: int = 1) -> NDArray[np.int64]:

@@ -80,9 +80,9 @@ def _exact(view: View, start: BaseScore) -> bool:
     if hides(view.changes(Histogram, "sums", "client")) or law_of_rows(view) is not None:
         return False
     clients = sum(role == "client" for role in view.roles.values())
-    made = np.array([clients * int(view.parameters["max_depth"])])
+    n_summands = np.array([clients * int(view.parameters["max_depth"])])
     p = 1 / (1 + np.exp(-float(start.margin[0])))
-    off = reach_of(law_of_sums(view), made, (start.g_bits, start.h_bits))
+    off = reach_of(law_of_sums(view), n_summands, (start.g_bits, start.h_bits))
     return bool(off[0] < p * (1 - p) / 2)
 
 
@@ -92,8 +92,8 @@ def _read(trees: list[Nodes], offsets: NDArray[np.int32]) -> dict[Row, int]:
     None where sums contradict one another: then not all of them are of the same rows.
     """
     read: dict[Row, int] = {}
-    while found := dict(rows_alike(trees, offsets)):
-        for row, count in found.items():
+    while count_of_row := dict(rows_alike(trees, offsets)):
+        for row, count in count_of_row.items():
             read[row] = read.get(row, 0) + count
             for nodes in trees:
                 nodes.take_out(row, count, offsets)
@@ -107,7 +107,7 @@ def _values(bins: NDArray[np.int64], cuts: CutPoints, view: View) -> NDArray[np.
     X = np.full(bins.shape, np.nan, dtype=np.float32)
     for k in range(bins.shape[1]):
         values = cuts.values[cuts.offsets[k] : cuts.offsets[k + 1]]
-        low, there = np.r_[cuts.minimum[k], values[:-1]], bins[:, k] >= 0
+        low, present = np.r_[cuts.minimum[k], values[:-1]], bins[:, k] >= 0
         middle = np.ceil(low) if view.schema.categorical[k] else low + (values - low) / 2
-        X[there, k] = middle[bins[there, k]]
+        X[present, k] = middle[bins[present, k]]
     return X

@@ -48,22 +48,24 @@ class IsolatedHistogram(Attack):
             return Guess.none(why)
         start = next(m for _, m in view.messages(BaseScore))
         cuts = next(m for _, m in view.messages(CutPoints))
-        asked = sums_by_node(view)
-        told = [(s.receivers[0], m) for s, m in view.messages(NodeSplits) if len(s.receivers) == 1]
-        if not told:
+        node_sums = sums_by_node(view)
+        single_splits = [
+            (s.receivers[0], m) for s, m in view.messages(NodeSplits) if len(s.receivers) == 1
+        ]
+        if not single_splits:
             return Guess.none(Reason("no-inner-bin"))
-        victim = max(told, key=lambda item: int(item[1].bin[0]))[0]
+        victim = max(single_splits, key=lambda item: int(item[1].bin[0]))[0]
         clients = sum(role == "client" for role in view.roles.values())
-        opened = [m for name, m in told if name == victim and (m.tree, 1) in asked]
-        own = list(_own(view, victim, len(cuts.offsets) - 1))
-        if not own:
-            counts = class_counts(asked[0, 0], start, clients)
+        opened = [m for name, m in single_splits if name == victim and (m.tree, 1) in node_sums]
+        histograms = list(_own(view, victim, len(cuts.offsets) - 1))
+        if not histograms:
+            counts = class_counts(node_sums[0, 0], start, clients)
         elif hides(view.changes(Histogram, "sums", "client")):
-            counts = class_counts(own[0].sums[0], start)
-            _fill(counts, class_counts(own[0].totals, start)[0], cuts.offsets)
+            counts = class_counts(histograms[0].sums[0], start)
+            _fill(counts, class_counts(histograms[0].totals, start)[0], cuts.offsets)
         else:
-            whole = np.mean([asked[m.tree, 0] for m in own], axis=0)
-            counts = _likely(view, own, start, whole / clients)
+            mean_sums = np.mean([node_sums[m.tree, 0] for m in histograms], axis=0)
+            counts = _likely(view, histograms, start, mean_sums / clients)
         return Guess((BinClassCounts(victim, counts),), {"opened": len(opened)})
 
 
@@ -75,27 +77,27 @@ def _own(view: View, client: str, trees: int) -> Iterator[Histogram]:
 
 
 def _likely(
-    view: View, own: Sequence[Histogram], start: BaseScore, everybody: NDArray[np.float64]
+    view: View, histograms: Sequence[Histogram], start: BaseScore, everybody: NDArray[np.float64]
 ) -> Counts:
     """Return the likeliest counts of a client whose same sums crossed several times.
 
     `everybody`: float64 array, shape (bins, 2). The mean of all clients' sums, in fixed point.
     """
-    noise = np.array(cell_variance(law_of_sums(view))) / len(own)
+    noise = np.array(cell_variance(law_of_sums(view))) / len(histograms)
     if max(noise) <= NOISE_FLOOR:
-        return class_counts(own[0].sums[0], start)
+        return class_counts(histograms[0].sums[0], start)
     units, p = np.ldexp(1.0, (start.g_bits, start.h_bits)), 1 / (1 + np.exp(-start.margin[0]))
     g, h = (everybody / units).T
     rows = h / (p * (1 - p))
     off = noise[1] / (1 - p, p) ** np.array(2) + noise[0]  # of n (1 - p) + g and n p - g
     expected = denoised(np.stack([rows * (1 - p) + g, rows * p - g], axis=1), off)
-    sums = np.mean([m.sums[0] for m in own], axis=0) / units
+    sums = np.mean([m.sums[0] for m in histograms], axis=0) / units
     return likely_class_counts(sums, start, (noise[0], noise[1]), expected)
 
 
-def _fill(counts: Counts, whole: Counts, offsets: NDArray[np.int32]) -> None:
+def _fill(counts: Counts, total: Counts, offsets: NDArray[np.int32]) -> None:
     """Deal the rows that a column's bins lack evenly to those that look empty."""
     for column in np.split(counts, offsets[1:-1]):
         empty = ~column.any(axis=1)
-        left = np.maximum(whole - column.sum(axis=0), 0)
+        left = np.maximum(total - column.sum(axis=0), 0)
         column[empty] = np.rint(left / max(int(empty.sum()), 1))

@@ -38,35 +38,37 @@ def lone_rows(
     brought = np.array([[p, p * (1 - p)], [p - 1, p * (1 - p)]])
     widths, units = np.diff(offsets), np.ldexp(1.0, (start.g_bits, start.h_bits))
     weight = np.repeat(np.where(complete, 1 / np.maximum(widths, 1), 0.0), widths)
-    found = []
-    for made, sums in ((m, s / units) for tree in trees for s, m in tree.sums.values()):
+    readings = []
+    for n_summands, sums in ((m, s / units) for tree in trees for s, m in tree.sums.values()):
         if not weight.any():
             break
         share = (complete / np.maximum(widths, 1)).sum()
-        whole, off = weight @ sums / share, made * noise / share
-        chances = softmax(-((whole - FEW @ brought) ** 2 / off).sum(axis=1) / 2)
+        average, off = weight @ sums / share, n_summands * noise / share
+        chances = softmax(-((average - FEW @ brought) ** 2 / off).sum(axis=1) / 2)
         best = int(chances.argmax())
         if FEW[best].sum() != 1 or chances[best] < SURE:
             continue
         label, sure = int(FEW[best, 1]), float(chances[best])
-        likely = ((sums * brought[label] - brought[label] ** 2 / 2) / (made * noise)).sum(axis=1)
+        likely = ((sums * brought[label] - brought[label] ** 2 / 2) / (n_summands * noise)).sum(
+            axis=1
+        )
         row = []
         for (low, end), whole_column in zip(pairwise(offsets.tolist()), complete, strict=True):
-            told = softmax(np.append(likely[low:end], -np.inf if whole_column else 0.0))
-            row.append(int(told.argmax()) if told.argmax() < end - low else -1)
-            sure *= float(told.max())
+            bin_chances = softmax(np.append(likely[low:end], -np.inf if whole_column else 0.0))
+            row.append(int(bin_chances.argmax()) if bin_chances.argmax() < end - low else -1)
+            sure *= float(bin_chances.max())
         if sure >= SURE:
-            found.append(([*row, label], sure))
-    return _different(found, len(offsets))
+            readings.append(([*row, label], sure))
+    return _different(readings, len(offsets))
 
 
 def _different(
-    found: list[tuple[list[int], float]], width: int
+    readings: list[tuple[list[int], float]], width: int
 ) -> tuple[NDArray[np.int64], Doubles]:
     """Return one reading, the surest, of each row."""
-    kept: list[tuple[list[int], float]] = []
-    for row, sure in sorted(found, key=lambda item: -item[1]):
-        if all(np.mean(np.array(row) == other) < SAME for other, _ in kept):
-            kept.append((row, sure))
-    rows = np.array([row for row, _ in kept], dtype=np.int64).reshape(-1, width)
-    return rows, np.array([sure for _, sure in kept])
+    distinct: list[tuple[list[int], float]] = []
+    for row, sure in sorted(readings, key=lambda item: -item[1]):
+        if all(np.mean(np.array(row) == other) < SAME for other, _ in distinct):
+            distinct.append((row, sure))
+    rows = np.array([row for row, _ in distinct], dtype=np.int64).reshape(-1, width)
+    return rows, np.array([sure for _, sure in distinct])

@@ -85,15 +85,15 @@ class Grown:
         sizes = {0: class_counts(self.totals[None], start)[0]}
         for node, split in self.splits.items():
             if node in counts and split.left in counts:
-                there = counts[node][offsets[split.column] : offsets[split.column + 1]]
-                right = there[split.right].sum(axis=0)
+                column_counts = counts[node][offsets[split.column] : offsets[split.column + 1]]
+                right = column_counts[split.right].sum(axis=0)
                 if not split.default_left:
-                    right = sizes[node] - there[~split.right].sum(axis=0)
+                    right = sizes[node] - column_counts[~split.right].sum(axis=0)
                 sizes |= {split.left: sizes[node] - right, split.left + 1: right}
         places = {node: k for k, node in enumerate(counts)}
-        told = np.array([*counts.values()]).reshape(-1, int(offsets[-1]), 2)
+        node_counts = np.array([*counts.values()]).reshape(-1, int(offsets[-1]), 2)
         size = np.array([sizes[node] for node in counts], dtype=np.int64).reshape(-1, 2)
-        return Nodes(told, size, places, self.splits)
+        return Nodes(node_counts, size, places, self.splits)
 
 
 def unmoved_trees(view: View, offsets: NDArray[np.int32]) -> list[Grown]:
@@ -102,32 +102,32 @@ def unmoved_trees(view: View, offsets: NDArray[np.int32]) -> list[Grown]:
     A sibling's sums are its parent's less the other's.
     """
     moved = [m.tree for _, m in view.messages(LeafValues) if m.value.any()]
-    asked, totals, every = sums_by_node(view), _totals(view), _splits(view, offsets)
-    found = []
+    node_sums, totals, every = sums_by_node(view), _totals(view), _splits(view, offsets)
+    grown = []
     for tree in sorted(t for t in totals if t <= min(moved, default=t)):
         splits = every.get(tree, {})
-        known = {0: (asked[tree, 0], 1)} if (tree, 0) in asked else {}
+        sums_of_node = {0: (node_sums[tree, 0], 1)} if (tree, 0) in node_sums else {}
         for node, split in splits.items():  # parents come first
             for one in (split.left, split.left + 1):
-                if node in known and (tree, one) in asked:
-                    other, (sums, made) = 2 * split.left + 1 - one, known[node]
-                    known[one] = asked[tree, one], 1
-                    known[other] = sums - asked[tree, one], made + 1
-        found.append(Grown(totals[tree], known, splits))
-    return found
+                if node in sums_of_node and (tree, one) in node_sums:
+                    other, (sums, n_summands) = 2 * split.left + 1 - one, sums_of_node[node]
+                    sums_of_node[one] = node_sums[tree, one], 1
+                    sums_of_node[other] = sums - node_sums[tree, one], n_summands + 1
+        grown.append(Grown(totals[tree], sums_of_node, splits))
+    return grown
 
 
 def _totals(view: View) -> dict[int, Longs]:
     """Return the sums of all rows of all clients, int64 (2,), by tree."""
-    found: dict[int, Longs] = {}
+    totals: dict[int, Longs] = {}
     for _, m in view.messages(Histogram):
         if len(m.totals):
-            found[m.tree] = found.get(m.tree, np.zeros(2, np.int64)) + m.totals[0]
-    return found
+            totals[m.tree] = totals.get(m.tree, np.zeros(2, np.int64)) + m.totals[0]
+    return totals
 
 
 def _splits(view: View, offsets: NDArray[np.int32]) -> dict[int, dict[int, Split]]:
-    found: dict[int, dict[int, Split]] = {}
+    splits_of_tree: dict[int, dict[int, Split]] = {}
     for _, m in view.messages(NodeSplits):
         for k, node in enumerate(m.nodes.tolist()):
             column = int(m.feature[k])
@@ -135,8 +135,8 @@ def _splits(view: View, offsets: NDArray[np.int32]) -> dict[int, dict[int, Split
             if np.isnan(m.threshold[k]) and m.categories is not None:
                 right = m.categories[k][: len(right)]
             split = Split(column, right, bool(m.default_left[k]), int(m.left[k]))
-            found.setdefault(m.tree, {})[node] = split
-    return found
+            splits_of_tree.setdefault(m.tree, {})[node] = split
+    return splits_of_tree
 
 
 def rows_alike(trees: list[Nodes], offsets: NDArray[np.int32]) -> Iterator[tuple[Row, int]]:
@@ -145,13 +145,13 @@ def rows_alike(trees: list[Nodes], offsets: NDArray[np.int32]) -> Iterator[tuple
         for label in (0, 1):
             left = nodes.sizes[:, label] > 0
             size, counts = nodes.sizes[left, label], nodes.counts[left, :, label]
-            most = np.zeros((len(size), len(offsets) - 1), dtype=np.int64)
-            bins, told = most - 1, most.copy()
+            largest = np.zeros((len(size), len(offsets) - 1), dtype=np.int64)
+            bins, total = largest - 1, largest.copy()
             for c, (low, end) in enumerate(pairwise(offsets.tolist())):
                 if end > low:
                     column = counts[:, low:end]
-                    most[:, c], told[:, c] = column.max(axis=1), column.sum(axis=1)
-                    bins[:, c] = np.where(told[:, c] > 0, column.argmax(axis=1), -1)
-            alike = ((most == size[:, None]) | (told == 0)).all(axis=1)
-            for k in np.flatnonzero(alike & (counts >= 0).all(axis=1)).tolist():
+                    largest[:, c], total[:, c] = column.max(axis=1), column.sum(axis=1)
+                    bins[:, c] = np.where(total[:, c] > 0, column.argmax(axis=1), -1)
+            uniform = ((largest == size[:, None]) | (total == 0)).all(axis=1)
+            for k in np.flatnonzero(uniform & (counts >= 0).all(axis=1)).tolist():
                 yield (*bins[k].tolist(), label), int(size[k])

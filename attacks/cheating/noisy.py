@@ -31,18 +31,18 @@ def likely_class_counts(
     brought = np.array([[p, p - 1], [p * (1 - p), p * (1 - p)]])
     noise, before = np.asarray(variance), np.maximum(expected, _LEAST)
     weight = brought.T @ (brought / noise[:, None])
-    told = (sums / noise) @ brought
+    weighted_sums = (sums / noise) @ brought
     precision = weight + np.eye(2) / before[:, None, :]
-    mean = np.linalg.solve(precision, (told + 1.0)[..., None])[..., 0]
-    best, found = np.full(len(sums), -np.inf), np.zeros(sums.shape, np.int64)
+    mean = np.linalg.solve(precision, (weighted_sums + 1.0)[..., None])[..., 0]
+    best, likeliest = np.full(len(sums), -np.inf), np.zeros(sums.shape, np.int64)
     center = np.maximum(np.rint(mean), 0).astype(np.int64)
     for offset in product(range(-_AROUND, _AROUND + 1), repeat=2):
         counts = center + np.array(offset)
         off = sums - counts @ brought.T
         likely = poisson.logpmf(counts, before).sum(axis=1) - (off**2 / noise).sum(axis=1) / 2
         better = likely > best
-        best[better], found[better] = likely[better], counts[better]
-    return found
+        best[better], likeliest[better] = likely[better], counts[better]
+    return likeliest
 
 
 def denoised(counts: Doubles, variance: Doubles) -> Doubles:

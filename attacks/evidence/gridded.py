@@ -32,25 +32,25 @@ def on_grid(view: View) -> tuple[Column, ...] | None:
     borders = np.split(laid[-1].borders, laid[-1].offsets[1:-1])
     likely = view.prior_rows or Table.empty(view.schema)
     expected, sent = count_cells(likely.X, borders), _sent(view)
-    others = opened[-1].counts - sum((m.counts for m in sent), start=np.zeros_like(expected))
+    other_counts = opened[-1].counts - sum((m.counts for m in sent), start=np.zeros_like(expected))
     variance = _noise_left(view, len(sent))
     sizes = [len(inner) + 1 if len(inner) else 0 for inner in borders]
-    own = 0 if view.rows is None else len(view.rows)
-    ends, n = np.cumsum(sizes)[:-1], victims_rows(view) or not_held_out(view, own)
+    n_own = 0 if view.rows is None else len(view.rows)
+    ends, n = np.cumsum(sizes)[:-1], victims_rows(view) or not_held_out(view, n_own)
     columns = []
-    parts = (np.split(part, ends) for part in (others, expected))
-    for feature, x, b, noisy, held in zip(
+    parts = (np.split(part, ends) for part in (other_counts, expected))
+    for feature, x, b, noisy, own_counts in zip(
         view.schema.features, likely.X.T, borders, *parts, strict=True
     ):
         present = round(n * (np.isfinite(x).sum() + 1) / (len(x) + 1))
         if not len(b):
             columns.append(unknown(feature, present, x))
             continue
-        counts, told = np.maximum(noisy, 0), 1.0
+        counts, reliability = np.maximum(noisy, 0), 1.0
         if variance:
-            counts, told = likely_counts(noisy, held, present, variance)
+            counts, reliability = likely_counts(noisy, own_counts, present, variance)
         column = _in_cells(b.astype(np.float64), counts, feature, x)
-        columns.append(replace(column, reliability=told))
+        columns.append(replace(column, reliability=reliability))
     return tuple(columns)
 
 
@@ -79,10 +79,12 @@ def _noise_left(view: View, sent: int) -> float:
     return sum(float(law.error(np.zeros(1))[1][0]) for law in (alone, shared) if law is not None)
 
 
-def _in_cells(borders: NDArray[np.float64], counts: Longs, feature: Feature, own: Floats) -> Column:
+def _in_cells(
+    borders: NDArray[np.float64], counts: Longs, feature: Feature, own_values: Floats
+) -> Column:
     """Return a column of the values of own rows in each cell, else of its `shortest` number."""
     gap = [float(np.diff(b).sum()) for b in (borders[:2], borders[-2:])]
     low = borders[0] - gap[0] if feature.low is None else feature.low
     high = borders[-1] + gap[1] if feature.high is None else feature.high
     ends = np.concatenate([[min(low, borders[0])], borders, [max(high, borders[-1])]])
-    return of_own(shortest(ends[:-1], ends[1:]), counts, borders, own)
+    return of_own(shortest(ends[:-1], ends[1:]), counts, borders, own_values)

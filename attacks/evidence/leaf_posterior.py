@@ -105,7 +105,7 @@ def most_probable_claims(
     claims : sequence of LeafCounts
         About all leaves of a tree each. For numeric targets they count one class.
     """
-    found = []
+    most_probable = []
     for claim in claims:
         t, counts = claim.tree, None
         if counts_are_noisy(evidence, sums[t]):
@@ -113,8 +113,8 @@ def most_probable_claims(
         if counts is not None:
             several = np.stack(counts, axis=1)[:, : claim.counts.shape[1]]
             claim = LeafCounts(t, evidence.trees[t].leaves, several)
-        found.append(claim)
-    return found
+        most_probable.append(claim)
+    return most_probable
 
 
 def _number_of_rows(evidence: Evidence, sums: LeafSums, own_rows: int, tree: int) -> int | None:
@@ -148,8 +148,10 @@ class _Leaves:
         rows and of the hessian sums.
         """
         J, n = len(self.likely), self._examined()
-        heard = self._log_likelihood_of_totals(n)
-        heard[:, 1:][n[:, 1:] <= np.maximum.accumulate(n, axis=1)[:, :-1]] = -np.inf  # seen before
+        log_likelihood = self._log_likelihood_of_totals(n)
+        log_likelihood[:, 1:][
+            n[:, 1:] <= np.maximum.accumulate(n, axis=1)[:, :-1]
+        ] = -np.inf  # seen before
         parts, weights = [], []
         for a in CONCENTRATIONS:
             alpha = (self.likely + a)[:, None]
@@ -161,7 +163,7 @@ class _Leaves:
                 prior = choose + betaln(n + alpha, self.total - n + rest) - betaln(alpha, rest)
             of_prior = gammaln(J * a) - gammaln(J * a + self.likely.sum())
             of_prior += float((gammaln(alpha) - gammaln(a)).sum())
-            parts.append(prior + heard)
+            parts.append(prior + log_likelihood)
             weights.append(of_prior + float(np.logaddexp.reduce(parts[-1], axis=1).sum()))
         log_weights = np.array(weights) - np.logaddexp.reduce(weights)
         log_p = parts[0] + log_weights[0]
@@ -224,8 +226,8 @@ class _Leaves:
         possible, n1 = (n1 >= 0) & (n1 <= n[:, None]), np.clip(n1, 0, n[:, None])
         choose = gammaln(n[:, None] + 1) - gammaln(n1 + 1) - gammaln(n[:, None] - n1 + 1)
         prior = choose + betaln(n1 + a, n[:, None] - n1 + b) - betaln(a, b)
-        heard = -((n1 - seen[:, None]) ** 2) / (2 * variance[:, None])
-        return n1, np.where(possible, prior + heard, -np.inf)
+        log_likelihood = -((n1 - seen[:, None]) ** 2) / (2 * variance[:, None])
+        return n1, np.where(possible, prior + log_likelihood, -np.inf)
 
     def _seen(self, j: int, n: Ints) -> tuple[Floats, Floats]:
         """Return the class count that leaf ``j`` shows for every total, with its variance."""

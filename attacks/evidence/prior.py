@@ -58,14 +58,14 @@ class Prior:
         Those of all rows are ``values[begin[f, 0]:begin[f, 1]]``, and then come those of each
         class; of a class without any, all once more.
         """
-        parts, own = [], self.own
-        for column in own.X.T:
-            known = ~np.isnan(column)
-            every = np.sort(column[known])
-            of_class = [np.sort(column[known & (own.y == c)]) for c in range(self.classes)]
+        parts, own_rows = [], self.own
+        for column in own_rows.X.T:
+            present = ~np.isnan(column)
+            every = np.sort(column[present])
+            of_class = [np.sort(column[present & (own_rows.y == c)]) for c in range(self.classes)]
             parts += [every, *(each if len(each) else every for each in of_class)]
         ends = np.cumsum([0, *map(len, parts)])
-        index = np.arange(own.X.shape[1])[:, None] * (self.classes + 1)
+        index = np.arange(own_rows.X.shape[1])[:, None] * (self.classes + 1)
         begin = ends[index + np.arange(self.classes + 2)]
         return np.concatenate(parts).astype(np.float32), begin
 
@@ -97,16 +97,16 @@ def value_ranges(
             low[f], high[f] = 0.0, float(len(feature.categories) - 1)
             continue
         seen = [own.X[:, f], grid.edges[f]]
-        told = (None, None)
+        limits = (None, None)
         if cuts is not None and f < cuts.n_features:
             seen.append(cuts.of(f) if feature.cuts else cuts.of(f)[:-1])
-            told = (None, None) if feature.cuts else pooled_range(cuts, f)
+            limits = (None, None) if feature.cuts else pooled_range(cuts, f)
         declared = (feature.low, feature.high) if ranges == "schema" else (None, None)
-        ends = [t if t is not None else v for t, v in zip(told, declared, strict=True)]
-        known = np.concatenate([*seen, [v for v in ends if v is not None]]).astype(np.float64)
-        known = known[np.abs(known) < LARGEST]
-        if known.size:
-            low[f], high[f] = known.min(), known.max()
+        ends = [t if t is not None else v for t, v in zip(limits, declared, strict=True)]
+        endpoints = np.concatenate([*seen, [v for v in ends if v is not None]]).astype(np.float64)
+        endpoints = endpoints[np.abs(endpoints) < LARGEST]
+        if endpoints.size:
+            low[f], high[f] = endpoints.min(), endpoints.max()
         low[f] = low[f] if ends[0] is None else ends[0]
         high[f] = high[f] if ends[1] is None else ends[1]
         if not high[f] > low[f]:
@@ -158,13 +158,17 @@ def make_prior(
     for f, w in enumerate(width):
         uniform = _uniform_cells(grid.edges[f], low[f], high[f], schema.categorical[f])
         if told and (cells[:, f] >= 0).any():
-            mine = cells[cells[:, f] >= 0, f]
-            uniform = np.bincount(mine, minlength=w) / len(mine)
+            class_cells = cells[cells[:, f] >= 0, f]
+            uniform = np.bincount(class_cells, minlength=w) / len(class_cells)
         for c in range(classes):
-            mine = cells[(own.y == c) & (cells[:, f] >= 0), f]
-            if mine.size == 0:
-                mine = cells[cells[:, f] >= 0, f]
-            share = np.bincount(mine, minlength=w) / mine.size if mine.size else uniform
+            class_cells = cells[(own.y == c) & (cells[:, f] >= 0), f]
+            if class_cells.size == 0:
+                class_cells = cells[cells[:, f] >= 0, f]
+            share = (
+                np.bincount(class_cells, minlength=w) / class_cells.size
+                if class_cells.size
+                else uniform
+            )
             mass = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE * uniform + CELL_FLOOR
             cumulative[c, f, 1 : w + 1] = np.cumsum(mass)
             cumulative[c, f, w + 1 :] = cumulative[c, f, w]
@@ -180,8 +184,8 @@ def _missing_odds(cells: NDArray[np.int32], y: NDArray[np.int64], classes: int) 
     overall = (cells < 0).sum(axis=0) / (len(cells) + 1)
     share = np.tile(overall, (classes, 1))
     for c in np.unique(y):
-        mine = (cells[y == c] < 0).mean(axis=0)
-        share[c] = (1 - UNIFORM_SHARE) * mine + UNIFORM_SHARE * overall
+        class_share = (cells[y == c] < 0).mean(axis=0)
+        share[c] = (1 - UNIFORM_SHARE) * class_share + UNIFORM_SHARE * overall
     return np.asarray(share / (1 - share))
 
 
@@ -257,8 +261,8 @@ def add_own_rows(
     """
     sets = _any(boxes[0].shape) if codes is None else codes
     anywhere = np.ones(boxes[0].shape, dtype=np.bool_) if missing is None else missing
-    own = (prior.own_cells, prior.own.y, own_leaf, n_leaves, anywhere, sets)
-    _add_own_rows(options.offsets, options.leaf, options.log_prior, *boxes, *own)
+    own_arguments = (prior.own_cells, prior.own.y, own_leaf, n_leaves, anywhere, sets)
+    _add_own_rows(options.offsets, options.leaf, options.log_prior, *boxes, *own_arguments)
 
 
 @njit(cache=True)
@@ -296,12 +300,12 @@ def _reach(  # type: ignore[no-untyped-def]
                 if part == 0.0 and not both:
                     share = -1.0
                     break
-                whole = mass_of(cumulative, c, f, lo[i, f], hi[i, f], codes[i, f])
+                row_mass = mass_of(cumulative, c, f, lo[i, f], hi[i, f], codes[i, f])
                 if both:
                     part += odds[c, f]
                 if missing[i, f]:
-                    whole += odds[c, f]
-                share *= part / whole
+                    row_mass += odds[c, f]
+                share *= part / row_mass
             if share > 0.0:
                 if filled == size:
                     size *= 2
@@ -338,11 +342,11 @@ def _add_own_rows(  # type: ignore[no-untyped-def]
         labels += 1
         begin[labels] = placed
     cells = np.empty((d, m), dtype=np.int32)
-    least, most = np.empty(d, dtype=np.int32), np.empty(d, dtype=np.int32)
+    least, greatest = np.empty(d, dtype=np.int32), np.empty(d, dtype=np.int32)
     for f in range(d):
         for r in range(m):
             cells[f, r] = own_cells[rows[r], f]
-        least[f], most[f] = cells[f].min(), cells[f].max()
+        least[f], greatest[f] = cells[f].min(), cells[f].max()
     bad = np.empty(m, dtype=np.int32)
     for i in range(offsets.shape[0] - 1):
         a, b = offsets[i], offsets[i + 1]
@@ -366,11 +370,11 @@ def _add_own_rows(  # type: ignore[no-untyped-def]
                             bad[r] += not anywhere
                         else:
                             bad[r] += c < low or c >= high or not has(codes[i, f], c)
-                elif anywhere and (low > max(least[f], 0) or high <= most[f]):
+                elif anywhere and (low > max(least[f], 0) or high <= greatest[f]):
                     for r in range(start, stop):
                         c = cells[f, r]
                         bad[r] += (c >= 0) & ((c < low) | (c >= high))
-                elif not anywhere and (low > least[f] or high <= most[f]):
+                elif not anywhere and (low > least[f] or high <= greatest[f]):
                     for r in range(start, stop):  # a missing value is below all cells
                         c = cells[f, r]
                         bad[r] += (c < low) | (c >= high)

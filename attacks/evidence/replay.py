@@ -59,15 +59,15 @@ def grown_alone(view: View) -> bool:
 def params_of(view: View) -> TreeParams:
     """Return the public parameters of the trees; LightGBM's as XGBoost's, as far as it has them."""
     names, p = TreeParams.__dataclass_fields__, view.parameters
-    known = {k: v for k, v in p.items() if k in names}
+    arguments = {k: v for k, v in p.items() if k in names}
     if "num_leaves" in p:
-        known |= {
+        arguments |= {
             "max_depth": p["max_depth"] if p["max_depth"] > 0 else DEEPEST,
             "max_leaves": p["num_leaves"], "grow_policy": "lossguide",
             "max_bin": min(p["max_bin"], MOST_BINS),
             "min_child_weight": p["min_sum_hessian_in_leaf"],
         }  # fmt: skip
-    return TreeParams(**known)
+    return TreeParams(**arguments)
 
 
 def serves(view: View) -> bool:
@@ -129,15 +129,16 @@ def levels_of(view: View) -> dict[int, list[TreeLevel]]:
     Of a sum what the principals sent is taken off, with its noise and its rows, whichever were in
     the tree: sums are then of `OTHERS`. Of `EVERYONE` they are where they may lack what was sent.
     """
-    told = {(m.tree, m.nodes.tobytes()): m for _, m in view.messages(GlobalHistogram)}
+    global_histograms = {(m.tree, m.nodes.tobytes()): m for _, m in view.messages(GlobalHistogram)}
     take = _Taken.of(view)
     levels: dict[int, list[TreeLevel]] = defaultdict(list)
     if not serves(view):
-        for m in told.values():
+        for m in global_histograms.values():
             levels[m.tree].append(take.level({EVERYONE: m}, m))
-    elif told or not params_of(view).samples_columns:  # else the columns drawn are in no message
+    elif global_histograms or not params_of(view).samples_columns:
+        # otherwise no message contains the columns drawn
         for key, by_sender in _sent(view).items():
-            levels[key[0]].append(take.level(by_sender, told.get(key)))
+            levels[key[0]].append(take.level(by_sender, global_histograms.get(key)))
     return dict(levels)
 
 
@@ -152,35 +153,39 @@ class _Taken:
 
     @staticmethod
     def of(view: View) -> _Taken:
-        own = {} if view.changes("sums", "parties") else own_histograms(view)
+        own_sums = {} if view.changes("sums", "parties") else own_histograms(view)
         sent = hides(view.changes(Histogram, "sums", "client"))
-        return _Taken(own, clients_in(view, OTHERS), sent, hides(sent_back(view)))
+        return _Taken(own_sums, clients_in(view, OTHERS), sent, hides(sent_back(view)))
 
-    def level(self, parts: Parts, told: GlobalHistogram | None) -> TreeLevel:
+    def level(self, parts: Parts, global_histogram: GlobalHistogram | None) -> TreeLevel:
         """Return a level of what was sent for the same nodes, by source."""
         sums, totals = ({o: getattr(m, of) for o, m in parts.items()} for of in ("sums", "totals"))
         one = next(iter(parts.values()))
-        if told is not None:
-            shared = told.sums, told.totals, told.allowed
+        if global_histogram is not None:
+            shared = global_histogram.sums, global_histogram.totals, global_histogram.allowed
         else:
             shared = sum_of(sums), sum_of(totals), None
         if EVERYONE not in parts:
             hidden = {o: _nothing(part) for o, part in sums.items() if self.sent}
             return TreeLevel(sums, hidden, totals, *shared, one.bits, _off(one))
-        gone, few = _nothing(one.sums) & self.late, False
-        own = self.own.get((one.tree, one.nodes.tobytes()))
-        if own is not None:
-            sums = {OTHERS: one.sums - np.where(gone[..., None], 0, own.sums)}
-            totals, few = {OTHERS: one.totals - own.totals}, self.others == 1
+        masked, few = _nothing(one.sums) & self.late, False
+        own_histogram = self.own.get((one.tree, one.nodes.tobytes()))
+        if own_histogram is not None:
+            sums = {OTHERS: one.sums - np.where(masked[..., None], 0, own_histogram.sums)}
+            totals, few = {OTHERS: one.totals - own_histogram.totals}, self.others == 1
         ((source, part),) = sums.items()
         if self.sent:  # of several clients any may have left something out
-            gone |= _nothing(part) if few else True
-        hidden = {source: gone} if self.sent or self.late else {}
+            masked |= _nothing(part) if few else True
+        hidden = {source: masked} if self.sent or self.late else {}
         return TreeLevel(sums, hidden, totals, *shared, one.bits, _off(one))
 
 
-def _off(told: Histogram | GlobalHistogram) -> Sums:
-    return told.off if isinstance(told, RoundedHistogram) else np.zeros(len(told.nodes), np.int64)
+def _off(histogram: Histogram | GlobalHistogram) -> Sums:
+    return (
+        histogram.off
+        if isinstance(histogram, RoundedHistogram)
+        else np.zeros(len(histogram.nodes), np.int64)
+    )
 
 
 def _nothing(sums: Sums) -> NDArray[np.bool_]:
@@ -279,11 +284,11 @@ def _replay_tree(
     sources = {name: _Source(cuts, totals) for name, totals in levels[0].totals.items()}
     nodes: list[NDArray[np.int32]] = []
     for level in levels:
-        waiting, built = grower.nodes, grower.to_build
+        open_nodes, built = grower.nodes, grower.to_build
         for name, source in sources.items():
             hidden = level.hidden.get(name)
-            source.complete(waiting, built, level.sums[name], level.off, hidden)
-        nodes.append(waiting)
+            source.complete(open_nodes, built, level.sums[name], level.off, hidden)
+        nodes.append(open_nodes)
         decisions = grower.decide(level.shared, level.allowed)
         for source in sources.values():
             source.split(decisions)
@@ -334,31 +339,31 @@ class _Source:
 
     def complete(
         self,
-        waiting: NDArray[np.int32],
+        open_nodes: NDArray[np.int32],
         built: NDArray[np.int32],
         sums: Sums,
         off: NDArray[np.int64],
         hidden: NDArray[np.bool_] | None,
     ) -> None:
         """Take the histograms of the nodes built, and tell those of their siblings."""
-        made = np.ones(len(waiting), dtype=np.int64)
-        if len(built) < len(waiting):
-            above = [self._of[self._parent[n]] for n in waiting[::2].tolist()]
-            left = built == waiting[::2]
+        n_summands = np.ones(len(open_nodes), dtype=np.int64)
+        if len(built) < len(open_nodes):
+            above = [self._of[self._parent[n]] for n in open_nodes[::2].tolist()]
+            left = built == open_nodes[::2]
             sums = with_siblings(sums, left, np.stack([self.levels[a][k] for a, k in above]))
             other = 2 * np.arange(len(left)) + left
-            made[other] += [self.made[a][k] for a, k in above]
+            n_summands[other] += [self.made[a][k] for a, k in above]
             off = np.repeat(off, 2)
             off[other] += [self.off[a][k] for a, k in above]
             if hidden is not None:
                 hidden = np.repeat(hidden, 2, axis=0)
                 hidden[other] |= [self.hidden[a][k] for a, k in above]
         self.levels.append(sums)
-        self.made.append(made)
+        self.made.append(n_summands)
         self.off.append(off)
         if hidden is not None:
             self.hidden.append(hidden)
-        where = ((n, (len(self.levels) - 1, k)) for k, n in enumerate(waiting.tolist()))
+        where = ((n, (len(self.levels) - 1, k)) for k, n in enumerate(open_nodes.tolist()))
         self._of.update(where)
 
     def split(self, chosen: Decisions) -> None:

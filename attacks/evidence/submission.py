@@ -57,8 +57,14 @@ class Weight:
         """
         parts, sums = [np.ones(0)], 0
         for t, leaf in enumerate(basis.sums):
-            own = np.bincount(leaf.own_leaf, minlength=len(leaf.var_g)) + 1.0
-            spread = evidence.row_variance * rows * own / own.sum() * (1 + rows / own.sum())
+            own_count = np.bincount(leaf.own_leaf, minlength=len(leaf.var_g)) + 1.0
+            spread = (
+                evidence.row_variance
+                * rows
+                * own_count
+                / own_count.sum()
+                * (1 + rows / own_count.sum())
+            )
             noise = np.where(leaf.var_g > NOISE_FLOOR, leaf.var_g, 0.0)
             parts.append(spread / (spread + noise) if rows else np.ones(1))
             if not evidence.is_foreign(t):
@@ -104,13 +110,13 @@ class Blind:
         tell which values go together, or a ``share`` of the rows below 1 is reconstructed: the more
         rows, the less columns tell of that.
         """
-        prior, own = basis.prior, len(basis.own)
-        if prior.told and own and share < 1:
-            found = Blind.of_rows(basis.own, schema, rng)
+        prior, n_own = basis.prior, len(basis.own)
+        if prior.told and n_own and share < 1:
+            blind = Blind.of_rows(basis.own, schema, rng)
         else:
-            rows = prior.own if own or not prior.told else basis.own
-            found = Blind(rows, schema, prior.recipe, min(1.0, len(rows) / HEARD_BY))
-        return found if own and not strange else replace(found, heard=0.0)
+            rows = prior.own if n_own or not prior.told else basis.own
+            blind = Blind(rows, schema, prior.recipe, min(1.0, len(rows) / HEARD_BY))
+        return blind if n_own and not strange else replace(blind, heard=0.0)
 
 
 def submitted(
@@ -150,9 +156,9 @@ def submitted(
     if not len(blind.own) or len(worlds) < 2 or not n or any(len(w) != n for w in worlds):
         return found, {"submits_blind": 0.0}
     classes = _classes(found, blind, weight.trust)
-    made = Draws(blind.own, blind.schema, rows, rng, classes, at_once=True)
-    guess, kind = made.guess(blind.recipe.guess), blind.recipe.apart or blind.recipe.kind
-    draws = [drawn.take(np.arange(n)) for drawn in made.of(kind)]
+    blind_draws = Draws(blind.own, blind.schema, rows, rng, classes, at_once=True)
+    guess, kind = blind_draws.guess(blind.recipe.guess), blind.recipe.apart or blind.recipe.kind
+    draws = [drawn.take(np.arange(n)) for drawn in blind_draws.of(kind)]
     doubt = blind.heard * (1 - weight.told)
     votes = round(VOTES * weight.trust * (1 - doubt / 2))
     if not votes:
@@ -162,12 +168,12 @@ def submitted(
     order = rng.permutation(n)  # blocks of many rows are then draws of all
     voters = [worlds[k].take(order) for k in voting] + draws[JUDGES:][: VOTES - votes]
     blindly, by_rows = (
-        matched_consensus(voters, made.width, rounds=1, block=WIDE_BLOCK, start=start)
+        matched_consensus(voters, blind_draws.width, rounds=1, block=WIDE_BLOCK, start=start)
         for start in (guess.take(np.arange(n)), found.take(order))
     )
     part = 1 - blind.heard * (1 - weight.trust * weight.told)
     judges = [worlds[k] for k in judging], draws[:JUDGES]
-    gains = [_gain(by_rows, blindly, some, made.width, rng) for some in judges]
+    gains = [_gain(by_rows, blindly, some, blind_draws.width, rng) for some in judges]
     gain = float(np.dot((part, 1 - part), gains))
     lost = gain < _CLEAR * doubt
     chosen = (blindly if lost else by_rows).take(np.argsort(order))
@@ -181,19 +187,21 @@ def _spread(of: NDArray[np.intp], n: int) -> NDArray[np.intp]:
 
 
 def _at_most(
-    found: Table, worlds: Sequence[Table], rows: int, rng: np.random.Generator
+    records: Table, worlds: Sequence[Table], rows: int, rng: np.random.Generator
 ) -> tuple[Table, Sequence[Table]]:
     """Return so many of the rows at random, in their order, where there are more."""
-    if len(found) <= rows:
-        return found, worlds
-    kept = np.sort(rng.permutation(len(found))[:rows])
-    return found.take(kept), [world.take(kept) for world in worlds if len(world) == len(found)]
+    if len(records) <= rows:
+        return records, worlds
+    chosen = np.sort(rng.permutation(len(records))[:rows])
+    return records.take(chosen), [
+        world.take(chosen) for world in worlds if len(world) == len(records)
+    ]
 
 
-def _classes(found: Table, blind: Blind, trust: float) -> NDArray[np.int64]:
+def _classes(records: Table, blind: Blind, trust: float) -> NDArray[np.int64]:
     """Return how many rows of each class to guess: as found, as far as that is to be trusted."""
     K = max(len(blind.schema.classes), 2)
-    share = [np.bincount(t.y, minlength=K) / len(t) for t in (found, blind.own)]
+    share = [np.bincount(t.y, minlength=K) / len(t) for t in (records, blind.own)]
     return share_out(trust * share[0] + (1 - trust) * share[1], _SHARES)
 
 

@@ -75,7 +75,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     else:
         trees = _assemble(view)
         level = "statistics" if trees and trees[0].g is not None else "values"
-    told = histograms is None  # sums are those beside splits and leaf values
+    sent_with_splits = histograms is None  # sums are those beside splits and leaf values
     if not trees or len(start) != (1 if classes in (0, 2) else classes):
         return None
     if LEVELS.index(most) < LEVELS.index(level):
@@ -86,11 +86,11 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     some = params.subsample < 1 or held_out > 0 or suppressed
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     # own rows' part as it was sent, and with it own noise, can be taken off
-    own = own_sums(view, shown, cuts) if some or law is not None else None
-    known = own is not None and view.rows is not None and len(view.rows) > 0
-    parties = clients_in(view, OTHERS if known else EVERYONE), clients_in(view, source)
+    own_leaf_sums = own_sums(view, shown, cuts) if some or law is not None else None
+    has_own_rows = own_leaf_sums is not None and view.rows is not None and len(view.rows) > 0
+    parties = clients_in(view, OTHERS if has_own_rows else EVERYONE), clients_in(view, source)
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
-    found = Evidence(
+    evidence = Evidence(
         trees=shown,
         level=level,
         base_margin=start[0] if len(start) == 1 else start,
@@ -101,14 +101,14 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         cuts=cuts,
         ranges_told=not are_drawn(view),
         n_rows=view.n_rows,
-        noise=noise_of(view, shown, noisy_cuts, parties, told),
+        noise=noise_of(view, shown, noisy_cuts, parties, sent_with_splits),
         rounding=law_of_values(view),
         constant_hessian=view.defense.unit_hessian or not classes,
         mean_start=params.base_score is None,
         reg_alpha=params.reg_alpha,
         subsample=params.subsample,
         held_out=held_out,
-        own_sums=own,
+        own_sums=own_leaf_sums,
         suppressed=suppressed,
         row_law=law_of_rows(view),
         own_in_bins=source == EVERYONE,
@@ -116,7 +116,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         population=view.population,
     )
     opened = opened_leaves(view) if level == "statistics" else {}
-    return with_opened(view, found, together(opened)) if opened else found
+    return with_opened(view, evidence, together(opened)) if opened else evidence
 
 
 def with_opened(view: View, evidence: Evidence, opened: Opened) -> Evidence:
@@ -177,16 +177,16 @@ def _released(view: View) -> tuple[tuple[Tree, ...], NDArray[np.float32], Level]
     forest = next(models, None) or machines_model(view)
     if forest is None:
         return (), np.zeros(0, dtype=np.float32), "values"
-    told = all(t.h is not None for t in forest.trees)
-    return forest.trees, forest.base_margin, "statistics" if told else "values"
+    shows_sums = all(t.h is not None for t in forest.trees)
+    return forest.trees, forest.base_margin, "statistics" if shows_sums else "values"
 
 
 def _cuts_used(trees: Sequence[Tree], features: int) -> Cuts:
     """Return the thresholds of a model as cut points: there are at least these."""
     feature = np.concatenate([t.feature for t in trees] or [np.zeros(0, dtype=np.int32)])
     threshold = np.concatenate([t.threshold for t in trees] or [np.zeros(0, dtype=np.float32)])
-    known = np.isfinite(threshold)  # a split by categories, or of missing values, has none
-    used = [np.unique(threshold[(feature == k) & known]) for k in range(features)]
+    is_number = np.isfinite(threshold)  # a split by categories, or of missing values, has none
+    used = [np.unique(threshold[(feature == k) & is_number]) for k in range(features)]
     used = [values if len(values) else np.zeros(1, dtype=np.float32) for values in used]
     return Cuts.join(used, [np.nextafter(values[0], np.float32(-np.inf)) for values in used])
 

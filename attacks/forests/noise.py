@@ -97,6 +97,6 @@ class Noise:
         if self.kind == "labels":
             return np.zeros_like(noisy, dtype=np.int64), np.zeros(1, dtype=np.int64)
         reach = math.ceil(_REACH * self.scale) if self.kind != "exact" else 2 * n
-        kept = np.clip(noisy, -reach, n + reach).astype(np.int64)
-        b = int(np.abs(kept).max(initial=0)) + n + 2
-        return kept, np.round(NAT * self.costs(np.arange(-b, b + 1))).astype(np.int64)
+        clipped = np.clip(noisy, -reach, n + reach).astype(np.int64)
+        b = int(np.abs(clipped).max(initial=0)) + n + 2
+        return clipped, np.round(NAT * self.costs(np.arange(-b, b + 1))).astype(np.int64)

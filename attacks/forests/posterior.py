@@ -83,12 +83,12 @@ class Question:
         """
         m = self.n + (0 if self.own is None else len(self.own))
         noisy, cost = self.noise.table(self.forest.noisy, m)
-        known = np.array(list(self.known or ()), dtype=int)
+        known_variables = np.array(list(self.known or ()), dtype=int)
         labels = Labels.of(self.noise, self.forest.noisy, m)
         if self.population is not None:
             noisy = noisy + self.forest.counts(self.population[:, :-1], self.population[:, -1])
             m += len(self.population)
-        return World.of(self.forest, cost, m, known, labels), noisy
+        return World.of(self.forest, cost, m, known_variables, labels), noisy
 
     def small(self) -> Question:
         """Return the question of the victims' counts scaled down to `SMALL` rows."""
@@ -112,8 +112,8 @@ class Question:
         """Return a state of rows drawn uniformly or given, followed by those that do not move."""
         value = np.stack([rng.integers(0, r, self.n) for r in self.sizes], axis=1)
         value = value if begin is None else begin.copy()
-        for g, known in (self.known or {}).items():
-            value[:, g] = known
+        for g, levels in (self.known or {}).items():
+            value[:, g] = levels
         fixed = [rows for rows in (self.own, self.population) if rows is not None]
         value = np.concatenate([value, *fixed])
         latent = rng.integers(0, CLASSES, len(value))
@@ -146,11 +146,11 @@ def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -
     samples, energy = _samples(question, rng, work)
     rounds, kind = FEW_ROUNDS if question.n > MANY else ROUNDS, None
     if question.known:
-        known = np.stack(list(question.known.values()), axis=1)
-        kind = np.unique(known, axis=0, return_inverse=True)[1].reshape(-1)
+        known_levels = np.stack(list(question.known.values()), axis=1)
+        kind = np.unique(known_levels, axis=0, return_inverse=True)[1].reshape(-1)
     cost = weights(question.forest.variables)
-    found: Agreement = consensus(samples, cost, question.sizes, rounds, kind)
-    return Answer(found.value, found.probability, found.spread, energy)
+    agreement: Agreement = consensus(samples, cost, question.sizes, rounds, kind)
+    return Answer(agreement.value, agreement.probability, agreement.spread, energy)
 
 
 def seconds(question: Question, work: float = 1.0) -> float:
@@ -206,18 +206,18 @@ def _samples(
     world, noisy = question.world()
     burn_in, sampling = (_moves(per_row, n, work) for per_row in (BURN_IN, SAMPLING))
     cool = _cooling(question)
-    wanted = -(-(SAMPLES if n <= MANY else max(8, SAMPLES * MANY // (2 * n))) // CHAINS)
-    kept, energy = [], []
+    n_samples = -(-(SAMPLES if n <= MANY else max(8, SAMPLES * MANY // (2 * n))) // CHAINS)
+    samples, energy = [], []
     for _ in range(CHAINS):
         begin = None if n <= MANY else _small_table(question, rng)
         state, bits = question.start(world, noisy, rng, begin), _bits(rng)
         for beta in cool.tolist():
             advance(world, state, n, beta, max(1, burn_in // STEPS), bits)
-        for _ in range(wanted):
-            advance(world, state, n, 1.0, max(1, sampling // wanted), bits)
-            kept.append(state.value[:n].copy())
+        for _ in range(n_samples):
+            advance(world, state, n, 1.0, max(1, sampling // n_samples), bits)
+            samples.append(state.value[:n].copy())
             energy.append(state.energy[0] / NAT)
-    return np.stack(kept), float(np.mean(energy))
+    return np.stack(samples), float(np.mean(energy))
 
 
 def _cooling(question: Question) -> NDArray[np.float64]:
@@ -234,6 +234,6 @@ def _small_table(question: Question, rng: np.random.Generator) -> NDArray[np.int
         advance(world, state, SMALL, beta, SMALL_MOVES * SMALL // STEPS, bits)
     rows = rng.permutation(-(-question.n // SMALL) * SMALL)[: question.n] % SMALL
     value = state.value[rows]
-    for g, known in (question.known or {}).items():
-        value[:, g] = known
+    for g, levels in (question.known or {}).items():
+        value[:, g] = levels
     return value

@@ -37,27 +37,28 @@ class Source:
         """
         feature, threshold = self.tests.feature, self.tests.threshold
         thresholds = [np.unique(threshold[feature == j]) for j in range(len(view.schema.features))]
-        own = None if view.rows is None or not len(view.rows) else view.rows
+        own_rows = None if view.rows is None or not len(view.rows) else view.rows
         likely = view.prior_rows if view.prior_rows is not None and len(view.prior_rows) else None
         values = None if likely is None else likely.X
         variables = Variables.of_schema(view.schema, thresholds, values)
         coded = None if likely is None else np.column_stack([variables.encode(likely.X), likely.y])
         forest = NoisyForest.of(variables, feature, self.counts, threshold)
         prior = None
-        counted = own is None and coded is not None and self.noise.kind != "labels"
+        counted = own_rows is None and coded is not None and self.noise.kind != "labels"
         if counted and weighable(len(variables) + 1, view.n_rows + len(coded)):
             prior = coded.astype(np.int16)
         if self.owner is not None:
             n = self.rows or forest.estimated_rows()
             return Question(forest, self.noise, n, population=prior)
-        mine, told = 0 if own is None else len(own), told_columns(view)
-        declared = rows == "declared" or told is not None
-        total = view.n_rows if declared else forest.estimated_rows(mine + 1)
-        held = None if own is None else coded
+        n_own, known_columns = 0 if own_rows is None else len(own_rows), told_columns(view)
+        declared = rows == "declared" or known_columns is not None
+        total = view.n_rows if declared else forest.estimated_rows(n_own + 1)
+        own_levels = None if own_rows is None else coded
         return Question(
-            forest, self.noise, max(1, total - mine),
-            own=None if held is None else held.astype(np.int16),
-            known=None if told is None else _levels(variables, *told), population=prior,
+            forest, self.noise, max(1, total - n_own),
+            own=None if own_levels is None else own_levels.astype(np.int16),
+            known=None if known_columns is None else _levels(variables, *known_columns),
+            population=prior,
         )  # fmt: skip
 
 
@@ -66,8 +67,8 @@ def told_columns(view: View) -> tuple[NDArray[np.int64], NDArray[np.float32]] | 
     if view.entries is None:
         return None
     columns, X = view.entries.of_all_rows
-    others = view.n_rows - (0 if view.rows is None else len(view.rows))
-    return (columns, X) if len(columns) and len(X) == others else None
+    n_others = view.n_rows - (0 if view.rows is None else len(view.rows))
+    return (columns, X) if len(columns) and len(X) == n_others else None
 
 
 def _levels(
@@ -76,8 +77,10 @@ def _levels(
     """Return the levels of variables all of whose columns are told."""
     rows = variables.decode(np.zeros((len(X), len(variables)), dtype=np.int16))
     rows[:, columns] = X
-    coded, told = variables.encode(rows), {*columns.tolist()}
-    return {g: coded[:, g] for g, of in enumerate(variables.columns) if told.issuperset(of)}
+    coded, known_columns = variables.encode(rows), {*columns.tolist()}
+    return {
+        g: coded[:, g] for g, of in enumerate(variables.columns) if known_columns.issuperset(of)
+    }
 
 
 def sources_of(view: View) -> list[Source]:
@@ -86,15 +89,19 @@ def sources_of(view: View) -> list[Source]:
     Of rows some of whose values are told nobody says whose they are: then it is the sum.
     """
     tests = next((m for _, m in view.messages(RandomTests)), None)
-    told = [(seen, m) for seen, m in view.messages(LeafClassCounts)]
-    others = [(s, m) for s, m in told if s.sender not in view.principals]
-    opened = [(s, m) for s, m in told if s.opened]
+    messages = [(seen, m) for seen, m in view.messages(LeafClassCounts)]
+    from_others = [(s, m) for s, m in messages if s.sender not in view.principals]
+    opened = [(s, m) for s, m in messages if s.opened]
     distributed = any(isinstance(c, Share) for c in view.changes(LeafClassCounts, "counts"))
-    if tests is not None and others and not distributed:
+    if tests is not None and from_others and not distributed:
         exact = Noise("exact")
         if told_columns(view) is not None:
-            return [Source(tests, sum((m.counts for _, m in told), 0 * told[0][1].counts), exact)]
-        return [Source(tests, m.counts, exact, s.sender, int(m.rows[0])) for s, m in others]
+            return [
+                Source(
+                    tests, sum((m.counts for _, m in messages), 0 * messages[0][1].counts), exact
+                )
+            ]
+        return [Source(tests, m.counts, exact, s.sender, int(m.rows[0])) for s, m in from_others]
     if tests is not None and opened and not distributed:
         return [Source(tests, opened[-1][1].counts, Noise("exact"))]
     released = [m for _, m in view.messages(PrivateForest)]
@@ -104,10 +111,10 @@ def sources_of(view: View) -> list[Source]:
 
 def unreadable(view: View) -> Reason | None:
     """Return why a view holds no counts of leaves that rows could be read from, None if it does."""
-    found = sources_of(view)
-    if not found:
+    sources = sources_of(view)
+    if not sources:
         return Reason("no-random-tests")
-    tests = found[0].tests
+    tests = sources[0].tests
     if not weighable(len(view.schema.features) + 1, view.n_rows):
         return Reason("many-latent-classes", rows=view.n_rows)
     if tests.feature.shape[1].bit_length() > MOST_DEPTH:

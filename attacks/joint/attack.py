@@ -102,14 +102,14 @@ class Joint(Options, Attack):
         if self.sketches:
             evidence = replace(evidence, likely=likely_rows(view, rng))
         certain = counts_of(read) if read else ()
-        told = told_moments(view)
-        return reconstruct(evidence, view.rows, view.schema, self, rng, certain, told)
+        moments = told_moments(view)
+        return reconstruct(evidence, view.rows, view.schema, self, rng, certain, moments)
 
     def _enumerated(self, view: View, evidence: Sequence[Evidence]) -> Guess | None:
         """Return the guess of the exact posterior, where few tables are possible."""
         if not self.exact or view.weighted:
             return None
-        own = Table.empty(view.schema) if view.rows is None else view.rows
-        made = cuts_are_of_rows(view)
-        public = params_of(view), view.schema, own, made
+        own_rows = Table.empty(view.schema) if view.rows is None else view.rows
+        quantile_cuts = cuts_are_of_rows(view)
+        public = params_of(view), view.schema, own_rows, quantile_cuts
         return enumerated([Training(one, *public) for one in evidence], self.max_trees)

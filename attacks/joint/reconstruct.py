@@ -199,23 +199,23 @@ def reconstruct(
     if numbers:
         evidence, own, schema = with_targets(evidence, own, schema, told)
     basis = Basis.of(evidence, own, schema)
-    known = _known(evidence, own, schema, basis, options, certain)
-    few, sums, _ = with_fewer_rows(evidence, basis.sums, (), known.share)
+    certain_rows = _known(evidence, own, schema, basis, options, certain)
+    few, sums, _ = with_fewer_rows(evidence, basis.sums, (), certain_rows.share)
     world = World.of(few, sums, basis.grid)
-    problem = _Problem(few, schema, options, replace(basis, sums=sums), world, known)
+    problem = _Problem(few, schema, options, replace(basis, sums=sums), world, certain_rows)
     problem = replace(problem, basis=basis.with_recipe(schema, rng, redraws_told=True))
-    if known.solved == len(evidence.trees) > 1:
+    if certain_rows.solved == len(evidence.trees) > 1:
         records, notes = _inside_boxes(problem, rng)
-        counts = known.counts
+        counts = certain_rows.counts
     else:
         records, counts, notes = _run_chains(problem, rng)
     if not certain:
         counts = tuple(most_probable_claims(evidence, basis.sums, len(own), counts))
-    stopped = max(part.get("stopped_early", 0.0) for part in (notes, known.notes))
-    notes |= known.notes | {
+    stopped = max(part.get("stopped_early", 0.0) for part in (notes, certain_rows.notes))
+    notes |= certain_rows.notes | {
         "stopped_early": stopped,
         "trees_read": float(len(evidence.trees)),
-        "trees_solved": float(known.solved),
+        "trees_solved": float(certain_rows.solved),
     }
     guess = Guess((Records(records), *counts), notes)
     return narrowed(guess) if numbers else guess
@@ -228,16 +228,16 @@ def enumerated(trainings: Sequence[Training], max_trees: int | None) -> Guess | 
     """
     tried, shares, read = 0, [], 0
     for training in trainings:
-        schema, own = training.schema, training.own
+        schema, own_rows = training.schema, training.own
         evidence = _first(training.evidence, max_trees)
         if evidence.targets is not None or not evidence.trees:
             return None
-        basis = Basis.of(evidence, own, schema)
-        tables = Tables.of(schema, _victims(evidence, basis, len(own)), own)
+        basis = Basis.of(evidence, own_rows, schema)
+        tables = Tables.of(schema, _victims(evidence, basis, len(own_rows)), own_rows)
         if tables is None:
             return None
-        told = replace(evidence, histograms=training.evidence.histograms)
-        log_p = posterior(tables, replace(training, evidence=told), basis)
+        with_histograms = replace(evidence, histograms=training.evidence.histograms)
+        log_p = posterior(tables, replace(training, evidence=with_histograms), basis)
         tried, read = tried + len(log_p), read + len(evidence.trees)
         shares.append(tables.shares(log_p))
     rows, expected = likeliest(tables.types, shares)
@@ -245,10 +245,10 @@ def enumerated(trainings: Sequence[Training], max_trees: int | None) -> Guess | 
     return Guess((Records(rows),), notes)
 
 
-def _victims(evidence: Evidence, basis: Basis, own: int) -> int:
+def _victims(evidence: Evidence, basis: Basis, n_own: int) -> int:
     """Return how many rows are sought: told, or what the first tree's hessians add up to."""
     if evidence.n_rows is not None:
-        return evidence.n_rows - own * evidence.own_inside
+        return evidence.n_rows - n_own * evidence.own_inside
     if evidence.sizes is not None:
         return sum(evidence.sizes)
     h = basis.sums[0].h
@@ -259,7 +259,7 @@ def _victims(evidence: Evidence, basis: Basis, own: int) -> int:
 
 def _known(
     evidence: Evidence,
-    own: Table,
+    own_rows: Table,
     schema: Schema,
     basis: Basis,
     options: Options,
@@ -270,23 +270,23 @@ def _known(
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
         return _Known(boxes, boxes.history, (), 0, {})
     if evidence.outputs > 1:
-        return _known_by_class(evidence, own, basis, certain)
+        return _known_by_class(evidence, own_rows, basis, certain)
     numbers = evidence.targets is not None
     if numbers and basis.sums[0].h is None:  # no value says how many rows have it
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
         return _Known(boxes, boxes.history, (), 0, {})
-    counts = certain[0] if certain else first_counts(evidence, basis.sums[0], len(own), False)
+    counts = certain[0] if certain else first_counts(evidence, basis.sums[0], len(own_rows), False)
     notes = {"first_tree_residual": counts.residual}
     rest = None
     share = 1.0 if evidence.share < 1 else share_of(int((counts.n0 + counts.n1).sum()))
     if evidence.share < 1:
-        rest = left_out(evidence, [counts], basis.sums[0], len(own), False)
+        rest = left_out(evidence, [counts], basis.sums[0], len(own_rows), False)
     elif options.exact and share == 1 and not numbers:  # of many rows no search comes to an end
-        found = decode(evidence, own, schema, LIST_BITS, DOUBT, basis, options.steps)
-        notes["stopped_early"] = found.notes.get("stopped_early", 0.0)
-        if found.paths is not None:
-            boxes, block = rows_of(found.paths, counts)
-            return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)
+        decoded = decode(evidence, own_rows, schema, LIST_BITS, DOUBT, basis, options.steps)
+        notes["stopped_early"] = decoded.notes.get("stopped_early", 0.0)
+        if decoded.paths is not None:
+            boxes, block = rows_of(decoded.paths, counts)
+            return _Known(boxes, block, tuple(decoded.leaf_counts), decoded.paths.trees, notes)
     few, _, (of_them,) = with_fewer_rows(evidence, (), (counts,), share)
     if evidence.share == 1 and not certain and _uncertain(evidence, basis.sums[0]):
         sizes = int(of_them.n0.sum()), int(of_them.n1.sum())
@@ -305,12 +305,12 @@ def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
 
 
 def _known_by_class(
-    evidence: Evidence, own: Table, basis: Basis, certain: Sequence[Counts]
+    evidence: Evidence, own_rows: Table, basis: Basis, certain: Sequence[Counts]
 ) -> _Known:
     """Return where rows of several classes are: in the leaves of their own class's first tree."""
     first = range(evidence.outputs)
     counts = list(certain) or [
-        first_counts(evidence, basis.sums[t], len(own), False, t) for t in first
+        first_counts(evidence, basis.sums[t], len(own_rows), False, t) for t in first
     ]
     share = share_of(int((counts[0].n0 + counts[0].n1).sum()))
     few, _, of_them = with_fewer_rows(evidence, (), counts, share)
@@ -326,9 +326,9 @@ def _known_by_class(
 def _first(evidence: Evidence, n: int | None) -> Evidence:
     """Return the evidence of the first n trees (all) that are not foreign, without bins."""
     level = "statistics" if evidence.level == "histograms" else evidence.level
-    there = len(evidence.trees) - sum(evidence.foreign or ())
+    n_trees = len(evidence.trees) - sum(evidence.foreign or ())
     return replace(evidence, level=level, histograms=None).rounds(
-        there if n is None else min(n, there)
+        n_trees if n is None else min(n, n_trees)
     )
 
 
@@ -336,22 +336,26 @@ def _run_chains(
     problem: _Problem, rng: np.random.Generator
 ) -> tuple[Table, tuple[LeafCounts, ...], dict[str, float]]:
     """Run the chains and merge all their samples; of counts that are not known, return medians."""
-    known = problem.known
-    if not len(known.block):
-        return _rows(problem, _Sample(known.boxes.lo, known.boxes.y), rng), known.counts, {}
-    options = problem.options.within_steps(len(known.block))
+    certain_rows = problem.known
+    if not len(certain_rows.block):
+        return (
+            _rows(problem, _Sample(certain_rows.boxes.lo, certain_rows.boxes.y), rng),
+            certain_rows.counts,
+            {},
+        )
+    options = problem.options.within_steps(len(certain_rows.block))
     deadline = np.inf if options.time_limit is None else time.process_time() + options.time_limit
-    found: list[_Sample] = []
+    samples: list[_Sample] = []
     squares: list[float] = []
     for _ in range(options.chains):
         state, classes = _start(problem, rng)
-        found += _anneal(problem, options, state, classes, deadline, rng)
+        samples += _anneal(problem, options, state, classes, deadline, rng)
         squares.append(state.mean_square(problem.world))
         if time.process_time() > deadline:
             break
-    tables = [_rows(problem, one, rng) for one in found]
+    tables = [_rows(problem, one, rng) for one in samples]
     tolerance = problem.basis.prior.tolerance(problem.schema)
-    merged = matched_consensus(tables, tolerance, groups=known.block)
+    merged = matched_consensus(tables, tolerance, groups=certain_rows.block)
     records, choice = _submitted(problem, merged, tables, rng)
     notes = choice | {
         "chains_run": float(len(squares)),
@@ -359,10 +363,10 @@ def _run_chains(
     }
     stopped = options != problem.options or time.process_time() > deadline
     notes["stopped_early"] = float(stopped)
-    return records, known.counts or _likely_counts(problem, found), notes
+    return records, certain_rows.counts or _likely_counts(problem, samples), notes
 
 
-def _likely_counts(problem: _Problem, found: Sequence[_Sample]) -> tuple[LeafCounts, ...]:
+def _likely_counts(problem: _Problem, samples: Sequence[_Sample]) -> tuple[LeafCounts, ...]:
     """Return the median class counts of the first tree's leaves over samples.
 
     None where that tree is of others' rows, or of numbers and tells its values alone.
@@ -371,7 +375,7 @@ def _likely_counts(problem: _Problem, found: Sequence[_Sample]) -> tuple[LeafCou
     if problem.evidence.is_foreign(0) or (numbers and problem.basis.sums[0].h is None):
         return ()
     leaves = problem.evidence.trees[0].leaves
-    each = [np.bincount(2 * s.leaf + s.y, minlength=2 * len(leaves)) for s in found]
+    each = [np.bincount(2 * s.leaf + s.y, minlength=2 * len(leaves)) for s in samples]
     counts = np.rint(np.median(each, axis=0) / problem.known.share).astype(np.int64)
     return (LeafCounts(0, leaves, counts.reshape(-1, 2)),)
 
@@ -389,43 +393,43 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     rows = matched_consensus(tables[:POINTS], basis.prior.tolerance(problem.schema), groups=box)
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
     if basis.prior.told:
-        found = Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
+        records = Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
     else:  # a draw from a narrow box can round to its open end
         top = np.nextafter(high, np.float32(-np.inf))
-        found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
-    return _submitted(problem, found, tables, rng)
+        records = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
+    return _submitted(problem, records, tables, rng)
 
 
 def _submitted(
-    problem: _Problem, found: Table, tables: Sequence[Table], rng: np.random.Generator
+    problem: _Problem, records: Table, tables: Sequence[Table], rng: np.random.Generator
 ) -> tuple[Table, dict[str, float]]:
     """Return what is submitted.
 
     If exact counts show that the rows of the prior are distributed differently from the victims',
     a guess from them gets no weight.
     """
-    evidence, known, basis = problem.evidence, problem.known, problem.basis
-    counts = [c.counts for c in known.counts[: evidence.outputs]]
+    evidence, certain_rows, basis = problem.evidence, problem.known, problem.basis
+    counts = [c.counts for c in certain_rows.counts[: evidence.outputs]]
     likely = [np.stack(s.prior_counts, axis=1) for s in basis.sums[: len(counts)]]
     strange = evidence.noise is None and own_rows_differ(counts, likely)
-    weight = Weight.of(evidence, basis, len(found), known.share)
+    weight = Weight.of(evidence, basis, len(records), certain_rows.share)
     weight = replace(weight, trust=weight.trust * _whole(problem))
-    blind = Blind.of(basis, problem.schema, known.share, rng, strange=strange)
-    rows, notes = submitted(found, tables, blind, weight, rng)
+    blind = Blind.of(basis, problem.schema, certain_rows.share, rng, strange=strange)
+    rows, notes = submitted(records, tables, blind, weight, rng)
     return told_rows(rows, basis.prior), notes
 
 
 def _whole(problem: _Problem) -> float:
     """Return the share of own rows that miss nothing: others' kind is followed as if it had all."""
-    own = problem.basis.prior.own.X
-    return float((~np.isnan(own).any(axis=1)).mean()) if len(own) else 1.0
+    own_values = problem.basis.prior.own.X
+    return float((~np.isnan(own_values).any(axis=1)).mean()) if len(own_values) else 1.0
 
 
 def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:
     """Follow the rows through the first trees, as TimberStrike does, and put them on the grid."""
-    known, start = problem.known.boxes, _first(problem.evidence, START_TREES)
+    known_boxes, start = problem.known.boxes, _first(problem.evidence, START_TREES)
     grid, prior, sums = problem.basis.grid, problem.basis.prior, problem.basis.sums
-    boxes = known.copy()
+    boxes = known_boxes.copy()
     if start.targets is not None:
         place_targets(boxes, start, sums[0], problem.known.in_leaves)
     follow(
@@ -435,16 +439,17 @@ def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]
     table = points("auto", boxes, grid, prior, problem.schema, rng)
     cell = np.clip(grid.cells(table.X), boxes.lo, boxes.hi - 1)
     state = State.of(
-        problem.world, cell, (known.lo, known.hi), known.y, prior.own_cells, prior.own.y,
-        known.codes, _inside(problem, boxes, rng), _may_be_anywhere(known),
+        problem.world, cell, (known_boxes.lo, known_boxes.hi), known_boxes.y,
+        prior.own_cells, prior.own.y,
+        known_boxes.codes, _inside(problem, boxes, rng), _may_be_anywhere(known_boxes),
     )  # fmt: skip
     classes = Classes.of(prior, problem.options.classes, problem.options.base_weight)
     draw_classes(state, classes, _seed(rng))
     return state, classes
 
 
-def _may_be_anywhere(known: Boxes) -> NDArray[np.bool_] | None:
-    return None if known.share is None else known.share > 0
+def _may_be_anywhere(boxes: Boxes) -> NDArray[np.bool_] | None:
+    return None if boxes.share is None else boxes.share > 0
 
 
 def _inside(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> NDArray[np.bool_] | None:
@@ -454,8 +459,8 @@ def _inside(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> NDArra
     T = len(problem.evidence.trees)
     inside: NDArray[np.bool_] = rng.random((len(boxes.y), T)) < boxes.share[:, None]
     grown = [t for t in range(T) if not problem.evidence.is_foreign(t)]
-    for t, there in zip(grown, boxes.inside, strict=False):
-        inside[:, t] = there
+    for t, in_tree in zip(grown, boxes.inside, strict=False):
+        inside[:, t] = in_tree
     return inside
 
 
@@ -481,12 +486,12 @@ def _anneal(
 
     for sigma in np.geomspace(options.sigma_start, options.sigma_end, STEPS):
         go(sigma, COOLING / STEPS)
-    found = []
+    samples = []
     for _ in range(options.samples):
         go(options.sigma_end, (1 - COOLING) / options.samples)
         y = state.label[: state.n].astype(np.int64)
-        found.append(_Sample(state.cell[: state.n].copy(), y, state.leaf[:, 0].astype(np.int64)))
-    return found
+        samples.append(_Sample(state.cell[: state.n].copy(), y, state.leaf[:, 0].astype(np.int64)))
+    return samples
 
 
 def _rows(problem: _Problem, of: _Sample, rng: np.random.Generator) -> Table:
@@ -494,8 +499,8 @@ def _rows(problem: _Problem, of: _Sample, rng: np.random.Generator) -> Table:
 
     A missing value goes where one of the row's cell does, so that sums do not tell them apart.
     """
-    known, prior = problem.known.boxes, problem.basis.prior
-    boxes = Boxes(of.cell, of.cell + 1, of.y, known.margin, known.history)
+    known_boxes, prior = problem.known.boxes, problem.basis.prior
+    boxes = Boxes(of.cell, of.cell + 1, of.y, known_boxes.margin, known_boxes.history)
     table = points("auto", boxes, problem.basis.grid, prior, problem.schema, rng)
     odds = prior.missing[table.y]
     missing = rng.random(odds.shape) * (1 + odds) < odds

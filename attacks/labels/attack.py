@@ -109,11 +109,11 @@ def _with_columns(
     Parts beyond the 256 largest count as one: they are of few rows each.
     """
     sizes = np.bincount(part)
-    kept = np.argsort(-sizes, kind="stable")[:256]
+    largest = np.argsort(-sizes, kind="stable")[:256]
     at = np.full(len(sizes), -1)
-    at[kept] = np.arange(len(kept))
+    at[largest] = np.arange(len(largest))
     code = at[part]
-    one_hot = weight * (code[:, None] == np.arange(len(kept)))
+    one_hot = weight * (code[:, None] == np.arange(len(largest)))
     points = np.hstack([scaled(seen.columns.X), one_hot])
     return k_means(points, seen.classes, rng)
 
@@ -238,16 +238,16 @@ class LabelMixture(LeafAttack):
         if int(community.max(initial=0)) + 1 >= seen.classes:
             starts.append(merge_to(seen.twins, community, seen.classes))
         law = response_of(seen.view)
-        kept = known if law is None else None  # trees are grown on other labels
-        told = seen.view, seen.columns, seen.twins, seen.trees, seen.classes
-        model = mixture_of(*told, kept)
+        fixed = known if law is None else None  # trees are grown on other labels
+        observed = seen.view, seen.columns, seen.twins, seen.trees, seen.classes
+        model = mixture_of(*observed, fixed)
         named = [start[seen.twins.of_row] for start in starts]
         if known is not None:
             named = [_as_known(start, known, seen.classes) for start in named]
-        found = model.best([*more, *named], self.rows, rng)
-        if law is None or model.lost(found) > MOST_LOST:
-            return found
-        return denoised(found, seen.columns.X, seen.classes, law, rng)
+        likeliest = model.best([*more, *named], self.rows, rng)
+        if law is None or model.lost(likeliest) > MOST_LOST:
+            return likeliest
+        return denoised(likeliest, seen.columns.X, seen.classes, law, rng)
 
 
 @register.attack("few-shot")
@@ -270,23 +270,23 @@ class FewShot(LabelMixture):  # type: ignore[misc]
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the likeliest class of every row."""
-        given = seen.view.known
-        if given is None:
+        known_rows = seen.view.known
+        if known_rows is None:
             return super().clusters(seen, rng)
-        assert given.y is not None
+        assert known_rows.y is not None
         order = np.argsort(seen.columns.ids)
-        rows = order[np.searchsorted(seen.columns.ids[order], given.ids)]
-        known = np.full(len(seen.columns.ids), -1)
-        known[rows] = given.y
+        rows = order[np.searchsorted(seen.columns.ids[order], known_rows.ids)]
+        known_labels = np.full(len(seen.columns.ids), -1)
+        known_labels[rows] = known_rows.y
         shares = np.zeros((len(seen.twins.weight), seen.classes))
-        np.add.at(shares, (seen.twins.of_row[rows], given.y), 1.0)
+        np.add.at(shares, (seen.twins.of_row[rows], known_rows.y), 1.0)
         start = spread(seen.twins, shares).argmax(axis=1)[seen.twins.of_row]
-        return self.climbed(seen, [start], known, rng)
+        return self.climbed(seen, [start], known_labels, rng)
 
 
-def _as_known(start: Clusters, known: Clusters, classes: int) -> Clusters:
+def _as_known(start: Clusters, known_labels: Clusters, classes: int) -> Clusters:
     """Name clusters after the classes that known labels agree with best."""
     table = np.zeros((classes, classes))
-    sure = known >= 0
-    np.add.at(table, (start[sure], known[sure]), 1.0)
+    sure = known_labels >= 0
+    np.add.at(table, (start[sure], known_labels[sure]), 1.0)
     return np.asarray(linear_sum_assignment(-table)[1][start])

@@ -93,16 +93,16 @@ class Lattice(Attack):
             return _bounded(view)
         evidence = replace(seen, level="statistics", histograms=None)
         each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
-        found = [self._decode(one, view) for one in each]
-        if len(found) == 1:
-            counts = _certified(added_up(found[0].leaf_counts))
-            return Guess.of(counts, found[0].notes, otherwise=self._why_none(found[0].notes))
+        decoded = [self._decode(one, view) for one in each]
+        if len(decoded) == 1:
+            counts = _certified(added_up(decoded[0].leaf_counts))
+            return Guess.of(counts, decoded[0].notes, otherwise=self._why_none(decoded[0].notes))
         notes: dict[str, float] = {}
-        for key in {key: None for one in found for key in one.notes}:
-            values = [one.notes.get(key, 0.0) for one in found]
+        for key in {key: None for one in decoded for key in one.notes}:
+            values = [one.notes.get(key, 0.0) for one in decoded]
             several = not key.startswith(("trees", "stopped", "least"))
             notes[key] = sum(values) if several else max(values)
-        counts = _certified(added_up([c for one in found for c in one.leaf_counts]))
+        counts = _certified(added_up([c for one in decoded for c in one.leaf_counts]))
         return Guess.of(counts, notes, otherwise=self._why_none(notes))
 
     def _why_none(self, notes: Mapping[str, float]) -> Reason:
@@ -116,8 +116,8 @@ class Lattice(Attack):
         if self.max_trees is not None:
             evidence = evidence.rounds(self.max_trees)
         if evidence.targets is not None:
-            own = Table.empty(view.schema) if view.rows is None else view.rows
-            return counted(evidence, own, self.doubt)
+            own_rows = Table.empty(view.schema) if view.rows is None else view.rows
+            return counted(evidence, own_rows, self.doubt)
         if self.base_score == "unknown" and evidence.trees:
             base = base_margin_of(evidence)
             if base is None:
@@ -129,15 +129,15 @@ class Lattice(Attack):
 
 def _of_values(view: View, evidence: Evidence) -> Guess:
     """Return counts of the first tree that leaf values alone make certain."""
-    own = Table.empty(view.schema) if view.rows is None else view.rows
-    found, leaves = certain_counts(evidence, own), len(evidence.trees[0].leaves)
-    known = 0 if found is None else len(found.leaf)
+    own_rows = Table.empty(view.schema) if view.rows is None else view.rows
+    certain, leaves = certain_counts(evidence, own_rows), len(evidence.trees[0].leaves)
+    n_certain = 0 if certain is None else len(certain.leaf)
     notes = {
-        "trees_certified": float(known == leaves),
-        "leaves_certified": float(known),
-        "leaves_open": float(leaves - known),
+        "trees_certified": float(n_certain == leaves),
+        "leaves_certified": float(n_certain),
+        "leaves_open": float(leaves - n_certain),
     }
-    counts = _certified([] if found is None else [found])
+    counts = _certified([] if certain is None else [certain])
     return Guess.of(counts, notes, otherwise=Reason("leaf-values-ambiguous"))
 
 

@@ -57,14 +57,14 @@ class ForestBoxes(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the rows of the victims, with owner where every client has its own trees."""
-        own = view.rows or Table.empty(view.schema)
-        likely = view.prior_rows or own
+        own_rows = view.rows or Table.empty(view.schema)
+        likely = view.prior_rows or own_rows
         tables, owners, notes = [], list[str](), list[dict[str, float]]()
         for source in sources_of(view):
-            known = own if source.owner is None else own.take(slice(0))
-            if source.rows <= len(known):
+            known_rows = own_rows if source.owner is None else own_rows.take(slice(0))
+            if source.rows <= len(known_rows):
                 continue
-            table, note = self._rows(source, known, likely, view, rng)
+            table, note = self._rows(source, known_rows, likely, view, rng)
             tables.append(table)
             notes.append(note)
             owners += [source.owner or ""] * len(table)
@@ -75,17 +75,20 @@ class ForestBoxes(Attack):
         return Guess((Records(Table.concat(tables), owner=named),), mean)
 
     def _rows(
-        self, source: Source, known: Table, likely: Table, view: View, rng: np.random.Generator
+        self, source: Source, known_rows: Table, likely: Table, view: View, rng: np.random.Generator
     ) -> tuple[Table, dict[str, float]]:
         """Return the guess of a source's rows without the known ones.
 
-        ``known`` are own rows that the trees were grown on, and ``likely`` the rows of the prior.
+        ``known_rows`` are own rows that the trees were grown on, and ``likely`` are the rows of
+        the prior.
         """
         boxes = Boxes.of(source.trees, len(view.schema.features))
-        n = source.rows - len(known)
+        n = source.rows - len(known_rows)
         numbers = None if source.step is None else Numbers.of(boxes, source)
-        y = _classes(boxes, source, known, likely, n)
-        chains = [self._chain(boxes, source.drawn, numbers, y, known, rng) for _ in range(CHAINS)]
+        y = _classes(boxes, source, known_rows, likely, n)
+        chains = [
+            self._chain(boxes, source.drawn, numbers, y, known_rows, rng) for _ in range(CHAINS)
+        ]
         fit = [value for value, _ in chains]
         values = _values(boxes, likely, view)
         # rows are merged of the likeliest chain, and judged by the other: its own are too alike
@@ -103,14 +106,16 @@ class ForestBoxes(Attack):
         )
         ends = np.array([[v.min(), v.max()] for v in values], dtype=np.float64).T
         width = estimated_width(likely, view.schema, *ends)
-        found = matched_consensus(worlds, width)
+        agreed_rows = matched_consensus(worlds, width)
         if not len(likely):
-            return found, {"log_likelihood": max(fit), "submits_blind": 0.0}
+            return agreed_rows, {"log_likelihood": max(fit), "submits_blind": 0.0}
         blind = Blind.of_rows(likely, view.schema, rng)
         counted = boxes.counts[boxes.nodes[:, 0] < 0].size
-        told = told_by(counted, n * len(boxes.thresholds))
+        evidence_share = told_by(counted, n * len(boxes.thresholds))
         # chains know what counts tell, and nothing else of which values are likely or go together
-        guess, notes = submitted(found, apart, blind, Weight(told, told), rng)
+        guess, notes = submitted(
+            agreed_rows, apart, blind, Weight(evidence_share, evidence_share), rng
+        )
         return guess, {
             "log_likelihood": max(fit), "submits_blind": notes["submits_blind"],
         }  # fmt: skip
@@ -121,13 +126,13 @@ class ForestBoxes(Attack):
         drawn: bool,
         numbers: Numbers | None,
         y: NDArray[np.int64],
-        known: Table,
+        known_rows: Table,
         rng: np.random.Generator,
     ) -> tuple[float, list[Ints]]:
         """Return how likely the last table is, and levels of tables along the way."""
         before, while_, weight = DRAWN if drawn else EXACT
-        level = np.concatenate([start(boxes, y, rng), boxes.level(known.X)])
-        state = State.of(boxes, level, np.concatenate([y, known.y]), len(y))
+        level = np.concatenate([start(boxes, y, rng), boxes.level(known_rows.X)])
+        state = State.of(boxes, level, np.concatenate([y, known_rows.y]), len(y))
         bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
         cells = len(y) * len(boxes.thresholds)
         share = self.work * min(1.0, MOST_DRAWS / (CHAINS * cells * (before + while_)))
@@ -145,7 +150,7 @@ class ForestBoxes(Attack):
 
 
 def _classes(
-    boxes: Boxes, source: Source, known: Table, likely: Table, n: int
+    boxes: Boxes, source: Source, known_rows: Table, likely: Table, n: int
 ) -> NDArray[np.int64]:
     """Return a class for each of n rows, int64, in the shares that the leaves' counts have.
 
@@ -155,7 +160,7 @@ def _classes(
     totals = boxes.counts[boxes.nodes[:, 0] < 0].sum(axis=0).astype(np.float64)
     if source.step is not None and len(likely):
         totals = np.bincount(likely.y, minlength=len(totals)).astype(np.float64)
-    share = totals / totals.sum() * source.rows - np.bincount(known.y, minlength=len(totals))
+    share = totals / totals.sum() * source.rows - np.bincount(known_rows.y, minlength=len(totals))
     share = np.maximum(share, 0) + 1e-9
     ends = np.round(np.cumsum(share / share.sum()) * n).astype(np.int64)
     return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)).astype(np.int64)
@@ -197,11 +202,11 @@ def _drawn(
     rng: np.random.Generator,
 ) -> NDArray[np.float32]:
     """Draw a value for every level from the prior's rows at that level, else from its interval."""
-    X, mine = _at(values, level), boxes.level(likely.X)
+    X, likely_level = _at(values, level), boxes.level(likely.X)
     for f, edges in enumerate(boxes.thresholds):
         for g in np.unique(level[:, f]).tolist():
             here = np.flatnonzero(level[:, f] == g)
-            pool = likely.X[(mine[:, f] == g) & np.isfinite(likely.X[:, f]), f]
+            pool = likely.X[(likely_level[:, f] == g) & np.isfinite(likely.X[:, f]), f]
             if len(pool):
                 X[here, f] = rng.choice(pool, len(here))
             elif 0 < g < len(edges):

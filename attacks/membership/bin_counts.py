@@ -108,21 +108,21 @@ def _cells(
     rows : float
         Number of unknown rows.
     """
-    there = np.flatnonzero(~np.isnan(x))
-    place = np.clip(np.searchsorted(edges[1:-1], x[there], side="right"), 0, len(counts) - 1)
-    slope, total, variance = np.ones(len(there)), counts.astype(np.float64), np.zeros(len(counts))
+    present = np.flatnonzero(~np.isnan(x))
+    place = np.clip(np.searchsorted(edges[1:-1], x[present], side="right"), 0, len(counts) - 1)
+    slope, total, variance = np.ones(len(present)), counts.astype(np.float64), np.zeros(len(counts))
     if noise is not None and edges[-1] > edges[0]:
         sd = float(np.sqrt(noise.error(np.zeros(1))[1][0]))
         ends = np.linspace(edges[0], edges[-1], steps + 1)
-        cell = np.clip(np.searchsorted(ends, x[there], side="right") - 1, 0, steps - 1)
+        cell = np.clip(np.searchsorted(ends, x[present], side="right") - 1, 0, steps - 1)
         expected = np.bincount(cell, minlength=steps) * rows / max(len(x), 1)
         bin_of = np.searchsorted(edges[1:-1], (ends[:-1] + ends[1:]) / 2, side="right")
         z = expected / sd
-        kept = norm.cdf(z)
-        mean = expected * kept + sd * norm.pdf(z)
-        square = (expected**2 + sd**2) * kept + expected * sd * norm.pdf(z)
-        slope = kept[cell]
-        total = total - np.bincount(bin_of, mean - kept * expected, len(counts))
+        above_zero = norm.cdf(z)
+        mean = expected * above_zero + sd * norm.pdf(z)
+        square = (expected**2 + sd**2) * above_zero + expected * sd * norm.pdf(z)
+        slope = above_zero[cell]
+        total = total - np.bincount(bin_of, mean - above_zero * expected, len(counts))
         variance = np.bincount(bin_of, np.maximum(square - mean**2, 0), len(counts))
-    matrix = csr_array((slope, (there, place)), shape=(len(x), len(counts)))
+    matrix = csr_array((slope, (present, place)), shape=(len(x), len(counts)))
     return matrix, total, variance

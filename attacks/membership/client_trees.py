@@ -44,10 +44,10 @@ def client_trainer(view: View, objective: Objective) -> Trainer:
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
         rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows, others = every.take(np.arange(n)), clients - bool(len(local))
+        rows, n_others = every.take(np.arange(n)), clients - bool(len(local))
 
         def train(used: NDArray[np.bool_]) -> NDArray[np.float64]:
-            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), others)
+            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), n_others)
             parts = [p for p in (*map(every.take, dealt), local) if len(p)]
             return forest_logits(_trained(view, parts, objective), rows)
 
@@ -68,9 +68,9 @@ class _Client:
 
     @staticmethod
     def of(view: View, rows: Table, objective: Objective) -> "_Client":
-        params, given = params_of(view), view.parameters["base_score"]
-        score = np.full(objective.n_outputs, given or 0, dtype=np.float32)
-        if given is None:
+        params, base_score = params_of(view), view.parameters["base_score"]
+        score = np.full(objective.n_outputs, base_score or 0, dtype=np.float32)
+        if base_score is None:
             sums = objective.target_sums(rows.y, None)
             score = estimated_score(objective, sums, view.parameters["intercept"])
         cuts = xgboost_cuts(rows.X, params.max_bin)

@@ -68,8 +68,8 @@ def _sums_of(view: View, evidence: Evidence, rows: Table, unknown: float) -> Lin
         return None
     local = view.rows
     if evidence.n_rows is not None and len(evidence.trees):
-        known = len(local) if local is not None and evidence.own_inside else 0
-        unknown = evidence.n_rows - known
+        n_known = len(local) if local is not None and evidence.own_inside else 0
+        unknown = evidence.n_rows - n_known
     every = rows if local is None else Table.concat([rows, local])
     return _Sums(view, evidence, every, len(rows), float(max(unknown, 0))).linear()
 
@@ -133,9 +133,9 @@ class _Sums:
         noise = self.noise_of_leaves(t)
         if e.level == "statistics" and tree.g is not None and tree.h is not None:
             for k, (x, sums) in enumerate(((g, tree.g), (h, tree.h))):
-                known = None if sent is None else sent[:, k]
+                known_sums = None if sent is None else sent[:, k]
                 total, variance = sums[tree.leaves], noise[:, k]
-                yield self.cells(place, x, total, variance, known, e.own_inside)
+                yield self.cells(place, x, total, variance, known_sums, e.own_inside)
             return
         w = tree.value[tree.leaves].astype(np.float64) / e.learning_rate
         expected = np.bincount(place[: self.n], h[: self.n], len(w)) * self.unknown / self.n
@@ -151,9 +151,9 @@ class _Sums:
             rounded = e.rounding.error(tree.value[tree.leaves].astype(np.float64)[:, None])[1]
             variance = variance + rounded[:, 0] * ((expected + offset) / e.learning_rate) ** 2
         variance = np.where(w == 0, np.inf, variance)  # a leaf of too few rows, or none
-        known = None if sent is None else sent[:, 0] + w * slope * sent[:, 1]
+        known_sums = None if sent is None else sent[:, 0] + w * slope * sent[:, 1]
         yield self.cells(
-            place, g + (w * slope)[place] * h, -w * offset, variance, known, e.own_inside
+            place, g + (w * slope)[place] * h, -w * offset, variance, known_sums, e.own_inside
         )
 
     def noise_of_leaves(self, t: int) -> Floats:
@@ -168,8 +168,8 @@ class _Sums:
             return self.evidence.noise[t]
         if self.evidence.level != "values" or not releases_leaves(self.view):
             return None
-        found = leaf_noise(self.view, (self.evidence.trees[t],), 1.0)
-        return None if found is None else found[0]
+        noise_by_tree = leaf_noise(self.view, (self.evidence.trees[t],), 1.0)
+        return None if noise_by_tree is None else noise_by_tree[0]
 
     def bins(self, t: int, g: Floats, h: Floats) -> Iterator[tuple[csr_array, Floats, Floats]]:
         """Yield the sums in the bins of those nodes whose histograms were sent."""
@@ -192,9 +192,9 @@ class _Sums:
             for f, column in enumerate(codes.columns):
                 first, width = int(e.cuts.offsets[f]), len(e.cuts.of(f))
                 code = column[rows]
-                there = code != codes.missing
+                present = code != codes.missing
                 place = np.full(len(self.every), -1)
-                place[rows[there]] = code[there]
+                place[rows[present]] = code[present]
                 for s, (x, cell) in enumerate(((g, cell_g), (h, cell_h))):
                     total = seen.sums[k, first : first + width, s]
                     variance = np.full(width, float(cell[node]))
@@ -212,7 +212,7 @@ class _Sums:
         x: Floats,
         total: Floats,
         variance: Floats,
-        known: Floats | None,
+        known_sums: Floats | None,
         includes_known: bool,
     ) -> tuple[csr_array, Floats, Floats]:
         """Return contributions to cells, and totals without the part of the known rows.
@@ -225,22 +225,22 @@ class _Sums:
             Contribution of every row to its cell.
         total, variance : float64 array, shape (K,)
             Sums and the variance of their noise.
-        known : float64 array, shape (K,), or None
+        known_sums : float64 array, shape (K,), or None
             Part of the known rows, if it was sent; None: it follows from the rows.
         includes_known : bool
             Whether known rows are in the sums.
         """
         inside = np.flatnonzero(place[: self.n] >= 0)
         at, value = place[inside], x[inside]
-        if known is None and includes_known:
+        if known_sums is None and includes_known:
             at_known = np.flatnonzero(place[self.n :] >= 0) + self.n
             cells = np.bincount(place[at_known], x[at_known], len(total))
-            known = np.asarray(self.share * cells)
+            known_sums = np.asarray(self.share * cells)
         if self.share < 1:
             drawn = np.bincount(at, value**2, len(total)) * self.unknown / self.n
             variance = variance + self.share * (1 - self.share) * drawn
         matrix = csr_array((self.share * value, (inside, at)), shape=(self.n, len(total)))
-        left = total if known is None or not includes_known else total - known
+        left = total if known_sums is None or not includes_known else total - known_sums
         return matrix, left, variance
 
 

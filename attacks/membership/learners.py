@@ -214,10 +214,10 @@ def machine_trainer(view: View) -> Trainer | None:
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
         rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows, others = every.take(np.arange(n)), clients - bool(len(local))
+        rows, n_others = every.take(np.arange(n)), clients - bool(len(local))
 
         def train(used: NDArray[np.bool_]) -> Floats:
-            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), others)
+            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), n_others)
             parts = [part for part in (*map(every.take, dealt), local) if len(part)]
             margin, total = np.zeros(n), 0
             for part in parts:

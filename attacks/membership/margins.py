@@ -30,8 +30,10 @@ def is_plain(params: TreeParams, objective: Objective, cuts: Cuts) -> bool:
     level by level.
     """
     every = params.subsample == 1 and not params.samples_columns
-    whole = params.max_leaves == 0 and params.grow_policy == "depthwise" and params.reg_alpha == 0
-    return every and whole and objective is LOGISTIC and cuts.categorical is None
+    unpruned = (
+        params.max_leaves == 0 and params.grow_policy == "depthwise" and params.reg_alpha == 0
+    )
+    return every and unpruned and objective is LOGISTIC and cuts.categorical is None
 
 
 def margins(
@@ -91,11 +93,11 @@ def _boost(codes, offsets, y, used, margin, sizes, numbers, least):  # type: ign
                 for f in range(d):
                     _scan(codes[f], offsets[f + 1] - offsets[f], missing, node, used, g, h, total,
                           penalty, weight, f, best, split, sums)  # fmt: skip
-            child, found = np.full(k, -1), 0
+            child, n_children = np.full(k, -1), 0
             for v in range(k):
                 if split[v, 0] >= 0:
-                    child[v] = found
-                    found += 2
+                    child[v] = n_children
+                    n_children += 2
             for i in range(n):
                 v = node[i]
                 if v < 0:
@@ -107,9 +109,9 @@ def _boost(codes, offsets, y, used, margin, sizes, numbers, least):  # type: ign
                     c = codes[split[v, 0], i]
                     left = split[v, 2] == 1 if c == missing else c <= split[v, 1]
                     node[i] = child[v] + (0 if left else 1)
-            if found == 0:
+            if n_children == 0:
                 break
-            below = np.empty((found, 2))
+            below = np.empty((n_children, 2))
             for v in range(k):
                 if child[v] >= 0:
                     for s in range(2):
@@ -132,14 +134,14 @@ def _scan(  # type: ignore[no-untyped-def]
             hist[v, c, 1] += h[i]
     for v in range(k):
         G, H = total[v, 0], total[v, 1]
-        whole = G * G / (H + penalty)
+        parent_score = G * G / (H + penalty)
         a = b = 0.0
         for c in range(width):  # missing values go right
             a, b = a + hist[v, c, 0], b + hist[v, c, 1]
             if b < weight or H - b < weight:
                 continue
-            gain = a * a / (b + penalty) + (G - a) ** 2 / (H - b + penalty) - whole
-            if gain > best[v] + _TIE * whole:
+            gain = a * a / (b + penalty) + (G - a) ** 2 / (H - b + penalty) - parent_score
+            if gain > best[v] + _TIE * parent_score:
                 best[v], sums[v, 0], sums[v, 1] = gain, a, b
                 split[v, 0], split[v, 1], split[v, 2] = f, c, 0
         if abs(H - b) < _NONE:
@@ -149,7 +151,7 @@ def _scan(  # type: ignore[no-untyped-def]
             a, b = a + hist[v, c, 0], b + hist[v, c, 1]
             if b < weight or H - b < weight:
                 continue
-            gain = a * a / (b + penalty) + (G - a) ** 2 / (H - b + penalty) - whole
-            if gain > best[v] + _TIE * whole:
+            gain = a * a / (b + penalty) + (G - a) ** 2 / (H - b + penalty) - parent_score
+            if gain > best[v] + _TIE * parent_score:
                 best[v], sums[v, 0], sums[v, 1] = gain, G - a, H - b
                 split[v, 0], split[v, 1], split[v, 2] = f, c - 1, 1

@@ -69,8 +69,8 @@ def ratio_weights(refs: References) -> dict[str, float]:
     scores, members = list[Floats](), list[NDArray[np.bool_]]()
     for k in range(0, models, max(2, models // 8 * 2)):
         # The complement of a reference model was trained on exactly the rows that it lacks.
-        others = ~np.isin(np.arange(models), (k, k ^ 1))
-        rest = replace(refs, member=refs.member[others], logit=refs.logit[others])
+        other_models = ~np.isin(np.arange(models), (k, k ^ 1))
+        rest = replace(refs, member=refs.member[other_models], logit=refs.logit[other_models])
         logit = refs.logit[k]
         scores.append(np.stack([lira(logit, rest), rmia(logit, rest)], axis=1))
         members.append(refs.member[k])

@@ -150,10 +150,10 @@ def local_forest_trainer(params: ForestParams, n_classes: int, clients: int) -> 
 
     def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
         rng, local = np.random.default_rng(0), np.arange(n, len(every))
-        rows, others = every.take(np.arange(n)), clients - bool(len(local))
+        rows, n_others = every.take(np.arange(n)), clients - bool(len(local))
 
         def train(used: Bools) -> Floats:
-            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), others)
+            dealt = np.array_split(rng.permutation(np.flatnonzero(used[:n])), n_others)
             parts = [every.take(at) for at in (*dealt, local) if len(at)]
             scores = np.zeros((n, n_classes))
             for part in parts:

@@ -68,8 +68,8 @@ def column_overlap(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -
         _, at, count = np.unique(x, return_inverse=True, return_counts=True)
         rare -= np.log(count / len(X))[at.ravel()]
     for columns in owners:
-        there = [np.isin(x, c.values) | np.isnan(x) for x, c in zip(X.T, columns, strict=True)]
-        best = np.maximum(best, np.mean(there, axis=0))
+        contained = [np.isin(x, c.values) | np.isnan(x) for x, c in zip(X.T, columns, strict=True)]
+        best = np.maximum(best, np.mean(contained, axis=0))
     return np.asarray(best + _RARE * rare / max(rare.max(initial=0.0), 1.0))
 
 

@@ -112,23 +112,23 @@ class HistogramPeeling(Attack):
             return self._of_classes(view, rng)
         if squared_error(view):
             return self._of_numbers(view, rng)
-        own = Table.empty(view.schema) if view.rows is None else view.rows
+        own_rows = Table.empty(view.schema) if view.rows is None else view.rows
         sources = machine_sources(view) if machines else sources_of(view)
         if sources is None:
             return _unreadable()
         law = law_of_rows(view)
-        found: list[Peeled] = []
+        peeled: list[Peeled] = []
         for owner, left in sources.parts.items():
-            mine = to_bins(sources.cuts, own.X) if owner == EVERYONE else None
+            own_bins = to_bins(sources.cuts, own_rows.X) if owner == EVERYONE else None
             if view.defense.unit_hessian:
-                found.append(self._marked(sources, left, law, mine))
+                peeled.append(self._marked(sources, left, law, own_bins))
                 continue
-            if mine is not None:
-                take_out(sources.forest, left, mine, own.y)
-            found.append(peel(sources.forest, left, self.work, self.confidence))
+            if own_bins is not None:
+                take_out(sources.forest, left, own_bins, own_rows.y)
+            peeled.append(peel(sources.forest, left, self.work, self.confidence))
         columns = (machine_columns if machines else columns_of)(view) if self.sketches else {}
         records = _records(
-            view, sources.cuts, dict(zip(sources.parts, found, strict=True)), columns, rng
+            view, sources.cuts, dict(zip(sources.parts, peeled, strict=True)), columns, rng
         )
         return Guess.of(
             (records,),
@@ -136,41 +136,41 @@ class HistogramPeeling(Attack):
             notes={
                 "readable": 1.0,
                 "trees_read": float(sources.forest.trees),
-                "checksum_failures": float(sum(p.rejected for p in found)),
-                "finished": float(all(p.finished for p in found)),
-                "work": float(sum(p.work for p in found)),
+                "checksum_failures": float(sum(p.rejected for p in peeled)),
+                "finished": float(all(p.finished for p in peeled)),
+                "work": float(sum(p.work for p in peeled)),
                 "bins_unexplained": float(sum(p.unexplained for p in sources.parts.values())),
             },
         )
 
     def _of_numbers(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess rows with numeric targets, those alone that are sure."""
-        whole = evidence_of(view)
-        assert whole is not None
-        assert whole.cuts is not None
-        cuts, d = whole.cuts, len(view.schema.features)
+        joint = evidence_of(view)
+        assert joint is not None
+        assert joint.cuts is not None
+        cuts, d = joint.cuts, len(view.schema.features)
         likely = (view.prior_rows or Table.empty(view.schema)).X
         ranges, edges = ranges_of(view.schema, likely, cuts), lower_edges(cuts, view)
         tables, owners = [Table(np.zeros((0, d)), np.zeros(0))], list[str]()
-        for owner, evidence in (told_apart(view) or {"": whole}).items():
+        for owner, evidence in (told_apart(view) or {"": joint}).items():
             counted = CountedBins.of(evidence)
             if evidence.own_in_bins and view.rows is not None:
                 counted.take_out(to_bins(cuts, view.rows.X), view.rows.y)
-            found, sure = read_off(counted, first_rows(counted), np.zeros((0, d + 1)), rng)
+            read_rows, sure = read_off(counted, first_rows(counted), np.zeros((0, d + 1)), rng)
             if self.confidence > SURE_NUMBER:
                 sure[:] = False
-            X = values_in(cuts, view.schema, found.bins[sure], likely, ranges, rng, edges)
-            tables.append(Table(X, counted.targets(found.g[sure])))
+            X = values_in(cuts, view.schema, read_rows.bins[sure], likely, ranges, rng, edges)
+            tables.append(Table(X, counted.targets(read_rows.g[sure])))
             owners += [owner] * int(sure.sum())
         table = Table.concat(tables)
         confidence = np.full(len(table), SURE_NUMBER)
         named = tuple(owners) if owners and all(owners) else None
-        notes = {"readable": 1.0, "trees_read": float(len(whole.trees))}
+        notes = {"readable": 1.0, "trees_read": float(len(joint.trees))}
         records = Records(table, confidence, named)
         return Guess.of((records,), notes, otherwise=Reason("no-certain-rows"))
 
     def _marked(
-        self, sources: Sources, left: Residual, law: Channel | None, own: Ints | None
+        self, sources: Sources, left: Residual, law: Channel | None, own_bins: Ints | None
     ) -> Peeled:
         """Read rows that the noise on their gradients tells apart, but for own ones."""
         d = len(sources.forest.offsets) - 1
@@ -178,40 +178,48 @@ class HistogramPeeling(Attack):
             return Peeled(
                 np.zeros((0, d), np.int32), np.zeros(0, np.int64), np.zeros(0), 0, 0, True
             )
-        found = marked_rows(sources.forest, left, law)
-        spare = Counter(map(tuple, [] if own is None else own.tolist()))
-        kept = found.confidence >= self.confidence
-        for i, row in enumerate(map(tuple, found.bins.tolist())):
+        marked = marked_rows(sources.forest, left, law)
+        spare = Counter(map(tuple, [] if own_bins is None else own_bins.tolist()))
+        accepted = marked.confidence >= self.confidence
+        for i, row in enumerate(map(tuple, marked.bins.tolist())):
             if spare[row] > 0:
                 spare[row] -= 1
-                kept[i] = False
-        bins, y, sure = found.bins[kept], found.y[kept], found.confidence[kept]
-        return replace(found, bins=bins, y=y, confidence=sure)
+                accepted[i] = False
+        bins, y, sure = marked.bins[accepted], marked.y[accepted], marked.confidence[accepted]
+        return replace(marked, bins=bins, y=y, confidence=sure)
 
     def _of_classes(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess rows from class counts per bin."""
         sources = None if altered(view) or self.confidence > SURE else counted_sources(view)
         if sources is None:
             return _unreadable()
-        own = Table.empty(view.schema) if view.rows is None else view.rows
-        found: dict[str, Supported] = {}
+        own_rows = Table.empty(view.schema) if view.rows is None else view.rows
+        supported: dict[str, Supported] = {}
         columns = columns_of(view) if self.sketches else {}
         for owner, counts in sources.parts.items():
             likely = presence(view, owner, int(counts.nodes[0].sum()))
-            known = own if owner == EVERYONE else Table.empty(view.schema)
+            known_rows = own_rows if owner == EVERYONE else Table.empty(view.schema)
             search = Search(sources.forest, counts, likely, view.n_rows, self.work)
-            found[owner] = search.rows(to_bins(sources.cuts, known.X), known.y)
-            told = columns.get(owner, pooled(view) if owner == EVERYONE and columns else None)
-            if self.confidence <= LIKELY and told is not None and all(c.exact for c in told):
-                found[owner] = _with_likely(view, sources, search, found[owner], known, told, rng)
+            supported[owner] = search.rows(to_bins(sources.cuts, known_rows.X), known_rows.y)
+            owner_columns = columns.get(
+                owner, pooled(view) if owner == EVERYONE and columns else None
+            )
+            if (
+                self.confidence <= LIKELY
+                and owner_columns is not None
+                and all(c.exact for c in owner_columns)
+            ):
+                supported[owner] = _with_likely(
+                    view, sources, search, supported[owner], known_rows, owner_columns, rng
+                )
         return Guess.of(
-            (_records(view, sources.cuts, found, columns, rng),),
+            (_records(view, sources.cuts, supported, columns, rng),),
             otherwise=Reason("no-certain-rows"),
             notes={
                 "readable": 1.0,
                 "trees_read": float(sources.forest.trees),
-                "finished": float(all(s.finished for s in found.values())),
-                "work": float(sum(s.work for s in found.values())),
+                "finished": float(all(s.finished for s in supported.values())),
+                "work": float(sum(s.work for s in supported.values())),
             },
         )
 
@@ -221,13 +229,13 @@ def _with_likely(
     sources: CountedSources,
     search: Search,
     sure: Supported,
-    own: Table,
+    own_rows: Table,
     columns: Sequence[Column],
     rng: np.random.Generator,
 ) -> Supported:
     """Return sure rows and those that counts and columns make likely."""
     draws, cuts = int(search.counts.nodes[0].sum()), sources.cuts
-    rows = max(draws - len(own), *(c.present for c in columns))
+    rows = max(draws - len(own_rows), *(c.present for c in columns))
     room = room_of(cuts, columns, rows)
     left = np.insert(room[: cuts.total_bins], cuts.offsets[1:], room[cuts.total_bins :])
     last = np.diff(search.state.offsets) - 1
@@ -235,12 +243,12 @@ def _with_likely(
     np.subtract.at(left, at.ravel(), 1)
     if search.whole or len(sure.y) == rows or (left < 0).any():
         return sure
-    bins = np.concatenate([to_bins(cuts, own.X), sure.bins])
-    odds = coins(view, draws, rows + len(own))
-    told = Sought(bins, np.concatenate([own.y, sure.y]), left, *odds)
+    bins = np.concatenate([to_bins(cuts, own_rows.X), sure.bins])
+    odds = coins(view, draws, rows + len(own_rows))
+    sought = Sought(bins, np.concatenate([own_rows.y, sure.y]), left, *odds)
     seeds = rng.integers(0, 1 << 62, CHAINS)
     spare = search.most_work - sure.work
-    return sure.beside(*likely_rows(search.state, search.counts, told, seeds, spare), LIKELY)
+    return sure.beside(*likely_rows(search.state, search.counts, sought, seeds, spare), LIKELY)
 
 
 def _unreadable() -> Guess:
@@ -250,7 +258,7 @@ def _unreadable() -> Guess:
 def _records(
     view: View,
     cuts: Cuts,
-    found: Mapping[str, Peeled] | Mapping[str, Supported],
+    rows_by_owner: Mapping[str, Peeled] | Mapping[str, Supported],
     columns: Mapping[str, Sequence[Column]],
     rng: np.random.Generator,
 ) -> Records:
@@ -260,21 +268,21 @@ def _records(
     that rows of the prior (`View.prior_rows`) have in it; else its middle.
     """
     likely = view.prior_rows or Table.empty(view.schema)
-    bins = np.concatenate([p.bins for p in found.values()])
-    y = np.concatenate([p.y for p in found.values()])
+    bins = np.concatenate([p.bins for p in rows_by_owner.values()])
+    y = np.concatenate([p.y for p in rows_by_owner.values()])
     ranges = ranges_of(view.schema, likely.X, cuts)
     X = values_in(cuts, view.schema, bins, likely.X, ranges, rng, lower_edges(cuts, view))
-    owner: list[str] | None = [o for o, p in found.items() for _ in p.y]
-    if EVERYONE in found or OTHERS in found:
+    owner: list[str] | None = [o for o, p in rows_by_owner.items() for _ in p.y]
+    if EVERYONE in rows_by_owner or OTHERS in rows_by_owner:
         names = list(columns)
         owner = None
         if columns and pooled(view) is not None:
             found_in = owners_of(bins, cuts, columns, victims_rows(view))
             owner = [names[k] for k in found_in]
     for name, parts in columns.items():
-        mine = np.array([o == name for o in owner or ()], dtype=bool)
-        if mine.any():
-            told = told_values(cuts, bins[mine], parts, view.schema.categorical)
-            X[mine] = np.where(np.isnan(told), X[mine], told)
-    confidence = np.concatenate([p.confidence for p in found.values()])
+        of_owner = np.array([o == name for o in owner or ()], dtype=bool)
+        if of_owner.any():
+            values = told_values(cuts, bins[of_owner], parts, view.schema.categorical)
+            X[of_owner] = np.where(np.isnan(values), X[of_owner], values)
+    confidence = np.concatenate([p.confidence for p in rows_by_owner.values()])
     return Records(Table(X, y), confidence, None if owner is None else tuple(owner))

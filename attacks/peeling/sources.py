@@ -76,13 +76,13 @@ def sources_of(view: View) -> Sources | None:
     def at_terminal_nodes(field: Callable[[ReplayedTree], NDArray[Any]]) -> NDArray[Any]:
         return np.concatenate([field(one)[k] for one, k in zip(trees, terminal, strict=True)])
 
-    made, off = at_terminal_nodes(lambda t: t.made), at_terminal_nodes(lambda t: t.off)
+    n_summands, off = at_terminal_nodes(lambda t: t.made), at_terminal_nodes(lambda t: t.off)
     parts = {}
     for name in owners:
         if name in view.principals:
             continue  # the rows of a colluding party are known
         law = law_of_sums(view, clients_in(view, name), hiding=False)
-        slack = np.ldexp(reach_of(law, made, UNIT_BITS), FIXED_POINT_BITS) + off
+        slack = np.ldexp(reach_of(law, n_summands, UNIT_BITS), FIXED_POINT_BITS) + off
         hidden = at_terminal_nodes(lambda t, o=name: t.hidden[o]) if trees[0].hidden else None
         sums = at_terminal_nodes(lambda t, o=name: t.sums[o])
         totals = at_terminal_nodes(lambda t, o=name: t.totals[o][t.nodes])

@@ -79,16 +79,18 @@ class PathRestriction(Attack):
 
 def _theirs(view: View, model: HeldModel) -> NDArray[np.bool_]:
     """Return the nodes where others split at a bin."""
-    own = np.concatenate([h.columns for h in view.own])
-    return (model.feature >= 0) & ~np.isin(model.feature, own) & (model.threshold >= 1)
+    own_columns = np.concatenate([h.columns for h in view.own])
+    return (model.feature >= 0) & ~np.isin(model.feature, own_columns) & (model.threshold >= 1)
 
 
 def _routed(view: View, model: HeldModel) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the rows whose routing was seen, and the sides they took, by place in the model."""
-    told = [(int(model.starts[t]) + node, rows, goes) for t, node, rows, goes in routed(view)]
-    rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(r for _, r, _ in told)]))
+    seen_routes = [
+        (int(model.starts[t]) + node, rows, goes) for t, node, rows, goes in routed(view)
+    ]
+    rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(r for _, r, _ in seen_routes)]))
     left = np.full((len(rows), len(model.feature)), np.nan)
-    for at, places, goes in told:
+    for at, places, goes in seen_routes:
         left[np.searchsorted(rows, places), at] = goes
     return rows.astype(np.int64), left
 
@@ -99,34 +101,40 @@ def _answered(
     """Ask about as many rows as the budget bears; return the probabilities of their sides."""
     assert view.oracle is not None
     assert view.asked is not None
-    asked, theirs = view.asked, _theirs(view, model)
-    n = min(view.oracle.left, len(asked))
+    query_rows, hidden_nodes = view.asked, _theirs(view, model)
+    n = min(view.oracle.left, len(query_rows))
     X = np.full((n, len(view.schema.features)), np.nan, dtype=np.float32)
-    X[:, asked.columns] = asked.X[:n]
-    answers = view.oracle.query(X, asked.ids[:n]) if n else np.zeros(0)
+    X[:, query_rows.columns] = query_rows.X[:n]
+    answers = view.oracle.query(X, query_rows.ids[:n]) if n else np.zeros(0)
     endpoint, sums = Endpoint(view, model), _Sums(model)
-    prior = _before(view, endpoint, theirs, answers)
-    own = np.array([_own(model, theirs, x) for x in X]).reshape(n, len(model.feature))
+    prior = _before(view, endpoint, hidden_nodes, answers)
+    own_sides = np.array([_own(model, hidden_nodes, x) for x in X]).reshape(n, len(model.feature))
     if view.oracle.answers == "leaf-ids":
         parents = [_way(model, leaves) for leaves in answers]
-        left = np.array(parents + [prior[i] for i in range(n, len(asked))])
-        return asked.ids, left, {"fitting": float(n)}
-    alike = view.parameters.get("candidates", "global") == "global"
-    paths = Paths(model, theirs, alike, sums.values)
-    fitting, whole, kept = 0, 0, 0
+        left = np.array(parents + [prior[i] for i in range(n, len(query_rows))])
+        return query_rows.ids, left, {"fitting": float(n)}
+    global_candidates = view.parameters.get("candidates", "global") == "global"
+    paths = Paths(model, hidden_nodes, global_candidates, sums.values)
+    fitting, n_complete, n_paths = 0, 0, 0
     for i in range(n):
         window = endpoint.window(answers[i]) if sums.single else (-np.inf, np.inf)
-        ways = paths.of_row(own[i], prior[i], lambda s, a, b, w=window: sums.reach(s, a, b, w))
+        ways = paths.of_row(
+            own_sides[i], prior[i], lambda s, a, b, w=window: sums.reach(s, a, b, w)
+        )
         if not len(ways.odds):
             continue
         odds = ways.odds + endpoint.fit(endpoint.scored(ways.leaves), answers[i : i + 1])
         if np.isneginf(odds.max()):
             continue
-        told = paths.branches(ways, odds)
-        prior[i] = np.where(np.isnan(told), prior[i], told)
-        fitting, whole, kept = fitting + 1, whole + ways.whole, kept + np.isfinite(odds).sum()
-    notes = {"fitting": fitting, "whole": whole, "ways": kept / max(fitting, 1)}
-    return asked.ids, prior, {k: float(v) for k, v in notes.items()}
+        branch_chances = paths.branches(ways, odds)
+        prior[i] = np.where(np.isnan(branch_chances), prior[i], branch_chances)
+        fitting, n_complete, n_paths = (
+            fitting + 1,
+            n_complete + ways.whole,
+            n_paths + np.isfinite(odds).sum(),
+        )
+    notes = {"fitting": fitting, "whole": n_complete, "ways": n_paths / max(fitting, 1)}
+    return query_rows.ids, prior, {k: float(v) for k, v in notes.items()}
 
 
 class _Sums:
@@ -142,12 +150,16 @@ class _Sums:
         self.single |= self.forest
 
     def reach(
-        self, so_far: NDArray[np.float64], least: float, most: float, window: tuple[float, float]
+        self,
+        so_far: NDArray[np.float64],
+        least: float,
+        greatest: float,
+        window: tuple[float, float],
     ) -> NDArray[np.bool_]:
         """Tell from which sums a score within the window can be reached."""
         if not self.single:
             return np.ones(len(so_far), dtype=bool)
-        low, high = (self._score(so_far + more) for more in (least, most))
+        low, high = (self._score(so_far + more) for more in (least, greatest))
         return (high >= window[0]) & (low <= window[1])
 
     def _score(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -158,7 +170,7 @@ class _Sums:
 
 
 def _before(
-    view: View, endpoint: Endpoint, theirs: NDArray[np.bool_], answers: NDArray[Any]
+    view: View, endpoint: Endpoint, hidden_nodes: NDArray[np.bool_], answers: NDArray[Any]
 ) -> NDArray[np.float64]:
     """Return how likely rows to predict go left at others' nodes, float64, shape (n, n_nodes).
 
@@ -166,42 +178,48 @@ def _before(
     these; rows that were not asked about are compared by own columns alone.
     """
     assert view.asked is not None
-    model, held, asked = endpoint.model, np.hstack([h.X for h in view.own]), view.asked.X
-    goes = _trained(view, model, theirs)
-    out = np.full((len(asked), len(model.feature)), np.nan)
-    near = [(slice(len(answers), None), NearRows(held, asked[len(answers) :]))]
+    model, own_values, query_values = (
+        endpoint.model,
+        np.hstack([h.X for h in view.own]),
+        view.asked.X,
+    )
+    goes = _trained(view, model, hidden_nodes)
+    out = np.full((len(query_values), len(model.feature)), np.nan)
+    near = [(slice(len(answers), None), NearRows(own_values, query_values[len(answers) :]))]
     if len(answers) and view.oracle is not None and view.oracle.answers != "leaf-ids":
         leaves = _reached(model, goes)
-        told = [endpoint.answered(leaves), np.asarray(answers)]
+        both_answers = [endpoint.answered(leaves), np.asarray(answers)]
         train, new = (
             np.hstack([X, t.reshape(len(t), -1)])
-            for X, t in zip((held, asked[: len(answers)]), told, strict=True)
+            for X, t in zip((own_values, query_values[: len(answers)]), both_answers, strict=True)
         )
         weight = np.ones(train.shape[1])
-        kept = told[0].var() / max(told[0].var() + 2 * endpoint.scale**2, 1e-12)
-        weight[held.shape[1] :] = _WEIGHT * held.shape[1] * kept**2
+        signal_share = both_answers[0].var() / max(
+            both_answers[0].var() + 2 * endpoint.scale**2, 1e-12
+        )
+        weight[own_values.shape[1] :] = _WEIGHT * own_values.shape[1] * signal_share**2
         near.append((slice(0, len(answers)), NearRows(train, new, weight)))
-    for at in np.flatnonzero(theirs).tolist():
+    for at in np.flatnonzero(hidden_nodes).tolist():
         for rows, like in near:
             out[rows, at] = like.left(goes[:, at])
     return out
 
 
-def _trained(view: View, model: HeldModel, theirs: NDArray[np.bool_]) -> NDArray[np.int8]:
+def _trained(view: View, model: HeldModel, hidden_nodes: NDArray[np.bool_]) -> NDArray[np.int8]:
     """Return where training rows went at every node, int8, shape (N, n_nodes); -1: not there."""
     X = np.full((len(view.own[0].ids), len(view.schema.features)), np.nan, dtype=np.float32)
     for h in view.own:
         X[:, h.columns] = h.X
-    goes = np.array([_own(model, theirs, x) for x in X])
-    goes[:, theirs], seen = -1, replayed(view)
-    for at in np.flatnonzero(theirs).tolist():
+    goes = np.array([_own(model, hidden_nodes, x) for x in X])
+    goes[:, hidden_nodes], seen = -1, replayed(view)
+    for at in np.flatnonzero(hidden_nodes).tolist():
         t = int(np.searchsorted(model.starts, at, side="right")) - 1
         left = seen[t].left.get(at - int(model.starts[t])) if t in seen else None
         if left is not None:
             goes[seen[t].rows_of(left), at], goes[seen[t].rows_of(left + 1), at] = 1, 0
-    for _, told in view.messages(RowBuckets):
-        for column, bins in zip(told.columns.tolist(), told.bins, strict=True):
-            at = np.flatnonzero(theirs & (model.feature == column))
+    for _, buckets in view.messages(RowBuckets):
+        for column, bins in zip(buckets.columns.tolist(), buckets.bins, strict=True):
+            at = np.flatnonzero(hidden_nodes & (model.feature == column))
             left = np.where(bins[:, None] < 0, model.default_left[at],
                             bins[:, None] < model.threshold[at])  # fmt: skip
             goes[:, at] = left
@@ -221,7 +239,9 @@ def _reached(model: HeldModel, goes: NDArray[np.int8]) -> NDArray[np.int64]:
     return leaves
 
 
-def _own(model: HeldModel, theirs: NDArray[np.bool_], x: NDArray[np.float32]) -> NDArray[np.int8]:
+def _own(
+    model: HeldModel, hidden_nodes: NDArray[np.bool_], x: NDArray[np.float32]
+) -> NDArray[np.int8]:
     """Return whether a row goes left at own nodes, int8, shape (n_nodes,)."""
     value = x[np.maximum(model.feature, 0)]
     goes: NDArray[Any] = np.where(np.isnan(value), model.default_left, value < model.threshold)

@@ -94,10 +94,14 @@ class SketchReading(Attack):
         likely = view.prior_rows or Table.empty(view.schema)
         everybody = pooled(view) is not None
         columns = {owner: filled(parts, likely) for owner, parts in columns.items()}
-        whole = owners_rows(columns, victims_rows(view) if everybody else 0)
-        total = sum(whole.values())
-        fewer = share_out(np.array(list(whole.values()), dtype=np.float64), wanted(total))
-        sizes = whole if wanted(total) == total else dict(zip(whole, fewer.tolist(), strict=True))
+        rows_of_owner = owners_rows(columns, victims_rows(view) if everybody else 0)
+        total = sum(rows_of_owner.values())
+        fewer = share_out(np.array(list(rows_of_owner.values()), dtype=np.float64), wanted(total))
+        sizes = (
+            rows_of_owner
+            if wanted(total) == total
+            else dict(zip(rows_of_owner, fewer.tolist(), strict=True))
+        )
         owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))
         y = labels_of(label_shares(view), owner, rng)
         tables, redraws = [], redraws_of(likely, view.schema, rng)
@@ -105,7 +109,9 @@ class SketchReading(Attack):
         for _ in range(self.draws):
             parts = [
                 rows_with(c, fullest(c) if drawn else n, likely, y[owner == k], redraws, rng)
-                for k, (c, n) in enumerate(zip(columns.values(), whole.values(), strict=True))
+                for k, (c, n) in enumerate(
+                    zip(columns.values(), rows_of_owner.values(), strict=True)
+                )
             ]
             tables.append(Table(np.concatenate([p.X for p in parts]), y))
         width = Tolerance.of(tables[0], view.schema).width
@@ -139,21 +145,25 @@ def _told(view: View, columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim
         share = sizes[owner] / max(fullest(parts), 1)
         for f, c in enumerate(parts):
             x = np.zeros(0) if likely is None else likely.X[:, f]
-            mine = x[~np.isnan(x)]
-            told = _as_own(c, mine, round(share * c.present)) if len(mine) else (c.values, c.counts)
-            yield ColumnValues(owner, f, *told, c.exact)
+            own_values = x[~np.isnan(x)]
+            values_and_counts = (
+                _as_own(c, own_values, round(share * c.present))
+                if len(own_values)
+                else (c.values, c.counts)
+            )
+            yield ColumnValues(owner, f, *values_and_counts, c.exact)
 
 
 def _as_own(
-    drawn: Column, own: NDArray[np.float32], n: int
+    drawn: Column, own_values: NDArray[np.float32], n: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return n values that are as own ones, between drawn ones as many as these say."""
-    values, times = np.unique(own, return_counts=True)
+    values, times = np.unique(own_values, return_counts=True)
     at, k = np.searchsorted(drawn.values, values), len(drawn.values)
-    mine = np.bincount(at, times, k + 1) / len(own)
+    own_share = np.bincount(at, times, k + 1) / len(own_values)
     halves = drawn.counts / (2 * max(drawn.present, 1))
-    said = np.append(halves, 0.0) + np.append(0.0, halves)
-    odds = 1 - drawn.reliability + drawn.reliability * said / np.maximum(mine, 1e-300)
+    drawn_share = np.append(halves, 0.0) + np.append(0.0, halves)
+    odds = 1 - drawn.reliability + drawn.reliability * drawn_share / np.maximum(own_share, 1e-300)
     counts = share_out(times * odds[at], n)
     return values[counts > 0], counts[counts > 0]
 

@@ -85,8 +85,8 @@ class TimberStrike(Options, Attack):
         """Guess rows with numeric targets."""
 
         def one(evidence: Evidence) -> Guess:
-            told = told_moments(view)
-            return reconstruct_numbers(evidence, view.rows, view.schema, told, self, rng)
+            moments = told_moments(view)
+            return reconstruct_numbers(evidence, view.rows, view.schema, moments, self, rng)
 
         victims = self._victims(view)
         if victims:

@@ -90,8 +90,8 @@ def seen_of(evidence: Evidence, t: int, known: tuple[Ints, NDArray[np.bool_]], o
     sums, off = {}, {}
     for k, node in enumerate(hist.nodes.tolist()):
         here = members[node]
-        bins, whole = _rows(hist.sums[k], h), _rows(hist.totals[k], h)
-        missing = whole - np.add.reduceat(bins, cuts.offsets[:-1], axis=0)
+        bins, totals = _rows(hist.sums[k], h), _rows(hist.totals[k], h)
+        missing = totals - np.add.reduceat(bins, cuts.offsets[:-1], axis=0)
         taken = _histogram(known[0][here], known[1][here], cuts)
         taken[:, 1] = taken[:, 0] * p - taken[:, 1]
         sums[node] = np.concatenate([bins, missing]) - taken
@@ -129,9 +129,11 @@ def _histogram(bins: Ints, of_class: NDArray[np.bool_], cuts: Cuts) -> Floats:
     return np.stack(list(parts), axis=1).astype(np.float64)
 
 
-def _may_miss(root: Floats, off: Floats, cuts: Cuts, own: Ints, hidden: bool) -> NDArray[np.bool_]:
+def _may_miss(
+    root: Floats, off: Floats, cuts: Cuts, own_bins: Ints, hidden: bool
+) -> NDArray[np.bool_]:
     """Tell which features may have missing values, bool (d,)."""
-    missed = (own < 0).any(axis=0) if len(own) else np.zeros(cuts.n_features, dtype=bool)
+    missed = (own_bins < 0).any(axis=0) if len(own_bins) else np.zeros(cuts.n_features, dtype=bool)
     if hidden:
         return missed
     rest, doubt = root[cuts.total_bins :, 0], off[cuts.total_bins :, 0]
@@ -181,15 +183,15 @@ class Likely:
         Int64 (B + d, 2) by node.
         """
         rows = _rows_per_node(self.seen.tree, leaves)
-        found = {}
+        bins_of_node = {}
         for node, mean in self.mean.items():
             out = np.zeros(mean.shape, dtype=np.int64)
             for at in _columns(self.seen, node):
                 for k in range(2):
                     near = _adding_up(mean[at, k], self.variance[node][at, k], rows[node, k])
                     out[at, k] = share_out(near, round(rows[node, k]))
-            found[node] = out
-        return found
+            bins_of_node[node] = out
+        return bins_of_node
 
 
 def _columns(seen: Seen, node: int) -> list[NDArray[np.intp]]:
@@ -211,47 +213,47 @@ def likely_bins(
     whether they are of the tree's class.
     `leaves`: The rows in every leaf, where bins are not to say more of them.
     """
-    tree, found = seen.tree, Likely(seen)
-    alike = _histogram(*own, seen.cuts)
-    alike[:, 0] -= alike[:, 1]
+    tree, likely = seen.tree, Likely(seen)
+    own_histogram = _histogram(*own, seen.cuts)
+    own_histogram[:, 0] -= own_histogram[:, 1]
     fixed = None if leaves is None else _rows_per_node(tree, leaves)
     rows = np.maximum(seen.classes(seen.total[0]), 1.0) if fixed is None else fixed[0]
-    part = _likely(seen, 0, alike + DIRICHLET_PRIOR, rows, None)
+    part = _likely(seen, 0, own_histogram + DIRICHLET_PRIOR, rows, None)
     if fixed is None:
         rows, doubt = _whole(seen, 0, part, rows, np.full(2, seen.total[1].sum() + _SURE))
         if total is not None:
             rows = rows + (total - rows.sum()) * doubt / doubt.sum()
-    _settle(found, 0, part, rows)
+    _settle(likely, 0, part, rows)
     for node in np.flatnonzero(tree.feature >= 0).tolist():  # children come after their parent
-        _split(found, node, fixed)
-    return found
+        _split(likely, node, fixed)
+    return likely
 
 
-def _split(found: Likely, node: int, fixed: Floats | None) -> None:
+def _split(likely: Likely, node: int, fixed: Floats | None) -> None:
     """Go on from a node to its children."""
-    seen, tree = found.seen, found.seen.tree
+    seen, tree = likely.seen, likely.seen.tree
     sides = (int(tree.left[node]), int(tree.right[node]))
     columns, left = _sides(tree, node, seen.cuts)
-    of, off = found.mean[node][columns], found.variance[node][columns]
+    of, off = likely.mean[node][columns], likely.variance[node][columns]
     parts, wholes = {}, []
     for child, goes in zip(sides, (left, ~left), strict=True):
         rows, doubt = of[goes].sum(axis=0), off[goes].sum(axis=0) + _SURE
         rows = rows if fixed is None else fixed[child]
         if child in seen.sums:
-            guide, above = found.mean[node] + _LEAST, int(tree.feature[node])
+            guide, above = likely.mean[node] + _LEAST, int(tree.feature[node])
             parts[child] = _likely(seen, child, guide, rows, above)
             if fixed is None:
                 rows, doubt = _whole(seen, child, parts[child], rows, doubt)
         wholes.append((rows, doubt))
     (a, doubt_a), (b, doubt_b) = wholes
     if fixed is None:
-        a = a + (found.rows[node] - a - b) * doubt_a / (doubt_a + doubt_b)
-        a = np.clip(a, 0, found.rows[node])
-        b = found.rows[node] - a
+        a = a + (likely.rows[node] - a - b) * doubt_a / (doubt_a + doubt_b)
+        a = np.clip(a, 0, likely.rows[node])
+        b = likely.rows[node] - a
     for child, rows in zip(sides, (a, b), strict=True):
-        found.rows[child] = rows
+        likely.rows[child] = rows
         if child in parts:
-            _settle(found, child, parts[child], rows)
+            _settle(likely, child, parts[child], rows)
 
 
 Moments = tuple[Floats, Floats]  # mean and variance, float64 (B + d, 2) each
@@ -265,9 +267,9 @@ def _likely(seen: Seen, node: int, guide: Floats, rows: Floats, above: int | Non
     """
     can = seen.allowed[node]
     guide = np.where(can[:, None], guide, 0.0)
-    whole = np.zeros((seen.cuts.n_features, 2))
-    np.add.at(whole, seen.feature, guide)
-    share = guide / np.maximum(whole, _TINY)[seen.feature]
+    feature_sums = np.zeros((seen.cuts.n_features, 2))
+    np.add.at(feature_sums, seen.feature, guide)
+    share = guide / np.maximum(feature_sums, _TINY)[seen.feature]
     if seen.hidden:
         return _with_hidden(seen, node, share * rows, rows)
     shape = guide if above is None else np.full(guide.shape, ABOVE)
@@ -288,10 +290,12 @@ def _normal_posterior(surprise: Floats, off: Floats, prior: Floats, p: float) ->
     """
     (v, w), (a, b) = prior.T, off.T
     q = 1 - p
-    whole = v * w + a * (p**2 * v + q**2 * w) + b * (v + w) + a * b
+    determinant = v * w + a * (p**2 * v + q**2 * w) + b * (v + w) + a * b
     gain = np.array([[v * (b + q * w), v * (w + p * a)], [w * (b + p * v), -w * (v + q * a)]])
     spread = np.stack([v * (a * b + w * b + q**2 * w * a), w * (a * b + v * b + p**2 * v * a)], -1)
-    return np.einsum("ikc,ck->ci", gain, surprise) / whole[:, None], spread / whole[:, None]
+    return np.einsum("ikc,ck->ci", gain, surprise) / determinant[:, None], spread / determinant[
+        :, None
+    ]
 
 
 def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) -> Moments:
@@ -323,8 +327,8 @@ def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) 
     weight /= weight.sum(axis=(1, 2), keepdims=True)
     n = np.nan_to_num(n)
     marginal = np.stack([weight.sum(axis=2), weight.sum(axis=1)], axis=1)  # (C, 2, W)
-    found = (marginal * n).sum(axis=2)
-    return found, (marginal * (n - found[:, :, None]) ** 2).sum(axis=2)
+    expected = (marginal * n).sum(axis=2)
+    return expected, (marginal * (n - expected[:, :, None]) ** 2).sum(axis=2)
 
 
 def _with_hidden(seen: Seen, node: int, expected: Floats, rows: Floats) -> Moments:
@@ -356,13 +360,13 @@ def _whole(seen: Seen, node: int, part: Moments, rows: Floats, doubt: Floats) ->
     return np.maximum(total / weight, 0.0), 1 / weight
 
 
-def _settle(found: Likely, node: int, part: Moments, rows: Floats) -> None:
+def _settle(likely: Likely, node: int, part: Moments, rows: Floats) -> None:
     """Take a node's bins as they are likely, once they add up to its rows."""
     mean, variance = part[0].copy(), part[1]
-    for at in _columns(found.seen, node):
+    for at in _columns(likely.seen, node):
         for k in range(2):
             mean[at, k] = _adding_up(mean[at, k], variance[at, k], float(rows[k]))
-    found.mean[node], found.variance[node], found.rows[node] = mean, variance, rows
+    likely.mean[node], likely.variance[node], likely.rows[node] = mean, variance, rows
 
 
 def _adding_up(mean: Floats, variance: Floats, total: float) -> Floats:

@@ -101,8 +101,8 @@ def rows_from_histograms(
 
     X = values(bins)
     if prior.told:
-        told = told_values(cuts, bins, columns_in(prior.own), schema.categorical)
-        X = np.where(np.isnan(told), X, told)
+        known_values = told_values(cuts, bins, columns_in(prior.own), schema.categorical)
+        X = np.where(np.isnan(known_values), X, known_values)
     sure = Table(X, labels)
     near = _sorted_by_label(prior.own, rng)
     start = np.searchsorted(near.y, np.arange(prior.classes + 1))
@@ -110,20 +110,22 @@ def rows_from_histograms(
     if slack == 0:
         parts = _unpaired(evidence, forest, left)
     else:
-        known = Table.concat([own, sure]) if subtracts else sure
+        known_rows = Table.concat([own, sure]) if subtracts else sure
         total = None if evidence.n_rows is None or evidence.share < 1 else n_victims - len(sure)
         leaves = () if counts_by_bins(evidence) else _others(evidence, counts, sure)
-        parts = _likely(evidence, forest, known, leaves, total, prior)
+        parts = _likely(evidence, forest, known_rows, leaves, total, prior)
     unpaired, y, block = _fewer(*parts, share)
     none = np.zeros((0, cuts.n_features), dtype=np.int32)
     chains = options.chains_for(round(share * n_victims))
     # without own rows and rows of the population, likely ones have independent columns
     together = bool(len(prior.own) and len(evidence.prior_rows(own)))
-    alike = _alike(evidence, forest, prior.own.take([]) if not together else prior.own, y, block)
+    similar_rows = _alike(
+        evidence, forest, prior.own.take([]) if not together else prior.own, y, block
+    )
     paired = [
         _paired(part, rows, rng)
         for _ in range(chains)
-        for part, rows in zip(unpaired, alike, strict=True)
+        for part, rows in zip(unpaired, similar_rows, strict=True)
     ]
     for X in np.split(values(np.concatenate([none, *paired])), chains):
         if together and len(y):
@@ -145,44 +147,46 @@ def rows_from_histograms(
 def _others(evidence: Evidence, counts: Sequence[Counts], sure: Table) -> list[Counts]:
     """Return counts of the first round's leaves without rows whose labels are not all certain."""
     nodes = Routes.of(evidence.trees[: len(counts)]).apply(sure.X)
-    found = []
+    remaining = []
     for t, (c, node) in enumerate(zip(counts, nodes.T, strict=True)):
         leaf = np.searchsorted(evidence.trees[t].leaves, node)
         of_class = sure.y == evidence.class_of(t)
         n = np.maximum(c.n0 + c.n1 - np.bincount(leaf, minlength=len(c.n0)), 0)
         n1 = np.clip(c.n1 - np.bincount(leaf[of_class], minlength=len(c.n0)), 0, n)
-        found.append(Counts(n - n1, n1, c.residual))
-    return found
+        remaining.append(Counts(n - n1, n1, c.residual))
+    return remaining
 
 
 def _alike(
     evidence: Evidence,
     forest: BinnedForest,
-    own: Table,
+    own_rows: Table,
     y: NDArray[np.int64],
     block: NDArray[np.int64],
 ) -> list[NDArray[np.float32]]:
     """Return rows like those of every block: own ones of its label, from its node if any are."""
     assert evidence.cuts is not None
-    cell = forest.route(to_bins(evidence.cuts, own.X))[0] if len(own) else np.zeros((0, 1))
-    found = []
+    cell = (
+        forest.route(to_bins(evidence.cuts, own_rows.X))[0] if len(own_rows) else np.zeros((0, 1))
+    )
+    similar_rows = []
     for at in np.unique(block, return_index=True)[1].tolist():
         here = int(block[at]) // max(evidence.outputs, 2)
-        of_class = own.y == y[at]
+        of_class = own_rows.y == y[at]
         near = of_class & (cell == here).any(axis=1)
-        found.append(own.X[near if near.any() else of_class])
-    return found
+        similar_rows.append(own_rows.X[near if near.any() else of_class])
+    return similar_rows
 
 
-def _paired(part: Ints, alike: NDArray[np.float32], rng: np.random.Generator) -> Ints:
+def _paired(part: Ints, similar_rows: NDArray[np.float32], rng: np.random.Generator) -> Ints:
     """Return rows made of a block's columns that go together as those of rows like them do.
 
     Such rows are drawn with replacement; in every column their ranks say who takes which bin (a
     copula, Nelsen 2006). Without any, columns do not depend on one another.
     """
-    if not len(alike):
+    if not len(similar_rows):
         return rng.permuted(part, axis=0)
-    drawn = alike[rng.integers(0, len(alike), len(part))]
+    drawn = similar_rows[rng.integers(0, len(similar_rows), len(part))]
     out = np.empty_like(part)
     for f in range(part.shape[1]):
         order = np.lexsort((rng.random(len(part)), drawn[:, f]))
@@ -209,11 +213,11 @@ def _slack(hist: NodeHistograms) -> Floats:
     return np.zeros(len(hist.nodes)) if hist.slack is None else hist.slack
 
 
-def _sorted_by_label(own: Table, rng: np.random.Generator) -> Table:
+def _sorted_by_label(own_rows: Table, rng: np.random.Generator) -> Table:
     """Return own rows sorted by label, at most `MOST_OWN` of them."""
-    if len(own) > MOST_OWN:
-        own = own.take(rng.choice(len(own), MOST_OWN, replace=False))
-    return own.take(np.argsort(own.y, kind="stable"))
+    if len(own_rows) > MOST_OWN:
+        own_rows = own_rows.take(rng.choice(len(own_rows), MOST_OWN, replace=False))
+    return own_rows.take(np.argsort(own_rows.y, kind="stable"))
 
 
 def binned_forest(evidence: Evidence, complete: NDArray[np.bool_]) -> tuple[BinnedForest, Residual]:
@@ -278,10 +282,10 @@ def _unpaired(
         p, h = first_gradient(evidence, t)
         n, n1 = _bin_counts(from_fixed(left.sums[c]), p, h)
         total, total1 = _bin_counts(from_fixed(left.totals[c])[None], p, h)
-        found = [(evidence.class_of(t), n1, int(total1[0]))]
+        groups = [(evidence.class_of(t), n1, int(total1[0]))]
         if evidence.outputs == 1:  # what is not of the tree's class is of the only other
-            found.insert(0, (0, n - n1, int((total - total1)[0])))
-        for label, count, m in found:
+            groups.insert(0, (0, n - n1, int((total - total1)[0])))
+        for label, count, m in groups:
             if m == 0:
                 continue
             part = np.empty((m, d), dtype=np.int32)
@@ -309,40 +313,40 @@ def counts_of_bins(
 
 
 def _first_trees(
-    evidence: Evidence, known: Table, counts: Sequence[Counts], total: int | None, prior: Prior
+    evidence: Evidence, known_rows: Table, counts: Sequence[Counts], total: int | None, prior: Prior
 ) -> Iterator[Likely]:
     assert evidence.cuts is not None
-    bins, own = (to_bins(evidence.cuts, rows.X) for rows in (known, prior.own))
+    bins, own_bins = (to_bins(evidence.cuts, rows.X) for rows in (known_rows, prior.own))
     for t in range(evidence.outputs):
         of_class = evidence.class_of(t)
-        seen = seen_of(evidence, t, (bins, known.y == of_class), own)
+        seen = seen_of(evidence, t, (bins, known_rows.y == of_class), own_bins)
         leaves = counts[t] if counts else None
-        yield likely_bins(seen, total, (own, prior.own.y == of_class), leaves)
+        yield likely_bins(seen, total, (own_bins, prior.own.y == of_class), leaves)
 
 
 def _likely(
     evidence: Evidence,
     forest: BinnedForest,
-    known: Table,
+    known_rows: Table,
     counts: Sequence[Counts],
     total: int | None,
     prior: Prior,
 ) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the same as `_unpaired` from sums that are off; ``known`` rows are in them."""
+    """Return the same as `_unpaired` from sums that are off; ``known_rows`` are in them."""
     assert evidence.cuts is not None
     sizes, d = evidence.cuts.n_bins, evidence.cuts.n_features
     code = np.concatenate([*(np.arange(n) for n in sizes), np.full(d, -1)]).astype(np.int32)
     parts: list[Ints] = []
     labels, blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for t, likely in enumerate(_first_trees(evidence, known, counts, total, prior)):
+    for t, likely in enumerate(_first_trees(evidence, known_rows, counts, total, prior)):
         leaves = counts[t] if counts else likely.leaves(total)
-        found, of_feature = likely.bins(leaves), likely.seen.feature
+        bins_of_node, of_feature = likely.bins(leaves), likely.seen.feature
         for c in np.flatnonzero(forest.tree_of == t).tolist():
-            there = found[int(forest.node_of[c] - forest.start[t])]
+            leaf_bins = bins_of_node[int(forest.node_of[c] - forest.start[t])]
             # of two classes, what is not of the tree's is of the other
             for k in range(2) if evidence.outputs == 1 else (1,):
                 at = (np.flatnonzero(of_feature == f) for f in range(d))
-                part = np.stack([np.repeat(code[a], there[a, k]) for a in at], axis=1)
+                part = np.stack([np.repeat(code[a], leaf_bins[a, k]) for a in at], axis=1)
                 label = k if evidence.outputs == 1 else evidence.class_of(t)
                 if len(part):
                     parts.append(part)
@@ -358,8 +362,10 @@ def _fewer(
     if share == 1 or not parts:
         return parts, y, block
     sizes = np.array([len(part) for part in parts])
-    kept = share_out(share * sizes, round(share * int(sizes.sum())))
-    at = [((np.arange(k) + 0.5) * m / k).astype(np.intp) for m, k in zip(sizes, kept, strict=True)]
+    n_kept = share_out(share * sizes, round(share * int(sizes.sum())))
+    at = [
+        ((np.arange(k) + 0.5) * m / k).astype(np.intp) for m, k in zip(sizes, n_kept, strict=True)
+    ]
     rows = np.concatenate([b + a for b, a in zip(np.cumsum(sizes) - sizes, at, strict=True)])
     fewer = [part[a] for part, a in zip(parts, at, strict=True) if len(a)]
     return fewer, y[rows], block[rows]

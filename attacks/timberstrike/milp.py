@@ -30,11 +30,11 @@ def solve_counts(
     model = cp_model.CpModel()
     z = []
     for i, w in enumerate(weight):
-        mine = [
+        leaf_counts = [
             model.new_int_var(0, int(w), "") for _ in range(reach.offsets[i], reach.offsets[i + 1])
         ]
-        model.add(sum(mine) == int(w))
-        z += mine
+        model.add(sum(leaf_counts) == int(w))
+        z += leaf_counts
     coefficient = np.rint(x * SCALE).astype(np.int64)
     goal = np.rint(target * SCALE).astype(np.int64)
     gaps = []

@@ -38,14 +38,19 @@ def nearest_rows(
     top = np.maximum(cells.max(axis=0), boxes.hi.max(axis=0, initial=0)) + 1
     begin = np.concatenate([[0], np.cumsum(top.astype(np.int64) + 1)])
     for label in np.unique(boxes.y):
-        rows, mine = np.flatnonzero(y == label), np.flatnonzero(boxes.y == label)
+        rows, of_label = np.flatnonzero(y == label), np.flatnonzero(boxes.y == label)
         if not len(rows):
             continue
         below, absent = _sets(cells[rows], begin)
-        start = np.searchsorted(rows, (u[mine] * len(y)).astype(np.int64)) % len(rows)
-        box = (boxes.lo[mine], boxes.hi[mine], boxes.missing[mine], boxes.codes[mine])
-        found = _search(*box, narrow[mine], below, absent, begin, start, len(rows), ANY)
-        out[mine] = rows[found]
+        start = np.searchsorted(rows, (u[of_label] * len(y)).astype(np.int64)) % len(rows)
+        box = (
+            boxes.lo[of_label],
+            boxes.hi[of_label],
+            boxes.missing[of_label],
+            boxes.codes[of_label],
+        )
+        nearest = _search(*box, narrow[of_label], below, absent, begin, start, len(rows), ANY)
+        out[of_label] = rows[nearest]
     return out
 
 
@@ -82,9 +87,9 @@ def _search(  # type: ignore[no-untyped-def]
     n, d = lo.shape
     words = below.shape[1]
     one = np.uint64(1)
-    whole = np.full(words, ~np.uint64(0))
+    all_rows = np.full(words, ~np.uint64(0))
     if rows & 63:
-        whole[words - 1] = (one << np.uint64(rows & 63)) - one
+        all_rows[words - 1] = (one << np.uint64(rows & 63)) - one
     planes = 1
     while (1 << planes) <= d:
         planes += 1
@@ -97,7 +102,7 @@ def _search(  # type: ignore[no-untyped-def]
     for i in range(n):
         m = 0
         for w in range(words):
-            left[w] = whole[w]
+            left[w] = all_rows[w]
         for f in range(d):
             if not narrow[i, f]:
                 continue
@@ -120,11 +125,11 @@ def _search(  # type: ignore[no-untyped-def]
             for w in range(words):
                 left[w] &= fits[m, w]
             m += 1
-        found = np.uint64(0)
+        any_left = np.uint64(0)
         for w in range(words):
-            found |= left[w]
-        if not found:
-            _fewest(fits, m, whole, count, left, fewer)
+            any_left |= left[w]
+        if not any_left:
+            _fewest(fits, m, all_rows, count, left, fewer)
         row = _least_used(left, uses, start[i])
         uses[row] += 1
         out[i] = row
@@ -151,11 +156,11 @@ def _fewest(fits, m, whole, count, left, fewer):  # type: ignore[no-untyped-def]
     for w in range(words):
         left[w] = whole[w]
     for p in range(planes - 1, -1, -1):
-        found = np.uint64(0)
+        any_fewer = np.uint64(0)
         for w in range(words):
             fewer[w] = left[w] & ~count[p, w]
-            found |= fewer[w]
-        if found:
+            any_fewer |= fewer[w]
+        if any_fewer:
             for w in range(words):
                 left[w] = fewer[w]
 

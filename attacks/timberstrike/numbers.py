@@ -55,13 +55,13 @@ def reconstruct_numbers(
     own = Table.empty(schema) if own is None else own
     if not options.use_prior:
         evidence = replace(evidence, population=None)
-    whole = options.scope == "union"
+    is_union = options.scope == "union"
     trees = AUTO_TREES if options.max_trees is None else options.max_trees
-    inside = 0 if whole else len(own)
+    inside = 0 if is_union else len(own)
     evidence, own, schema = with_targets(evidence.rounds(trees), own, schema, told, inside)
     basis = Basis.of(
         evidence, own, schema, ranges=options.ranges, use_prior=options.use_prior,
-        subtract=not whole,
+        subtract=not is_union,
     ).with_missing_values()  # fmt: skip
     if options.weighs_blind:
         basis = basis.with_recipe(schema, rng)
@@ -69,8 +69,8 @@ def reconstruct_numbers(
     n = evidence.sizes[0]
     counts = None
     if basis.sums and basis.sums[0].h is not None and not evidence.is_foreign(0):
-        counts = first_counts(evidence, basis.sums[0], 0 if whole else len(own), whole)
-    if counts_bins(evidence) and not whole and not options.random_leaf:
+        counts = first_counts(evidence, basis.sums[0], 0 if is_union else len(own), is_union)
+    if counts_bins(evidence) and not is_union and not options.random_leaf:
         worlds, group, notes = _from_bins(evidence, basis, own, schema, options, rng)
         weight = Weight(1.0, 1.0)
     else:
@@ -91,7 +91,7 @@ def reconstruct_numbers(
     if counts is not None:
         claim = LeafCounts(0, evidence.trees[0].leaves, counts.n0[:, None])
         told = (claim,)
-        if not whole:
+        if not is_union:
             told = tuple(most_probable_claims(evidence, basis.sums, len(own), [claim]))
     return narrowed(Guess((Records(records), *told), notes))
 
@@ -99,7 +99,7 @@ def reconstruct_numbers(
 def _from_bins(
     evidence: Evidence,
     basis: Basis,
-    own: Table,
+    own_rows: Table,
     schema: Schema,
     options: Options,
     rng: np.random.Generator,
@@ -107,22 +107,24 @@ def _from_bins(
     """Return samples of rows that have the bins of all trees, and which go by their target."""
     assert evidence.cuts is not None
     cuts, d, prior = evidence.cuts, evidence.cuts.n_features, basis.prior
-    counted, mine = CountedBins.of(evidence), to_bins(cuts, own.X[:, :d])
-    if evidence.own_in_bins and len(own):
-        counted.take_out(mine, own.X[:, -1].astype(np.float64))
-    likely = evidence.prior_rows(own)
-    alike = np.column_stack([to_bins(cuts, likely.X[:, :d]), likely.X[:, -1]]).astype(np.float64)
-    found, sure = read_off(counted, first_rows(counted), alike, rng)
+    counted, own_bins = CountedBins.of(evidence), to_bins(cuts, own_rows.X[:, :d])
+    if evidence.own_in_bins and len(own_rows):
+        counted.take_out(own_bins, own_rows.X[:, -1].astype(np.float64))
+    likely = evidence.prior_rows(own_rows)
+    similar_bins = np.column_stack([to_bins(cuts, likely.X[:, :d]), likely.X[:, -1]]).astype(
+        np.float64
+    )
+    read_rows, sure = read_off(counted, first_rows(counted), similar_bins, rng)
     few = replace(schema, features=schema.features[:-1])
     ranges = prior.low[:-1], prior.high[:-1]
     worlds = []
-    for _ in range(min(CHAINS, options.chains_for(len(found.g)))):
-        bins, g = completed(counted, found, alike, rng)
-        bins = agreeing(counted, found, bins, g, rng)
+    for _ in range(min(CHAINS, options.chains_for(len(read_rows.g)))):
+        bins, g = completed(counted, read_rows, similar_bins, rng)
+        bins = agreeing(counted, read_rows, bins, g, rng)
         X = values_in(cuts, few, bins, prior.own.X[:, :d], ranges, rng)
         worlds.append(wide(Table(X, counted.targets(g))))
     # a row has the same gradient in every sample
-    return worlds, np.arange(len(found.g)), {"rows_read_off": float(sure.sum())}
+    return worlds, np.arange(len(read_rows.g)), {"rows_read_off": float(sure.sum())}
 
 
 def _from_leaves(
@@ -139,7 +141,7 @@ def _from_leaves(
     certain, in the same of these.
     """
     certain = evidence.noise is None and evidence.share == 1 and not evidence.suppressed
-    found, sums = list[Boxes](), basis.sums
+    boxes_of_chain, sums = list[Boxes](), basis.sums
     for _ in range(options.chains_for(sum(evidence.sizes or ()))):
         if counts is not None and certain:
             boxes = boxes_after_first_tree(evidence, basis.grid, counts)
@@ -150,19 +152,23 @@ def _from_leaves(
         start = boxes.history
         first = int(counts is not None and certain)
         follow(evidence, sums, basis.grid, basis.prior, boxes, options, rng, first)
-        found.append(boxes)
+        boxes_of_chain.append(boxes)
     notes = {"residual_last_tree": boxes.residual[-1]} if boxes.residual else {}
-    return _worlds(found, basis, schema, options, rng), start, notes
+    return _worlds(boxes_of_chain, basis, schema, options, rng), start, notes
 
 
 def _worlds(
-    found: list[Boxes], basis: Basis, schema: Schema, options: Options, rng: np.random.Generator
+    boxes_of_chain: list[Boxes],
+    basis: Basis,
+    schema: Schema,
+    options: Options,
+    rng: np.random.Generator,
 ) -> list[Table]:
     """Return rows in the boxes of every chain."""
-    at_once = max(1, MOST_CELLS // max(found[0].lo.size, 1))
+    at_once = max(1, MOST_CELLS // max(boxes_of_chain[0].lo.size, 1))
     tables = []
-    for first in range(0, len(found), at_once):
-        some = found[first : first + at_once]
+    for first in range(0, len(boxes_of_chain), at_once):
+        some = boxes_of_chain[first : first + at_once]
         rows = points(options.points, stacked(some), basis.grid, basis.prior, schema, rng)
         tables += [rows.take(part) for part in np.split(np.arange(len(rows)), len(some))]
     return tables

@@ -59,9 +59,9 @@ def points(
         cell = pool_cells[near]
         inside = (cell >= boxes.lo) & (cell < boxes.hi) & allowed(boxes.codes, np.maximum(cell, 0))
         inside |= (cell < 0) & boxes.missing
-        kept = (near >= 0)[:, None] & (rng.random(cell.shape) >= prior.recipe.share)
-        inside &= kept
-        moved = ~inside & kept & (cell >= 0) & ~missing & (boxes.codes == ANY)
+        uses_nearest = (near >= 0)[:, None] & (rng.random(cell.shape) >= prior.recipe.share)
+        inside &= uses_nearest
+        moved = ~inside & uses_nearest & (cell >= 0) & ~missing & (boxes.codes == ANY)
         X = np.where(inside, pool.X[near], X)
         edge = _into(pool.X[near], low, high, prior, schema)
         X = np.where(moved, nearest_told(edge, low, high, prior) if prior.told else edge, X)
@@ -188,9 +188,9 @@ def _draw_own(
         if whole and np.floor(out[i]) >= low[i]:
             out[i] = np.floor(out[i])
         first, last = place(values, start, end, lo[i]), place(values, start, end, hi[i])
-        own = (1 - UNIFORM_SHARE) * (last - first) / (end - start)
+        own_density = (1 - UNIFORM_SHARE) * (last - first) / (end - start)
         flat = UNIFORM_SHARE * ((high[i] - low[i]) / span if span > 0 else 0.0)
-        if last > first and u[i] * (own + flat) < own:
+        if last > first and u[i] * (own_density + flat) < own_density:
             out[i] = values[min(first + int(pick[i] * (last - first)), end - 1)]
 
 

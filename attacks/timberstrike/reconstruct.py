@@ -75,18 +75,18 @@ def reconstruct(
     own = Table.empty(schema) if own is None else own
     if not options.use_prior:
         evidence = replace(evidence, population=None)
-    bin_by_bin, whole = _reads_bins(evidence, options), options.scope == "union"
-    wanted = options.max_trees
+    bin_by_bin, is_union = _reads_bins(evidence, options), options.scope == "union"
+    n_rounds = options.max_trees
     if bin_by_bin and evidence.subsample < 1:
-        wanted = min(1, len(evidence.trees) if wanted is None else wanted)
-    if wanted is None:
-        wanted = len(evidence.trees) if bin_by_bin else AUTO_TREES
-    evidence = evidence.rounds(wanted)
+        n_rounds = min(1, len(evidence.trees) if n_rounds is None else n_rounds)
+    if n_rounds is None:
+        n_rounds = len(evidence.trees) if bin_by_bin else AUTO_TREES
+    evidence = evidence.rounds(n_rounds)
     n_trees, outputs = len(evidence.trees), evidence.outputs
     to_sum = outputs * AUTO_TREES if options.max_trees is None else n_trees
     basis = Basis.of(
         evidence, own, schema, min(n_trees, to_sum),
-        ranges=options.ranges, use_prior=options.use_prior, subtract=not whole,
+        ranges=options.ranges, use_prior=options.use_prior, subtract=not is_union,
     ).with_missing_values()  # fmt: skip
 
     def suited(basis: Basis) -> Basis:
@@ -95,17 +95,17 @@ def reconstruct(
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
         basis = suited(basis)
-        boxes = open_boxes(_without_trees(evidence, own, whole), basis.grid, evidence)
+        boxes = open_boxes(_without_trees(evidence, own, is_union), basis.grid, evidence)
         records = points(options.points, boxes, basis.grid, basis.prior, schema, rng)
         return Guess((Records(records),), notes)
     first = range(0 if evidence.is_foreign(0) else outputs)
     counts = _first_counts(evidence, basis, own, options)
     rest = None
     if evidence.share < 1 and counts:
-        rest = left_out(evidence, counts, basis.sums[0], len(own), whole)
+        rest = left_out(evidence, counts, basis.sums[0], len(own), is_union)
     inside = len(own) if evidence.own_inside else 0
     n = int((counts[0].n0 + counts[0].n1).sum()) if counts else 0
-    share = 1.0 if whole or rest is not None else share_of(n)
+    share = 1.0 if is_union or rest is not None else share_of(n)
     read = None
     informed = len(evidence.prior_rows(own)) > 0
     if bin_by_bin and (not informed or reliability_of(evidence, n) >= LEAST_RELIABLE):
@@ -135,21 +135,23 @@ def reconstruct(
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
-    tables = [_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first]
-    if not (whole or options.random_leaf or (bin_by_bin and counts_by_bins(evidence))):
+    tables = [_victims_only(evidence, t, counts[t], basis.sums[t], is_union) for t in first]
+    if not (is_union or options.random_leaf or (bin_by_bin and counts_by_bins(evidence))):
         tables = most_probable_claims(evidence, basis.sums, len(own), tables)
     return Guess((Records(records), *tables), notes)
 
 
-def _first_counts(evidence: Evidence, basis: Basis, own: Table, options: Options) -> list[Counts]:
+def _first_counts(
+    evidence: Evidence, basis: Basis, own_rows: Table, options: Options
+) -> list[Counts]:
     """Return the rows in the leaves of the first round's trees, own ones not among them."""
-    whole = options.scope == "union"
+    is_union = options.scope == "union"
     if _reads_bins(evidence, options) and counts_by_bins(evidence):
-        known = own if evidence.own_in_bins and not whole else own.take([])
-        total = None if evidence.share < 1 else victims_of(evidence, len(own), whole)
-        return counts_of_bins(evidence, known, total, basis.prior)
+        known_rows = own_rows if evidence.own_in_bins and not is_union else own_rows.take([])
+        total = None if evidence.share < 1 else victims_of(evidence, len(own_rows), is_union)
+        return counts_of_bins(evidence, known_rows, total, basis.prior)
     first = range(0 if evidence.is_foreign(0) else evidence.outputs)
-    return [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
+    return [first_counts(evidence, basis.sums[t], len(own_rows), is_union, t) for t in first]
 
 
 def _follow_likely(
@@ -227,8 +229,8 @@ def _weighed(
     else:
         weight = Weight.of(evidence, basis, round(len(records) / share))
     blind = Blind.of(basis, schema, share, rng, strange=strange)
-    found, notes = submitted(records, chosen.samples, blind, weight, rng, rows)
-    return told_rows(found, basis.prior), notes
+    submission, notes = submitted(records, chosen.samples, blind, weight, rng, rows)
+    return told_rows(submission, basis.prior), notes
 
 
 def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:
@@ -238,23 +240,23 @@ def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -
 
 
 def _victims_only(
-    evidence: Evidence, t: int, counts: Counts, sums: LeafSums, whole: bool
+    evidence: Evidence, t: int, counts: Counts, sums: LeafSums, is_union: bool
 ) -> LeafCounts:
     """Return the victims' counts of a tree of the first round."""
-    own = (sums.own_n0, sums.own_n1) if whole and evidence.own_inside else (0, 0)
-    n0, n1 = np.maximum(counts.n0 - own[0], 0), np.maximum(counts.n1 - own[1], 0)
+    own_counts = (sums.own_n0, sums.own_n1) if is_union and evidence.own_inside else (0, 0)
+    n0, n1 = np.maximum(counts.n0 - own_counts[0], 0), np.maximum(counts.n1 - own_counts[1], 0)
     return LeafCounts(t, evidence.trees[t].leaves, np.stack([n0, n1], axis=1))
 
 
-def _without_trees(evidence: Evidence, own: Table, whole: bool) -> list[int]:
+def _without_trees(evidence: Evidence, own_rows: Table, is_union: bool) -> list[int]:
     """Return class counts from the declared N and the base score alone."""
-    inside = len(own) if evidence.own_inside and not whole else 0
+    inside = len(own_rows) if evidence.own_inside and not is_union else 0
     total = 0 if evidence.n_rows is None else evidence.n_rows - inside
     start = evidence.start(1).astype(np.float64)
     odds = np.exp(start[0]) if start.ndim == 2 else np.array([1.0, np.exp(start[0])])
     share = odds / odds.sum()
-    if np.ptp(share) == 0 and len(own):
-        share = np.bincount(own.y, minlength=len(share)) / len(own)
+    if np.ptp(share) == 0 and len(own_rows):
+        share = np.bincount(own_rows.y, minlength=len(share)) / len(own_rows)
     return share_out(share, max(total, 0)).tolist()
 
 
@@ -291,7 +293,7 @@ def _follow_chains(
     rng: np.random.Generator,
 ) -> tuple[list[Table], dict[str, float]]:
     """Follow the rows through the trees, once per chain."""
-    found, notes = list[Boxes](), {}
+    boxes_of_chain, notes = list[Boxes](), {}
     grid, prior, sums = basis.grid, basis.prior, basis.sums
     several = evidence.outputs > 1
     if several and counts:
@@ -304,11 +306,11 @@ def _follow_chains(
     for _ in range(options.chains_for(len(block))):
         boxes = _initial_boxes(evidence, grid, counts, rest)
         follow(evidence, sums, grid, prior, boxes, options, rng, 0 if several or not counts else 1)
-        found.append(boxes)
+        boxes_of_chain.append(boxes)
     at_once = max(1, MOST_CELLS // max(boxes.lo.size, 1))
     tables = []
-    for first in range(0, len(found), at_once):
-        some = found[first : first + at_once]
+    for first in range(0, len(boxes_of_chain), at_once):
+        some = boxes_of_chain[first : first + at_once]
         rows = points(options.points, stacked(some), grid, prior, schema, rng)
         tables += [rows.take(part) for part in np.split(np.arange(len(rows)), len(some))]
     if boxes.residual:

@@ -43,10 +43,10 @@ def follow(
     the rows, which of them is one more thing to guess, the same for all trees of a round; the rest
     go where their boxes send them.
     """
-    before, there = boxes.margin, boxes.first
-    if first == 1 and there is not None:
-        _lead(evidence, grid, prior, sums[0].own_leaf, boxes, np.flatnonzero(~there), rng)
-        boxes.inside.append(there)
+    before, in_tree = boxes.margin, boxes.first
+    if first == 1 and in_tree is not None:
+        _lead(evidence, grid, prior, sums[0].own_leaf, boxes, np.flatnonzero(~in_tree), rng)
+        boxes.inside.append(in_tree)
     for t in range(first, len(sums)):
         tree, k = evidence.trees[t], t % evidence.outputs
         leaves = grid.leaves(tree)
@@ -60,14 +60,14 @@ def follow(
             continue
         if (len(leaves) > 1 or boxes.share is not None) and len(boxes.y):
             if k == 0 and t >= evidence.outputs:
-                there = None
-            chosen, there = _assign(
-                evidence, t, sums[t], leaves, prior, boxes, before, there, options, rng
+                in_tree = None
+            chosen, in_tree = _assign(
+                evidence, t, sums[t], leaves, prior, boxes, before, in_tree, options, rng
             )
         else:
             chosen = np.zeros(len(boxes.y), dtype=np.int32)
-        if there is not None:
-            boxes.inside.append(there)
+        if in_tree is not None:
+            boxes.inside.append(in_tree)
         send(boxes, leaves, chosen)
         add_values(boxes.margin, k, tree.value[leaves.node][chosen])
 
@@ -122,18 +122,18 @@ def _assign(
     prior: Prior,
     boxes: Boxes,
     margin: NDArray[np.float32],
-    there: NDArray[np.bool_] | None,
+    in_tree: NDArray[np.bool_] | None,
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
     """Choose a leaf of tree ``t``, grown on these margins, for every row.
 
-    Where it was grown on some of the rows, returned too are which; ``there`` if that is known.
+    Where it was grown on some of the rows, returned too are which; ``in_tree`` if that is known.
     """
-    share = boxes.share if there is None else there.astype(np.float64)
-    alike = boxes.history if there is None else 2 * boxes.history + there
+    share = boxes.share if in_tree is None else in_tree.astype(np.float64)
+    group_key = boxes.history if in_tree is None else 2 * boxes.history + in_tree
     _, first, group, size = np.unique(
-        alike, return_index=True, return_inverse=True, return_counts=True
+        group_key, return_index=True, return_inverse=True, return_counts=True
     )
     lo, hi, y, missing, codes = (part[first] for part in _parts(boxes))
     options_of = reach(leaves, (lo, hi, y), prior, missing, codes=codes)
@@ -173,8 +173,8 @@ def _assign(
         sub, x = _only(options_of, x, free)
         if own_rows:
             boxed = lo[free], hi[free], y[free]
-            own = (sums.own_leaf, len(leaves), missing[free], codes[free])
-            add_own_rows(sub, boxed, prior, *own)
+            own_arguments = (sums.own_leaf, len(leaves), missing[free], codes[free])
+            add_own_rows(sub, boxed, prior, *own_arguments)
         rows = (np.cumsum(free) - 1)[group[row_free]]
         chosen[row_free], left_over = _solve(sub, size[free], x, target, ridge, rows, options, rng)
     boxes.residual.append(left_over)
@@ -206,9 +206,9 @@ def _solve(
         each, x_each = _expand(sub, x, rows)
         return redraw_leaves(each, x_each, target, ridge, start, int(rng.integers(2**63)))
     if options.solver == "milp":
-        found = solve_counts(sub, size, x, target, options.time_limit)
-        if found is not None:
-            return _hand_out(sub, found[0], rows), found[1]
+        solution = solve_counts(sub, size, x, target, options.time_limit)
+        if solution is not None:
+            return _hand_out(sub, solution[0], rows), solution[1]
     each, x_each = _expand(sub, x, rows)
     start = draw_leaves(each, _evenly(each), np.arange(len(rows)), rng.random(len(rows)))
     return search_leaves(each, x_each, target, start, int(rng.integers(2**63)))
@@ -225,20 +225,20 @@ def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reac
     """
     width = np.diff(r.offsets)
     group = np.repeat(np.arange(len(width)), width)
-    kept, out = share[group] > 0, share < 1
+    possible, out = share[group] > 0, share < 1
     with np.errstate(divide="ignore"):
-        inside = (np.log(shares(r)) + np.log(share)[group])[kept]
+        inside = (np.log(shares(r)) + np.log(share)[group])[possible]
         outside = np.log1p(-share)[out]
-    order = np.argsort(np.concatenate([group[kept], np.flatnonzero(out)]), kind="stable")
-    size = np.bincount(group[kept], minlength=len(width)) + out
-    leaf = np.concatenate([r.leaf[kept], np.full(out.sum(), nowhere, dtype=np.int32)])[order]
+    order = np.argsort(np.concatenate([group[possible], np.flatnonzero(out)]), kind="stable")
+    size = np.bincount(group[possible], minlength=len(width)) + out
+    leaf = np.concatenate([r.leaf[possible], np.full(out.sum(), nowhere, dtype=np.int32)])[order]
     return (
         Reach(
             np.concatenate([[0], np.cumsum(size)]).astype(np.int64),
             leaf.astype(np.int32),
             np.concatenate([inside, outside])[order],
         ),
-        np.concatenate([x[kept], np.zeros((out.sum(), x.shape[1]))])[order],
+        np.concatenate([x[possible], np.zeros((out.sum(), x.shape[1]))])[order],
     )
 
 

@@ -180,8 +180,8 @@ def views_of(protocol: str) -> list[tuple[Run, str, Sequence[str]]]:
     for example with a query budget or with a malicious behaviour, is for these attacks only.
     """
     every, plain = contenders(), Run(protocol)
-    made = register.make("protocol", Spec(protocol, SMALL.get(protocol, _TREES)))
-    roles = list(dict.fromkeys(roles_of(made, CLIENTS).values()))
+    instance = register.make("protocol", Spec(protocol, SMALL.get(protocol, _TREES)))
+    roles = list(dict.fromkeys(roles_of(instance, CLIENTS).values()))
     views: list[tuple[Run, str, Sequence[str]]] = [(plain, role, every) for role in roles]
     for run in MORE:
         if run.protocol == protocol:
@@ -225,8 +225,8 @@ def views_without(view: View, piece: Piece) -> Iterator[View]:
     last view has the values in reverse order, because an attack may ignore a field of zeros.
     """
     if piece.field in LINKS:
-        kept = tuple(item for item in view.seen if not _is_of(item, view, piece))
-        yield replace(view, seen=kept)
+        remaining = tuple(item for item in view.seen if not _is_of(item, view, piece))
+        yield replace(view, seen=remaining)
         return
     for change in (_absent, _neutral, _reversed):
         changed = tuple(_changed(item, view, piece, change) for item in view.seen)
@@ -344,14 +344,14 @@ def recorded_access(kinds: Iterable[type[Message]]) -> Iterator[set[tuple[str, s
     are not recorded.
     """
     accessed: set[tuple[str, str]] = set()
-    known = {kind: {f.name for f in fields(kind)} for kind in kinds}
+    fields_of_kind = {kind: {f.name for f in fields(kind)} for kind in kinds}
     copying = {sys.modules[name].__file__ for name in (Message.__module__, "dataclasses")}
 
     def look_up(message: Message, name: str) -> Any:
         kind = type(message)
         if name == "__dict__":
-            accessed.update((kind.__name__, field) for field in known.get(kind, ()))
-        elif name in known.get(kind, ()) and _caller() not in copying:
+            accessed.update((kind.__name__, field) for field in fields_of_kind.get(kind, ()))
+        elif name in fields_of_kind.get(kind, ()) and _caller() not in copying:
             accessed.add((kind.__name__, name))
         return object.__getattribute__(message, name)
 
@@ -374,16 +374,18 @@ def pieces_read(name: str, view: View, known: Collection[Piece] = ()) -> Iterato
     """
     attack = register.make("attack", Spec(name, QUICK.get(name, {})))
     with recorded_access({type(item.message) for item in view.seen}) as accessed:
-        whole = guess_digest(attack, replace(view, oracle=deepcopy(view.oracle)))
-    if whole == NO_GUESS:
+        full_digest = guess_digest(attack, replace(view, oracle=deepcopy(view.oracle)))
+    if full_digest == NO_GUESS:
         return
-    if whole.startswith(FAILED):
-        raise FedtreesError(f"attack {name!r} {whole}, on a view of which nothing was removed")
+    if full_digest.startswith(FAILED):
+        raise FedtreesError(
+            f"attack {name!r} {full_digest}, on a view of which nothing was removed"
+        )
     pieces = [p for p in pieces_of(view) if (p.message, p.field) in accessed and p not in known]
-    if pieces and digest_in_child(attack, view) != whole:
+    if pieces and digest_in_child(attack, view) != full_digest:
         raise FedtreesError(f"attack {name!r} gives two guesses for one seed")
     for piece in pieces:
-        if any(digest_in_child(attack, less) != whole for less in views_without(view, piece)):
+        if any(digest_in_child(attack, less) != full_digest for less in views_without(view, piece)):
             yield piece
 
 
@@ -414,8 +416,8 @@ def measure(protocol: str, rows: int = ROWS) -> dict[tuple[str, Piece], set[str]
             else:
                 read.setdefault((adversary, piece), set())
         for name in attacks:
-            known = [p for (who, p), by in read.items() if who == adversary and name in by]
-            for piece in pieces_read(name, received_view(trained[key], threat, name), known):
+            already_read = [p for (who, p), by in read.items() if who == adversary and name in by]
+            for piece in pieces_read(name, received_view(trained[key], threat, name), already_read):
                 read.setdefault((adversary, piece), set()).add(name)
     return {**useless, **read}
 
@@ -470,14 +472,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def replace_lines(path: Path, protocol: str, lines: Iterable[Mapping[str, str]]) -> None:
     """Replace the lines of one protocol in a table, so that an interrupted study can go on."""
-    kept: list[Mapping[str, str]] = []
+    other_lines: list[Mapping[str, str]] = []
     if path.exists():
         with path.open(newline="") as file:
-            kept = [line for line in csv.DictReader(file) if line["protocol"] != protocol]
+            other_lines = [line for line in csv.DictReader(file) if line["protocol"] != protocol]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(sorted([*kept, *lines], key=lambda line: [line[c] for c in COLUMNS[:5]]))
+        writer.writerows(
+            sorted([*other_lines, *lines], key=lambda line: [line[c] for c in COLUMNS[:5]])
+        )
 
 
 if __name__ == "__main__":

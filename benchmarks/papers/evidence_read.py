@@ -147,12 +147,12 @@ def measured(
         case = federation.case(dict(setting.roles), principals, seed, seat.threat, run)
         for name in dict.fromkeys(a for pair in seat.pairs for a in (pair.read, pair.ignored)):
             (attack,) = (register.make("attack", s) for s in parse_grid(name))
-            found: dict[str, float] = {}
+            value_of_metric: dict[str, float] = {}
             if attack.inapplicable(view) is None:
                 guess = attack.run(view, np.random.default_rng(seed))
                 rows = score_guess(attack.name, guess, case, None)
-                found = {r["metric"]: r["value"] for r in rows}
-            scores.setdefault(name, []).append(found)
+                value_of_metric = {r["metric"]: r["value"] for r in rows}
+            scores.setdefault(name, []).append(value_of_metric)
     for pair in seat.pairs:
         read, less = (
             tuple(s.get(pair.metric) for s in scores[a]) for a in (pair.read, pair.ignored)
@@ -163,8 +163,8 @@ def measured(
 
 def main() -> None:
     """Run the study as a command and print its table; lines where reading scores lower last."""
-    asked = "--tables", "--trees", "--seeds"
-    options = options_of("evidence_read", *asked, tables=TABLES, seeds=len(SEEDS))
+    option_names = "--tables", "--trees", "--seeds"
+    options = options_of("evidence_read", *option_names, tables=TABLES, seeds=len(SEEDS))
     seeds, trees = range(options.seeds), options.trees
     lines = [
         line

@@ -90,12 +90,12 @@ def _texts(values: Any) -> str:
 
 def read(text: str) -> dict[str, list[Trial]]:
     """Return the trials of such a CSV."""
-    found: dict[str, dict[str, list[dict[str, str]]]] = {}
+    lines_of_recipe: dict[str, dict[str, list[dict[str, str]]]] = {}
     for line in csv.DictReader(io.StringIO(text)):
-        found.setdefault(line["recipe"], {}).setdefault(line["place"], []).append(line)
+        lines_of_recipe.setdefault(line["recipe"], {}).setdefault(line["place"], []).append(line)
     return {
         _recipe(recipe): [_trial(place, lines) for place, lines in places.items()]
-        for recipe, places in found.items()
+        for recipe, places in lines_of_recipe.items()
     }
 
 
@@ -155,13 +155,13 @@ def scope(trials: Trials) -> str:
 
 def quoted(trials: Trials) -> str:
     """Return the generated part of `docs/how-to/choose.md`."""
-    found = recommend(trials)
-    best = found.choice or found.least
+    recommendation = recommend(trials)
+    best = recommendation.choice or recommendation.least
     if best is None:
         return f"{scope(trials)} No recipe was run everywhere.\n\n{prices(trials)}\n"
     verdict = (
         f"The recommended recipe is `{best.name}`. {reading(best)}"
-        if found.choice
+        if recommendation.choice
         else f"No recipe resists every attack. `{best.name}` leaves least. {reading(best)}"
     )
     parts = [
@@ -177,14 +177,14 @@ def quoted(trials: Trials) -> str:
 
 def readme(trials: Trials) -> str:
     """Return the generated part of `README.md`."""
-    found = recommend(trials)
-    best = found.choice or found.least
+    recommendation = recommend(trials)
+    best = recommendation.choice or recommendation.least
     if best is None:
         return f"{scope(trials)} No recipe was run everywhere.\n"
     tables, adversaries, seeds = places(trials)
     what = (
         "It is the cheapest tested setting with no open result"
-        if found.choice
+        if recommendation.choice
         else "No tested setting resists every attack, and this one leaves least"
     )
     link = "[how it is computed](docs/how-to/choose.md#the-recommended-recipe)"
@@ -257,9 +257,9 @@ def price_text(trials: Trials, best: Candidate) -> str:
         f"{head} changes by {_plain(said.change(price.change))} on {where}, the costliest of "
         f"{many(len(tables), 'table')} (mean and 95% interval): {said.settled(price)}."
     )
-    others = {_table_of(t): t.price for t in best.trials if _table_of(t) != where}
-    told = [f"{_plain(said.change(p.change))} on {table}" for table, p in others.items()]
-    return f"{text} On the others: {listed(told)}." if told else text
+    price_of_table = {_table_of(t): t.price for t in best.trials if _table_of(t) != where}
+    changes = [f"{_plain(said.change(p.change))} on {table}" for table, p in price_of_table.items()]
+    return f"{text} On the others: {listed(changes)}." if changes else text
 
 
 def _at_worst(tried: Sequence[Trial], metric: str) -> str:
@@ -288,8 +288,8 @@ def _at_worst(tried: Sequence[Trial], metric: str) -> str:
 
 
 def _compared(place: str, cell: Cell) -> str:
-    beside = "; ".join(part for part in (said.line(cell), said.by_seed(cell)) if part)
-    return f"{said.amount(cell, cell.score)} ({beside}), by {_place(place)}"
+    details = "; ".join(part for part in (said.line(cell), said.by_seed(cell)) if part)
+    return f"{said.amount(cell, cell.score)} ({details}), by {_place(place)}"
 
 
 def _place(place: str) -> str:
@@ -310,9 +310,9 @@ def prices(trials: Trials) -> str:
 
     Recipes that were not run with some table or adversary are listed below.
     """
-    found, left = recommend(trials), list[str]()
+    recommendation, left = recommend(trials), list[str]()
     lines: list[list[str]] = []
-    for c in found.candidates:
+    for c in recommendation.candidates:
         if c.untested:
             left.append(f"`{c.name}`")
             continue
@@ -328,8 +328,8 @@ def prices(trials: Trials) -> str:
 
 def remaining(trials: Trials) -> str:
     """Return a table with a row per recipe and measure: the worst cell, with both baselines."""
-    found = recommend(trials)
-    names = [UNDEFENDED, *(c.name for c in found.candidates if not c.untested)]
+    recommendation = recommend(trials)
+    names = [UNDEFENDED, *(c.name for c in recommendation.candidates if not c.untested)]
     rows = [_row_of(str(i), trials[name], key) for i, name in enumerate(names) for key in SHOWN]
     return markdown(LEFT, [row for row in rows if row])
 

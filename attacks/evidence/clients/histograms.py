@@ -36,10 +36,10 @@ def told_apart(view: View) -> dict[str, Evidence]:
     if first_tree is None:
         return {}
     names = sorted(first_tree.sums.keys() - {EVERYONE, OTHERS, *view.principals})
-    whole = evidence_of(view) if len(names) > 1 else None
-    if whole is None or whole.cuts is None:
+    joint = evidence_of(view) if len(names) > 1 else None
+    if joint is None or joint.cuts is None:
         return {}
-    size = sum(len(h.nodes) for h in whole.histograms or ()) * whole.cuts.total_bins * len(names)
+    size = sum(len(h.nodes) for h in joint.histograms or ()) * joint.cuts.total_bins * len(names)
     if size > MOST_BINS:
         return {}
     trees_by_client = [first_tree, *replayed]
@@ -48,13 +48,13 @@ def told_apart(view: View) -> dict[str, Evidence]:
         sums = (from_fixed(one.totals[name], one.bits) for one in trees_by_client)
         trees = tuple(
             replace(tree, g=part[:, 0], h=part[:, 1])
-            for tree, part in zip(whole.trees, sums, strict=True)
+            for tree, part in zip(joint.trees, sums, strict=True)
         )
         evidence[name] = replace(
-            whole,
+            joint,
             trees=trees,
             histograms=tuple(histograms_of(view, one, name) for one in trees_by_client),
-            noise=noise_of(view, whole.trees, whole.cuts, (1, 1), rows=trees),
+            noise=noise_of(view, joint.trees, joint.cuts, (1, 1), rows=trees),
             own_sums=tuple(np.zeros((len(t.leaves), 2)) for t in trees),
             own_inside=False,
             own_in_bins=False,
@@ -69,10 +69,15 @@ def told_apart(view: View) -> dict[str, Evidence]:
     }
 
 
-def _sizes(view: View, found: dict[str, Evidence]) -> NDArray[np.int64]:
+def _sizes(view: View, evidence_of_client: dict[str, Evidence]) -> NDArray[np.int64]:
     """Return how many rows every client has: as it told, or as its sums over all rows have it."""
     rows = {item.sender: float(m.sums[0]) for item, m in view.messages(LabelSums)}
-    if not found.keys() <= rows.keys():
-        rows = {o: float(e.trees[0].h[0]) / first_gradient(e)[1] for o, e in found.items()}  # type: ignore[index]
-    own = 0 if view.rows is None else len(view.rows)
-    return share_out(np.array([max(rows[name], 1.0) for name in found]), view.n_rows - own)
+    if not evidence_of_client.keys() <= rows.keys():
+        rows = {
+            name: float(e.trees[0].h[0]) / first_gradient(e)[1]  # type: ignore[index]
+            for name, e in evidence_of_client.items()
+        }
+    n_own = 0 if view.rows is None else len(view.rows)
+    return share_out(
+        np.array([max(rows[name], 1.0) for name in evidence_of_client]), view.n_rows - n_own
+    )

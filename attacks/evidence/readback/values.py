@@ -66,28 +66,32 @@ def counts_of_values(
     `positives`: Bounds on those of the tree's class.
     `rng`: Draws rows of the prior with replacement.
     """
-    leaves, own, table = seen.tree.leaves, seen.own.table, seen.prior
+    leaves, own_table, table = seen.tree.leaves, seen.own.table, seen.prior
     if not len(table) or not seen.clients:
         return None
-    sent = _leaf_sums(seen, own)[1] if len(own) else np.zeros((len(leaves), 2), dtype=np.int64)
+    sent = (
+        _leaf_sums(seen, own_table)[1]
+        if len(own_table)
+        else np.zeros((len(leaves), 2), dtype=np.int64)
+    )
     size = max(round(rows / seen.clients), 1)
     off = []
     for _ in range(DRAWS):
-        true, told = _leaf_sums(seen, table.take(rng.integers(0, len(table), size)))
-        off.append(told - true)
+        true, sent_sums = _leaf_sums(seen, table.take(rng.integers(0, len(table), size)))
+        off.append(sent_sums - true)
     mean = seen.clients * np.mean(off, axis=0)
     var = seen.clients * np.var(off, axis=0) + seen.bounds.step**2 / 12
     like = _counts_of_sums(seen, _leaf_sums(seen, table)[0])
-    most = rows if positives is None else positives[1]
-    if (rows + 1) * (most + 1) * len(leaves) > MOST_STATES:
+    most_positives = rows if positives is None else positives[1]
+    if (rows + 1) * (most_positives + 1) * len(leaves) > MOST_STATES:
         return None
     lists, tilt = [], rows / (rows + len(table))
     for j, value in enumerate(seen.tree.value[leaves]):
-        sums = _pairs(seen, value, rows + len(own)) - sent[j] - mean[j]
+        sums = _pairs(seen, value, rows + len(own_table)) - sent[j] - mean[j]
         lists.append(_weighed(sums, var[j], seen.row, like[j], rows, tilt))
         if not len(lists[-1][0]):
             return None
-    return _chosen(lists, rows, most, positives)
+    return _chosen(lists, rows, most_positives, positives)
 
 
 def _counts_of_sums(seen: ValuesSeen, sums: Longs) -> Longs:
@@ -103,7 +107,7 @@ def _leaf_sums(seen: ValuesSeen, table: Table) -> tuple[Longs, Longs]:
     true, totals = part.histograms(seen.tree, seen.cuts, seen.row, 1)
     leaves, law = seen.tree.leaves, seen.bounds.law
     assert law is not None
-    told = np.asarray(law.send(true)).astype(np.int64)
+    sent = np.asarray(law.send(true)).astype(np.int64)
     node = totals.copy()
     node[0] = (totals[0] + seen.bounds.below) // seen.bounds.step.astype(np.int64)
     node[0] *= seen.bounds.step.astype(np.int64)
@@ -112,9 +116,9 @@ def _leaf_sums(seen: ValuesSeen, table: Table) -> tuple[Longs, Longs]:
         pair = int(seen.tree.left[i]), int(seen.tree.right[i])
         for child, other in (pair, pair[::-1]):
             if child not in built and other in built:
-                told[child] = told[i] - told[other]
+                sent[child] = sent[i] - sent[other]
         f = int(seen.tree.feature[i])
-        bins = told[i, seen.cuts.offsets[f] : seen.cuts.offsets[f + 1]]
+        bins = sent[i, seen.cuts.offsets[f] : seen.cuts.offsets[f + 1]]
         goes = bins_left(seen.tree, int(i), seen.cuts)
         if seen.tree.default_left[i]:
             node[pair[1]] = bins[~goes].sum(axis=0)
@@ -128,8 +132,8 @@ def _leaf_sums(seen: ValuesSeen, table: Table) -> tuple[Longs, Longs]:
 def _pairs(seen: ValuesSeen, value: np.float32, rows: int) -> Longs:
     """Return the multiples of the step (G, H) whose leaf has this very value, int64 (k, 2)."""
     step, unit = seen.bounds.step, np.ldexp(1.0, np.negative(seen.bits))
-    most = rows * seen.row.h + len(seen.cuts.values) * step[1]
-    h = np.arange(0, most // step[1] + 1) * step[1]
+    largest_h = rows * seen.row.h + len(seen.cuts.values) * step[1]
+    h = np.arange(0, largest_h // step[1] + 1) * step[1]
     slope = h * unit[1] + seen.params.reg_lambda
     g = -(float(value) / seen.params.learning_rate * slope) - seen.params.reg_alpha * np.sign(value)
     near = np.rint(g / unit[0] / step[0])[:, None] + np.array([-1, 0, 1])
@@ -153,28 +157,28 @@ def _weighed(
     n, n1, g, h = n[fits], n1[fits], g[fits], h[fits]
     off = (g - (n * row.g0 - n1 * row.one)) ** 2 / var[0] + (h - n * row.h) ** 2 / var[1]
     prior = sum(
-        gammaln(extra + own + DIRICHLET_PRIOR) - gammaln(extra + 1.0)
-        for extra, own in ((n - n1, like[0]), (n1, like[1]))
+        gammaln(extra + prior_count + DIRICHLET_PRIOR) - gammaln(extra + 1.0)
+        for extra, prior_count in ((n - n1, like[0]), (n1, like[1]))
     )
     # of a fixed total the tilt is the same for all: it keeps large leaves among those listed
     score = prior - 0.5 * off + n * np.log(tilt)
     order = np.argsort(-score, kind="stable")
     pairs = np.stack([n, n1], axis=1)[order].astype(np.int64)
     _, first = np.unique(pairs, axis=0, return_index=True)
-    kept = np.sort(first)[:LISTED]
-    return pairs[kept, 0] - pairs[kept, 1], pairs[kept, 1], score[order][kept]
+    likeliest = np.sort(first)[:LISTED]
+    return pairs[likeliest, 0] - pairs[likeliest, 1], pairs[likeliest, 1], score[order][likeliest]
 
 
 def _chosen(
     lists: list[tuple[Longs, Longs, Floats]],
     rows: int,
-    most: int,
+    most_positives: int,
     positives: tuple[int, int] | None,
 ) -> Longs | None:
     """Choose a pair per leaf, likeliest together among those that add up, int64 (J, 2)."""
     start = np.cumsum([0, *(len(part[0]) for part in lists)])
     n0, n1, score = (np.concatenate([part[k] for part in lists]) for k in range(3))
-    best, back = _forward(start, n0 + n1, n1, score, rows, most)
+    best, back = _forward(start, n0 + n1, n1, score, rows, most_positives)
     ends = best[rows].copy()
     if positives is not None:
         ends[: max(positives[0], 0)] = -np.inf
@@ -191,17 +195,17 @@ def _chosen(
 
 @kernel
 def _forward(
-    start: Longs, n: Longs, n1: Longs, score: Floats, rows: int, most: int
+    start: Longs, n: Longs, n1: Longs, score: Floats, rows: int, most_positives: int
 ) -> tuple[Floats, NDArray[np.int16]]:
     """Return the best log weight of the leaves for every total, and what it takes of each leaf."""
-    best = np.full((rows + 1, most + 1), -np.inf)
+    best = np.full((rows + 1, most_positives + 1), -np.inf)
     best[0, 0] = 0.0
-    back = np.zeros((start.shape[0] - 1, rows + 1, most + 1), dtype=np.int16)
+    back = np.zeros((start.shape[0] - 1, rows + 1, most_positives + 1), dtype=np.int16)
     for j in range(start.shape[0] - 1):
-        after = np.full((rows + 1, most + 1), -np.inf)
+        after = np.full((rows + 1, most_positives + 1), -np.inf)
         for k in range(start[j], start[j + 1]):
             for a in range(rows + 1 - n[k]):
-                for b in range(min(most + 1 - n1[k], a + 1)):
+                for b in range(min(most_positives + 1 - n1[k], a + 1)):
                     value = best[a, b] + score[k]
                     if value > after[a + n[k], b + n1[k]]:
                         after[a + n[k], b + n1[k]] = value
