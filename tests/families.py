@@ -38,8 +38,7 @@ FAMILIES = {
         "defenses.grafting", "defenses.label_noise", "defenses.reduced_leakage",
     ),
     "forests": (
-        "protocols.forests", "messages.private_forests", "attacks.forests",
-        "attacks.leaves", "defenses.min_leaf",
+        "protocols.forests", "attacks.forests", "attacks.leaves", "defenses.min_leaf",
     ),
     "networks": (
         "neural", "protocols.networks", "messages.networks", "attacks.gradients",

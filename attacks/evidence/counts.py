@@ -51,7 +51,7 @@ def counts_from_sums(
     With exact sums, N = H / (p(1-p)) and N1 = N p - G, rounded. With noise of known variance
     (not in the paper), both are shrunk: N towards the share of the prior's rows in the leaf under
     the constraint that leaves add up to ``n_victims``, N1 towards the rate among these rows in the
-    leaf (`LeafSums.prior_counts`).
+    leaf (`fedtrees.attacks.evidence.sums`).
     Where that is not known, there are no more than ``most_rows``.
     """
     assert sums.g is not None

@@ -12,7 +12,7 @@ from fedtrees.bench.federation import Federation
 from fedtrees.bench.suite import DataRef, Grid, roles_of
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.local_data import stacked
-from fedtrees.core.reasons import Unfit
+from fedtrees.core.reasons import NO_CLAIM, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_grid
 from fedtrees.core.threat import Threat
@@ -34,7 +34,9 @@ class Leakage:
         return -self.advantage(estimator)
 
     def advantage(self, estimator: Any) -> float:
-        """Return the advantage over the blind baseline: 0 where a defense leaves nothing to read.
+        """Return the advantage over the blind baseline.
+
+        It is 0 if the attack does not apply under the defense, or if it returned no claim.
 
         Raises
         ------
@@ -53,8 +55,8 @@ class Leakage:
         found = self._measured(training, model.local_data_)
         if found is None:
             return 0.0
-        wanted = [m for m in headlines() if m in found]
-        metric = self.metric or next(iter(wanted), "")
+        scored = [m for m in headlines() if m in found]
+        metric = self.metric or next(iter(scored), "")
         if metric not in found:
             raise UsageError(
                 f"{self.attack} is not scored by {metric!r}{did_you_mean(metric, found)}"
@@ -62,7 +64,10 @@ class Leakage:
         return found[metric]
 
     def _measured(self, training: Training, local_data: Any) -> dict[str, float] | None:
-        """Return the advantage by every score, None where the attack does not apply."""
+        """Return the advantage by every score.
+
+        None if the attack does not apply under the defense, or returned no claim.
+        """
         roles = roles_of(training.protocol, len(local_data))
         threat = str(Threat.parse(self.threat, roles))
         table = stacked(local_data.values(), training.schema)
@@ -83,6 +88,8 @@ class Leakage:
         except Unfit as why:
             if not training.defense.parts:  # nothing stops it: it never reads such a training
                 raise UsageError(f"{self.attack} does not apply to {threat}: {why}") from why
+            return None
+        if any(row.get("state_code") == NO_CLAIM for row in rows):
             return None
         known: dict[str, float] = {}
         for row in rows:

@@ -220,4 +220,6 @@ def verdict(who: str, found: list[dict[str, Any]], truth: bool) -> list[str]:
         lines.append(f"LEAK      {more if gain > 0 else least + f' ({more})'}")
     elif not truth:
         lines.append("LEAK      not scored: give --truth PARTY=FILE, the tables of the others")
+    else:
+        lines.append("LEAK      not known: no attack that applies returned a claim")
     return lines

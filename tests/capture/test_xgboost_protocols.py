@@ -273,8 +273,10 @@ def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path)
     case = Case(held, done.transcript.roles, who, done.schema, Streams(0), owner)
     for row in told["attacks"]:
         guess = attacks().run(parse_list([row["attack"]])[0], view_of(done, who, held)).guess
-        assert said_of(guess) == row["said"] != "claims nothing; 0 of them certain"
-        assert scored(row["attack"], guess, case) == row["scores"]
+        assert said_of(guess) == row["said"]
+        if guess.claims:
+            assert scored(row["attack"], guess, case) == row["scores"]
+    assert any("claims nothing" not in row["said"] for row in told["attacks"])
     if split:
         labels = told["attacks"][1]["scores"]
         assert labels["label_accuracy"][0] == 1.0 > labels["label_accuracy"][1]
