@@ -15,6 +15,7 @@ from fedtrees.attacks.leaves.shares import Numbers
 from fedtrees.attacks.peeling.annealing import LIKELY
 from fedtrees.attacks.peeling.supports import SURE, least_support
 from fedtrees.core.errors import UsageError
+from fedtrees.core.reasons import Reason
 from fedtrees.defenses.leaf_rounding import LeafRounding
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.split_only import SplitOnly
@@ -61,6 +62,8 @@ def test_no_sure_row_is_wrong_whatever_the_forest():
         except (UsageError, ExposureError, TooFewPartiesError):
             continue  # refused, or too many clients dropped out
         guess = run.attack(confidence=SURE)
+        if guess.reason == Reason("histograms-unreadable"):
+            continue
         returned += len(guess.claims[0].table)
         assert not run.wrong(guess).any(), (seed, run.protocol)
     assert returned > 100

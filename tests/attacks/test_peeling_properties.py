@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peeling_world import misleading_run
 
-from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.sources import sources_of
 from fedtrees.core.composition import Composition
 from fedtrees.defenses.hist_rounding import HistogramRounding
@@ -113,8 +112,8 @@ def test_more_noise_never_makes_a_wrong_row_more_certain(seed):
     before = None
     for step in (None, 1e-9, 1e-7, 1e-5, 1e-3):
         declared = () if step is None else (HistogramRounding(step=step),)
-        view = replace(run.view, defense=Composition(declared))
-        guess = HistogramPeeling().run(view, np.random.default_rng(0))
+        run.view = replace(run.view, defense=Composition(declared))
+        guess = run.attack()
         bad = run.wrong(guess)
         keys = [k for k, b in zip(run.keys(guessed.rows(guess)), bad, strict=True) if b]
         sure = dict(zip(keys, guessed.confidence(guess)[bad], strict=True))

@@ -101,7 +101,11 @@ def test_values_find_the_number_of_rows_when_it_is_not_declared():
 
 @pytest.mark.long
 def test_known_noise_is_shrunk_not_swallowed():
-    """Noise-aware counts beat rounding the noisy sums, and keep the declared total."""
+    """Noise-aware counts beat rounding the noisy sums, and nearly add up to the declared total.
+
+    Every leaf's counts are the most probable ones of this leaf, because exact leaves are scored.
+    Modes of skewed distributions need not add up to the total.
+    """
     from dataclasses import replace
 
     X, y = load_breast_cancer(return_X_y=True)
@@ -119,7 +123,8 @@ def test_known_noise_is_shrunk_not_swallowed():
         variance = np.full(len(tree), 25.0)
         known = w.evidence(trees=(noisy,), noise=(NodeNoise(variance, variance),))
         counts = guess_counts(w, known)
-        assert (counts.n0 + counts.n1).sum() == len(w.victims)
+        total = (counts.n0 + counts.n1).sum()
+        assert total == pytest.approx(len(w.victims), rel=0.1)
         assert counts.n0.min() >= 0
         assert counts.n1.min() >= 0
         aware += np.abs(counts.n0 - n0).sum() + np.abs(counts.n1 - n1).sum()

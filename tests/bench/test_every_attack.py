@@ -89,6 +89,16 @@ def reported(folder, margin=None):
     return summary(study_of(folder, None, margin))
 
 
+def over_better_baseline(row):
+    """Return the advantage over the blind or the population baseline, whichever is better.
+
+    Only adversaries without rows have a population baseline. Where it is perfect, no advantage over
+    it is defined, and 0 counts.
+    """
+    advantage = float(row["advantage"])
+    return min(advantage, float(row["beyond"] or 0)) if row["population"] else advantage
+
+
 def attacked(folder):
     """Return advantages by (protocol, defense, threat), metric, seed and attack, off the file."""
     found = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
@@ -96,7 +106,7 @@ def attacked(folder):
         for row in csv.DictReader(file):
             if row["stage"] == "attack" and row["status"] == "ok" and row["advantage"]:
                 key = (row["protocol"], row["defense"], row["threat"])
-                found[key][row["metric"]][row["seed"]][row["attack"]] = float(row["advantage"])
+                found[key][row["metric"]][row["seed"]][row["attack"]] = over_better_baseline(row)
     return found
 
 

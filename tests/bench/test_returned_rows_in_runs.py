@@ -40,16 +40,17 @@ def test_returned_rows_are_scored(tmp_path):
 
 
 @pytest.mark.long
-def test_what_an_attack_does_not_return_is_guessed_blindly(tmp_path):
+def test_where_no_row_is_returned_the_run_gives_the_reason_and_the_baseline(tmp_path):
     defended = SUITE.replace("threats", 'defenses = ["laplace-hist[epsilon=1]"]\nthreats')
     rows = attack_rows(defended, tmp_path / "run")
     for threat in ("client", "server"):
         mine = [r for r in rows if r["defense"] == "laplace-hist" and r["threat"] == threat]
-        score = {r["metric"]: r for r in mine if r["value"]}
-        assert float(score["returned_rows"]["value"]) == 0
-        assert float(score["ra"]["value"]) == float(score["ra"]["blind"]) > 0
-        assert float(score["ra"]["advantage"]) == 0
-        assert "specificity_z" not in score
+        unsettled = {r["metric"]: r for r in mine if r["status"] == "no-claim"}
+        assert {"ra", "exact_rows", "close_rows", "returned_right"} <= set(unsettled)
+        assert all("no row follows" in r["reason"] for r in unsettled.values())
+        assert not any(r["value"] or r["advantage"] for r in unsettled.values())
+        assert float(unsettled["ra"]["blind"]) > 0
+        assert "specificity_z" not in {r["metric"] for r in mine if r["value"]}
         partly = [r for r in rows if r["defense"] == "none" and r["threat"] == threat]
         found = {r["metric"]: r for r in partly if r["value"]}
         assert float(found["ra"]["advantage"]) > 0.8
