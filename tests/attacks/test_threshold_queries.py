@@ -28,12 +28,12 @@ FOREST = "vertical-forest[trees=3,max_depth=3,max_bin=16,tree_features=none]"
 
 
 @cache
-def trained(text=SMALL, parties=2, classes=2, defense="none"):
+def trained(text=SMALL, parties=2, classes=2, defense="none", seed=1):
     made = make_defense(parse_composed([defense])[0])
     training, held = run(text, parties, classes, None, missing=0)
     if made.parts:
         protocol, schema = training.protocol, training.schema
-        training = train(protocol, held, schema, defense=made, seed=1)
+        training = train(protocol, held, schema, defense=made, seed=seed)
     return training, held
 
 
@@ -104,18 +104,27 @@ def test_colluders_are_no_victims_and_own_splits_none():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("defense", "records"),
-    [("answer-rounding[decimals=2]", 1000), ("answer-noise[scale=0.02]", 4000)],
-)
-def test_rounded_and_noisy_scores_are_read_all_the_same(defense, records):
-    training, held = trained(defense=f"{defense}+hide-leaf-ids")
-    claimed, notes, oracle = asked(training, held, queries=records)
+def test_rounded_scores_are_read_all_the_same():
+    training, held = trained(defense="answer-rounding[decimals=2]+hide-leaf-ids")
+    claimed, _, oracle = asked(training, held, queries=1000)
     assert oracle.answers == "score"
     check_all(training, claimed)
-    if "noise" in defense:
-        plain = asked(*trained(), "score", m=3)[1]
+
+
+@pytest.mark.long
+def test_noisy_scores_are_read_all_the_same():
+    """A side is believed at odds of e^7, so that a few of some hundred decisions may be wrong."""
+    plain = asked(*trained(), "score", m=3)[1]
+    exact = []
+    for seed in range(1, 5):
+        training, held = trained(defense="answer-noise[scale=0.02]+hide-leaf-ids", seed=seed)
+        claimed, notes, oracle = asked(training, held, queries=4000)
+        assert oracle.answers == "score"
+        theirs = {at: s for at, s in training.splits.items() if s[0] != "active"}
+        assert set(claimed) == set(theirs)
+        exact += [claimed[at][:2] == [column, value] for at, (_, column, value) in theirs.items()]
         assert 1.5 * plain["records"] < notes["records"] < 1000
+    assert np.mean(exact) > 0.9
 
 
 @pytest.mark.parametrize("candidates", ["global", "node-quantiles"])
