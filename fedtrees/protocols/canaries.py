@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Channel, chained
+from fedtrees.core.channel import Channel, chained, honest_shares
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.messages import closed
@@ -61,12 +61,27 @@ class Canaries(ABC):
     ) -> NDArray[np.float64]:
         """Return what noisy sums differ by from those of the rows, float64, shape (m,).
 
-        In standard deviations of the noise that is claimed; none where no sums are compared.
+        In standard deviations of the noise that the parties agreed to add; none where no sums are
+        compared.
 
         `rows, others`: As `rows` returned them.
         `there`: bool array, shape (n,). Which canaries took part.
         """
         return np.zeros(0)
+
+
+def spare_noise(training: Any) -> float:
+    """Return the standard deviation of a sum's noise, in units of that for which it is calibrated.
+
+    Shares of noise are calibrated for fewer clients than take part, because some may collude
+    (`honest_shares`). The noise of the whole sum is then wider than the claim needs. Without shared
+    noise it is 1.
+    """
+    protocol = training.protocol
+    if getattr(protocol, "noise", "") != "distributed":
+        return 1.0
+    clients = [*training.transcript.roles.values()].count("client")
+    return math.sqrt(clients / honest_shares(clients, protocol.colluders, 0))
 
 
 @dataclass(frozen=True)
@@ -133,7 +148,8 @@ class ForestCanaries(Canaries):
             return np.zeros(0)
         held = Table.concat([rows.take(there), others])
         off = np.asarray(training.model.counts) - training.model.splits.count(held.X, held.y, 2)
-        return np.asarray(off.ravel() / self._deviation, dtype=np.float64)
+        deviation = self._deviation * spare_noise(training)
+        return np.asarray(off.ravel() / deviation, dtype=np.float64)
 
     @property
     def _deviation(self) -> float:
@@ -206,7 +222,7 @@ class LeafSumCanaries(Canaries):
         for k, (leaf, which, seen, b) in enumerate(self._sums(training, held)):
             off = seen - np.bincount(leaf, b, len(seen))
             parts.append(off[trees[k // 2].leaves] / self.scales[which])
-        return np.concatenate(parts)
+        return np.concatenate(parts) / spare_noise(training)
 
     def _sums(
         self, training: Any, table: Table

@@ -80,6 +80,16 @@ NOISY = [("dp-gbdt[epsilon=1]", "none", 0.5), ("dp-forest[epsilon=1]", "none", H
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("protocol", ["dp-gbdt[epsilon=1,noise=distributed]",
+                                      "dp-forest[epsilon=1,noise=distributed]"])  # fmt: skip
+def test_shared_noise_is_compared_with_what_all_clients_add_together(protocol):
+    """With two clients and one of them a possible insider, a sum has twice the claimed variance."""
+    assert audited(protocol, "none", 1, seed=3, fewer=16).found.noise.share == pytest.approx(
+        1, abs=0.08
+    )
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("protocol", "defense", "expected"), NOISY)
 def test_half_the_noise_is_found_in_what_is_left_of_sums(protocol, defense, expected):
     honest, half = (audited(protocol, defense, k, seed=3, fewer=16).found.noise for k in (1, 2))
