@@ -58,7 +58,8 @@ def margin_of(metric: str, margin: float = MARGIN, counted: bool = True) -> floa
         Whether the number of rows is known that the score is a share of.
     """
     limit = min(PERSONS_MARGIN, margin) if _counts_persons(metric, counted) else margin
-    return limit * measure(metric).margin
+    # A perfect attack has an advantage of 1. It must exceed the limit at every margin below 1.
+    return min(limit * measure(metric).margin, (1 + margin) / 2)
 
 
 def _counts_persons(metric: str, counted: bool) -> bool:

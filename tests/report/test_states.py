@@ -277,3 +277,9 @@ def test_a_safe_cell_reaches_its_baseline_and_stays_within_the_margin(
 def test_a_worse_attack_never_makes_a_cell_safe(values, fall):
     worse = tuple(v - fall for v in values)
     assert not is_safe(_cell(worse))
+
+
+@pytest.mark.parametrize("margin", [0.05, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("metric", ["ra", "members_auc", "members_1pct"])
+def test_a_perfect_attack_exceeds_the_limit_at_every_margin(metric, margin):
+    assert margin_of(metric, margin) < 1
