@@ -43,6 +43,7 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.partition import Partition
+from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
 
 ROWS, CLIENTS, SEED = 60, 3, 0
@@ -160,7 +161,7 @@ def train_run(run: Run, threat: str, rows: int = ROWS) -> Trained:
         noise_from="seed",
         behaviours=Threat.parse(threat).behaviours(dict(setting.roles)),
     )
-    if protocol.layout != "horizontal":
+    if protocol.layout != Protocol.layout:  # the default is a partition by rows
         training.predict(federation.test.X)  # the parties route and score these rows together
     return training, federation, setting
 

@@ -45,7 +45,9 @@ def test_all_of_the_noise_is_not(protocol, defense):
 @pytest.mark.extra("dp_accounting")
 @pytest.mark.extra("torch")
 def test_a_sixteenth_of_a_step_of_dp_sgd_is_refuted():
-    assert audited("fedsgd-mlp", "dp-sgd[epsilon=1]", 16, 0, fewer=8).refuted
+    """Five of these eight audits refute the claim. With the claimed noise one in twenty may."""
+    audits = [audited("fedsgd-mlp", "dp-sgd[epsilon=1]", 16, seed, fewer=8) for seed in range(8)]
+    assert sum(audit.refuted for audit in audits) >= 3
 
 
 @pytest.mark.long
