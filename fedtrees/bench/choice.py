@@ -130,13 +130,13 @@ class _Choice:
         """Tell whether a protocol takes a table that is laid out as it is, with such a target."""
         instance: Protocol = register.make("protocol", protocol)
         grid = self.given[0]
-        layouts = {"horizontal" for r in grid.data if r.clients_are_told}
-        layouts |= {"vertical" for r in grid.data if r.id}
+        implied = {"horizontal" for r in grid.data if r.clients_are_told}
+        implied |= {"vertical" for r in grid.data if r.id}
         if "partitions" in self.options:
             names = {p.name for p in grid.partitions}
-            layouts |= {"vertical"} if names <= OF_COLUMNS else set()
-            layouts |= {"horizontal"} if names <= {*PARTITIONS, BY_CLIENT} - {"iid"} else set()
-        if layouts and instance.layout not in layouts:
+            implied |= {"vertical"} if names <= OF_COLUMNS else set()
+            implied |= {"horizontal"} if names <= {*PARTITIONS, BY_CLIENT} - {"iid"} else set()
+        if implied and instance.layout not in implied:
             return False
         return "data" not in self.options or self._suits(protocol, grid.data)
 
