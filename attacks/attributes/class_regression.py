@@ -34,7 +34,7 @@ _LEAST, _REPEATS = 1e-6, 3
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """One tree: its total gradient and what a row of each class contributes.
+    """One tree: its total gradient and the contribution of a row of each class.
 
     `total`: Sum of the gradients of the others' rows. `each`: Mean gradient of a class among own
     rows, float64 (K,). `variance`: Of the noise on the total. `spread`: Variance of the gradient
