@@ -32,15 +32,6 @@ from fedtrees.report.said import Elsewhere
 from fedtrees.report.states import Cell, is_safe
 
 STORED = "recipes.csv"
-#: Written before the figures as long as the stored results are older than the attacks. Remove it
-#: together with the stored results.
-OUTDATED = (
-    "**These figures are outdated, and the recommendation will change.** They were computed before "
-    "the attack on membership used the noise law of the protocol and before noise shares protected "
-    "against insiders. The corrected attack distinguishes members from other persons with an AUC "
-    "of .53 to .66 for this recipe (five tables, five seeds; chance is .50), which exceeds the "
-    "margin of .05. The corrected figures are in docs/explanation/membership.md."
-)
 #: Clients of every federation of the suite. With two the remaining scores differ.
 CLIENTS = 3
 #: Table for which the guarantee of a recipe is written.
@@ -52,12 +43,13 @@ _BETWEEN = " \N{MIDDLE DOT} "  # table and adversary in the name of a place
 SHOWN = {
     "ra": "cells guessed right (reconstruction accuracy)",
     "exact_rows": "rows reconstructed in every column",
+    "members_auc": "members distinguished from other persons (AUC)",
     "members_1pct": "members recognised at 1% false alarms",
     "leaf_mass_exact": "rows in leaves whose class counts are exact",
     "leaf_counts_exact": "leaves whose class counts are exact",
 }
 #: Those that README.md shows.
-IN_README = ("ra", "members_1pct", "leaf_mass_exact")
+IN_README = ("ra", "members_auc", "members_1pct", "leaf_mass_exact")
 PRICES = ("no.", "recipe", "change in AUC", "table of this price", "reading of the price", "result")
 LEFT = ("no.", "measure", "score", "blind baseline", "population baseline", "score by seed",
         "table", "adversary", "attack")  # fmt: skip
@@ -128,9 +120,9 @@ def stored() -> dict[str, list[Trial]]:
     return read((resources.files(__package__) / STORED).read_text(encoding="utf-8"))
 
 
-def named(found: Recommendation) -> str:
-    """Return the recipe to take; where none holds, the one that leaves least."""
-    best = found.choice or found.least
+def named(recommendation: Recommendation) -> str:
+    """Return the name of the recommended recipe, or "" if no recipe was run everywhere."""
+    best = recommendation.choice or recommendation.least
     return best.name if best else ""
 
 
@@ -160,12 +152,13 @@ def quoted(trials: Trials) -> str:
     if best is None:
         return f"{scope(trials)} No recipe was run everywhere.\n\n{prices(trials)}\n"
     verdict = (
-        f"The recommended recipe is `{best.name}`. {reading(best)}"
+        f"The recommended recipe is `{best.name}`."
         if recommendation.choice
-        else f"No recipe resists every attack. `{best.name}` leaves least. {reading(best)}"
+        else f"No recipe in the list resists every attack. Of all of them, `{best.name}` leaves "
+        "the smallest advantage to the attacks."
     )
     parts = [
-        OUTDATED, f"{scope(trials)} {verdict}",
+        f"{scope(trials)} {verdict} {reading(best)}",
         f"```console\n$ fedtrees bench {command(best)}\n```",
         summary(trials, best), "Prices of all recipes:", prices(trials),
         "For each recipe and measure, the result with the largest advantage over the better of its "
@@ -181,21 +174,20 @@ def readme(trials: Trials) -> str:
     best = recommendation.choice or recommendation.least
     if best is None:
         return f"{scope(trials)} No recipe was run everywhere.\n"
-    tables, adversaries, seeds = places(trials)
-    what = (
-        "It is the cheapest tested setting with no open result"
-        if recommendation.choice
-        else "No tested setting resists every attack, and this one leaves least"
-    )
     link = "[how it is computed](docs/how-to/choose.md#the-recommended-recipe)"
-    tried = (
-        f"on {many(len(tables), 'table')} that {many(CLIENTS, 'client')} share, against "
-        f"{many(len(adversaries), 'adversary', 'adversaries')}, over {many(seeds, 'seed')}"
-    )
+    if recommendation.choice:
+        answer = (
+            f"For horizontal federations we recommend `{command(best)}` ({link}). Of all settings "
+            "that we tested, it is the cheapest one without an open result."
+        )
+    else:
+        answer = (
+            "For horizontal federations, no setting that we tested resists every attack. "
+            f"`{command(best)}` leaves the smallest advantage ({link})."
+        )
     return (
-        f"{OUTDATED}\n\n"
-        f"We recommend `{command(best)}` for horizontal federations ({link}). {what}, {tried}. "
-        f"{reading(best)}\n\n{summary(trials, best, IN_README)}\n{guarantee(best.name)}"
+        f"{answer} {scope(trials)} {reading(best)}\n\n"
+        f"{summary(trials, best, IN_README)}\n{guarantee(best.name)}"
     )
 
 
@@ -224,13 +216,29 @@ def guarantee(recipe: str) -> str:
 
 def reading(best: Candidate) -> str:
     """Write how certain a recipe is."""
+    if best.open:
+        return open_results(best)
     if not best.holds:
-        return f"It does not resist every attack ({best.reason})."
+        return f"It is not tested completely ({best.reason})."
     if best.shown:
         return "Every measure is shown to be within the margin of its baselines."
-    open_cells = [c for t in best.trials for c in t.cells if c.state in ("unsettled", "unknown")]
-    every = sum(len(t.cells) for t in best.trials)
-    return f"It may hold: {len(open_cells)} of {every} results are not settled by these seeds."
+    unsettled = [c for t in best.trials for c in t.cells if c.state in ("unsettled", "unknown")]
+    number_of_results = sum(len(t.cells) for t in best.trials)
+    return (
+        f"It may hold: {len(unsettled)} of {number_of_results} results are not settled by these "
+        "seeds."
+    )
+
+
+def open_results(best: Candidate) -> str:
+    """Write how many results of a recipe are open, and by which measures, the gravest first."""
+    measures = dict.fromkeys(measure(cell.metric).name for _, cell in best.open)
+    number_of_results = sum(len(t.cells) for t in best.trials)
+    return (
+        f"{many(len(best.open), 'result')} of {number_of_results} "
+        f"{'is' if len(best.open) == 1 else 'are'} open, which means that an attack is clearly "
+        f"better than its baseline: {listed(list(measures))}."
+    )
 
 
 def command(best: Candidate) -> str:
