@@ -197,7 +197,7 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     if path.stem == "plain_vertical":  # who only clusters own columns learns nothing, luck aside
         assert advantages[0] <= 0.05
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "abels told" in page or "passive" not in boards
+    assert "abels inferred" in page or "passive" not in boards
 
 
 def test_an_attack_that_is_new_reads_every_count_of_the_first_tree(monkeypatch):

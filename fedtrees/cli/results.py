@@ -30,18 +30,25 @@ def print_tables(study: Study, *, skipped: bool = False) -> None:
 
 
 def print_verdict(study: Study, out: Console | None = None) -> None:
-    """Print the verdict of a run, its keys beside its sentences."""
-    from rich.table import Table
+    """Print the verdict of a run: labels in a column, sentences next to them.
+
+    A defense stands on a line of its own that is not wrapped, so that it can be copied.
+    """
+    import textwrap
+
     from rich.text import Text
 
-    from fedtrees.report.verdict_text import verdict
+    from fedtrees.report.verdict_text import LABEL_COLUMNS, SCREEN_COLUMNS, verdict
 
-    out, said = out or console(), verdict(study.findings)
-    made = Table.grid(padding=(0, 2))
-    made.add_column(no_wrap=True, style="bold")
-    made.add_column(overflow="fold")
-    for line in said.lines:
-        made.add_row(line.key, Text(line.text))
+    out = out or console()
+    width = min(out.width, SCREEN_COLUMNS) - 1
+    result = verdict(study.findings)
     out.print()
-    out.print(said.setting, style="bold", markup=False)
-    out.print(made)
+    out.print(result.setting, style="bold", markup=False)
+    for line in result.lines:
+        label = f"{line.label:{LABEL_COLUMNS}}"
+        indents = {"initial_indent": label, "subsequent_indent": " " * LABEL_COLUMNS}
+        body = textwrap.fill(line.text, width, break_on_hyphens=False, **indents)
+        out.print(Text.assemble((label, "bold"), body[LABEL_COLUMNS:]), soft_wrap=True)
+        if line.command:
+            out.print(f"    {line.command}", markup=False, highlight=False, soft_wrap=True)

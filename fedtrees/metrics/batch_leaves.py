@@ -27,7 +27,7 @@ class BatchLeavesMetric(Metric[Batches]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("batch_leaves", "leaves of a batch", "share of leaves", slot="guess",
                 head="leaves of a batch guessed", severity=110,
-                phrase="tell {} of the leaves that a batch reaches"),
+                phrase="infer {} of the leaves that a batch reaches"),
         Measure("row_leaves", "rows of a batch right in every leaf", "share of rows"),
     )  # fmt: skip
 

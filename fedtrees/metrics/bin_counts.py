@@ -48,7 +48,7 @@ class BinCountsMetric(Metric[VictimsCounts]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("bin_counts", "class counts of one client's bins", "share of bins", klass="group",
                 short="bin counts", severity=155,
-                phrase="tell how many rows of each class one client has, in {} of its bins"),
+                phrase="count the rows of each class of one client in {} of its bins"),
     )  # fmt: skip
 
     def truth(self, case: Case) -> VictimsCounts | None:

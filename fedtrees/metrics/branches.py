@@ -46,7 +46,7 @@ class BranchesMetric(Metric[TrueBranches]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("branches", "branches of new rows told", "share of branches", klass="person",
                 head="branches of new rows", severity=62,
-                phrase="tell {} of the branches that rows to predict take at others' splits"),
+                phrase="infer {} of the branches that rows to predict take at splits of others"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("branches",)
 

@@ -46,7 +46,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
         Measure("class_error", "error of a class's share at one client", "share of rows", 0.0,
                 "group", decimals=3, severity=165, short="class share error",
                 beside=("bin_counts",),
-                phrase="tell the share of each class at one client, wrong by {}"),
+                phrase="estimate the share of each class at one client with an error of {}"),
     )  # fmt: skip
 
     def truth(self, case: Case) -> VictimsClasses | None:

@@ -34,7 +34,7 @@ class ColumnBinsMetric(Metric[VictimsBins]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("bins_read", "bins of others' values named", "share of cells", slot="guess",
                 short="bins named", head="bins named", severity=60,
-                phrase="name the bin of {} of the others' values"),
+                phrase="infer the bin of {} of the other parties' values"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("bins_read",)
     prominence: ClassVar[int] = 1

@@ -40,7 +40,7 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("rank_correlation", "rank correlation of others' columns", "correlation",
                 slot="guess", short="rank correlation", head="order recovered", decimals=2,
-                severity=70, phrase="order the others' values with a rank correlation of {}",
+                severity=70, phrase="order the other parties' values with a rank correlation of {}",
                 beside=("bins_read",)),
         Measure("rank_width", "width of ranks", "share of ranks", 0.0, severity=190,
                 phrase="narrow ranks down to {} of a column", beside=("rank_correlation",)),

@@ -44,17 +44,17 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("column_values", "values of columns", "share of cells", klass="group",
                 slot="certain", head="columns listed", severity=140,
-                phrase="read {} of the values of every column, though not whose they are"),
+                phrase="read {} of the values of every column, without knowing whose they are"),
         Measure("column_extremes", "smallest and largest values", "share of ends", klass="group",
                 short="extreme values", severity=210,
                 phrase="read {} of the smallest and largest values", beside=("column_values",)),
         Measure("column_singles", "values that one row alone has", "share of values", klass="group",
                 short="values of one row", severity=220, beside=("column_values",),
-                phrase="read {} of the values that one row alone has"),
+                phrase="read {} of the values that occur in a single row"),
         Measure("category_error", "error of a category's share at one client", "share of rows", 0.0,
                 "group", decimals=3, severity=230, short="category share error",
                 beside=("column_values",),
-                phrase="tell the share of each category at one client, wrong by {}"),
+                phrase="estimate the share of each category at one client with an error of {}"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")
 

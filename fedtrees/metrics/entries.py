@@ -53,9 +53,9 @@ class EntriesMetric(Metric[VictimsEntries]):
     of: ClassVar[type[Claim]] = Entries
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("entries", "values found", "share of cells", slot="guess", head="missing cells",
-                severity=120, phrase="tell {} of the others' values"),
+                severity=120, phrase="infer {} of the other parties' values"),
         Measure("entries_close", "values nearly found", "share of cells", severity=130,
-                phrase="come close to {} of the others' values", beside=("entries",)),
+                phrase="come close to {} of the other parties' values", beside=("entries",)),
         Measure("exact_entry_rows", "rows with every value found", "share of rows", klass="person"),
         Measure("relative_error", "relative error of values", "ratio", 0.0, decimals=2),
     )  # fmt: skip

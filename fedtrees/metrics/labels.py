@@ -45,8 +45,8 @@ class LabelScores(Metric[TrueLabels]):
                 decimals=2, severity=180, phrase="sort rows into classes with a V-measure of {}",
                 beside=("label_accuracy",)),
         Measure("label_accuracy", "label accuracy under the best matching", "share of rows",
-                klass="person", slot="rows", short="label accuracy", head="labels told",
-                counted_by="rows", severity=30, phrase="put {} into the right class"),
+                klass="person", slot="rows", short="label accuracy", head="labels inferred",
+                counted_by="rows", severity=30, phrase="infer the class of {}"),
         Measure("ami", "adjusted mutual information", "score, at most 1", short="AMI", decimals=2),
         Measure("label_auc", "AUC of labels", "AUC", decimals=3),
     )  # fmt: skip

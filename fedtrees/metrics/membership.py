@@ -134,7 +134,8 @@ class MembershipMetric(Metric[Candidates]):
         Measure("members_01pct", "members found at 0.1% false alarms", "share of members",
                 klass="person"),
         Measure("members_auc", "AUC of membership", "AUC", decimals=3, severity=46, margin=2.0,
-                head="AUC of membership", phrase="tell members from others with an AUC of {}",
+                head="AUC of membership",
+                phrase="distinguish members from other persons with an AUC of {}",
                 explained="The probability that a row that was trained on has a higher score than "
                 "one that was not: 0.5 is chance."),
         Measure("members_1pct_of", "members found at 1% false alarms by a test",

@@ -42,8 +42,8 @@ class RoutedLabelScores(Metric[AskedRows]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("routed_accuracy", "label accuracy on rows to predict", "share of rows",
                 klass="person", slot="rows", short="accuracy on new rows",
-                head="labels of new rows told", severity=40,
-                phrase="put {} of the rows to predict into the right class"),
+                head="labels of new rows inferred", severity=40,
+                phrase="infer the class of {} of the rows to predict"),
         Measure("routed_auc", "AUC on rows to predict", "AUC", decimals=3),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("routed_auc", "routed_accuracy")

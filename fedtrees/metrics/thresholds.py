@@ -57,9 +57,9 @@ class ThresholdsMetric(Metric[VictimsSplits]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("thresholds", "thresholds of others found", "share of thresholds", klass="group",
                 slot="certain", head="split points", severity=50,
-                phrase="find {} of the others' thresholds"),
+                phrase="find {} of the other parties' thresholds"),
         Measure("ranges_covered", "training ranges known", "share of ranges", klass="group",
-                severity=200, phrase="give {} of the ranges of somebody's values",
+                severity=200, phrase="give {} of the ranges of one person's values",
                 beside=("thresholds",)),
         Measure("threshold_width", "width of thresholds", "share of a range", 0.0, "group"),
     )  # fmt: skip

@@ -130,7 +130,7 @@ class Protocol(ABC):
     called: ClassVar[Mapping[str, tuple[str, str]]] = {
         "server": ("your server", "servers"),
         "client": ("one of the clients", "clients together"),
-        "public": ("whoever has the released model", "holders of the released model"),
+        "public": ("a recipient of the released model", "recipients of the released model"),
     }
     file: ClassVar[tuple[str, str]] = (".json", "an XGBoost model")
     needs: ClassVar[tuple[str, ...]] = ()

@@ -46,8 +46,8 @@ class Wish:
     def __str__(self) -> str:
         rows, members = percent(self.exact_rows), percent(self.membership)
         return (
-            f"at most {rows} of others' rows rebuilt exactly, at most {members} of members "
-            f"recognised at 1% false alarms, an AUC of at least {self.auc:g}"
+            f"at most {rows} of the other parties' rows reconstructed exactly, at most {members} "
+            f"of members recognised at 1% false alarms, an AUC of at least {self.auc:g}"
         )
 
 

@@ -46,7 +46,8 @@ class Utility:
         """Of how few rows it is the score, in a sentence; "" where they are enough."""
         if not self.rarest < FEW:
             return ""
-        return f"Prices stand on {many(int(self.rarest), 'held-out row')} of the rarest class."
+        rows = many(int(self.rarest), "held-out row")
+        return f"Prices are uncertain: the rarest class has {rows}."
 
     @property
     def sign(self) -> float:

@@ -66,12 +66,30 @@ def amount(cell: Cell, score: float) -> str:
 
 
 def can(cell: Cell) -> str:
-    """Write what is read, with its baselines: ``rebuild 83 of 456 rows exactly (blind 0)``.
+    """Write what an adversary can learn, with its baselines.
 
-    Where the mean is made by few of the seeds, the value of every seed follows.
+    For example: ``reconstruct 83 of 456 rows in every column (blind 0)``. If few of the seeds
+    determine the mean, the value of every seed follows.
     """
     details = "; ".join(part for part in (line(cell), by_seed(cell)) if part)
     return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({details})"
+
+
+def achievement(who: str, cell: Cell) -> str:
+    """Write what an adversary can learn and what it guesses without messages, as two sentences.
+
+    For example: ``Your server can reconstruct 83 of 456 rows in every column. A guess without any
+    message reaches 0.``
+    """
+    sentence = measure(cell.metric).phrase.format(amount(cell, cell.score))
+    blind = value(cell, mean_of(cell.blinds)) if cell.blinds else "none"
+    baseline = f"A guess without any message reaches {blind}"
+    population = value(cell, mean_of(cell.populations)) if cell.has_population else blind
+    if population != blind:
+        baseline += f", a guess from other rows of the population {population}"
+    details = by_seed(cell)
+    seeds = f" ({details})" if details else ""
+    return f"{capital(who)} can {sentence}{seeds}. {baseline}."
 
 
 def line(cell: Cell) -> str:

@@ -64,7 +64,7 @@ def summary(study: Study) -> dict[str, Any]:
         "margin": study.margin,
         "leaderboards": boards,
         "findings": as_json(study.findings),
-        "verdict": {"setting": said.setting, "lines": [[x.key, x.text] for x in said.lines]},
+        "verdict": {"setting": said.setting, "lines": [asdict(x) for x in said.lines]},
         "gaps": [
             {**asdict(gap), "why": str(gap.why), "code": gap.why.code} for gap in study.gaps.asked
         ],

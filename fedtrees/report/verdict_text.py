@@ -1,6 +1,12 @@
-"""The verdict of a run in at most 120 words: a line for each thing that a reader decides on."""
+"""Write the verdict of a run: the sentences on which a data protection officer decides.
+
+The terminal prints the verdict of `fedtrees bench` and `fedtrees show` as a list of labelled
+entries, and the verdict fits on one screen (`SCREEN_LINES`, `SCREEN_COLUMNS`). The HTML report and
+the JSON output are computed from the same findings (`fedtrees.report.found`).
+"""
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,77 +17,112 @@ from fedtrees.report import said
 from fedtrees.report.claims import in_words
 from fedtrees.report.found import REFUTED, Adversary, Findings, Found, Leak
 from fedtrees.report.intervals import finite
-from fedtrees.report.price import Price
+from fedtrees.report.price import MOST_SEEDS, TOLERANCE, Price
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.states import SETTLED, Cell, gravity, plain, upper
+from fedtrees.report.style import number
 
-MOST_WORDS = 120
-_FAR = 0.25  # advantage beyond what leads that is said beside it
-_MOST_LEFT = 2  # things that are named of what remains, an adversary
+#: Size of the screen on which the verdict has room, below the line that names the setting.
+SCREEN_LINES, SCREEN_COLUMNS = 22, 80
+#: Characters of the column of labels.
+LABEL_COLUMNS = 15
+_COMMAND_INDENT = 4
+# An adversary's largest advantage is added to the leak if it exceeds the first one by this much.
+_MUCH_LARGER = 0.25
+# Remaining leaks of one adversary that are described, at most.
+_LEAKS_PER_ADVERSARY = 2
+_SEEDS_TO_SETTLE = 10
+#: Label of the first entry, by the kind of the main finding (`fedtrees.report.found.Leak`).
+LEAK_LABELS = {
+    "leak": "LEAK FOUND", "trace": "TRACE FOUND", "none-found": "NO LEAK FOUND",
+    "none-clear": "NOT SETTLED", "attack-failed": "NOT KNOWN", "unknown": "NOT KNOWN",
+    "no-attack": "NOT KNOWN",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line: what it is about, in a word, and the sentence."""
+    """One entry of a verdict.
 
-    key: str
+    Attributes
+    ----------
+    label : str
+        What the entry is about, in capitals.
+    text : str
+        One or more sentences.
+    command : str
+        A defense or options to type, printed on a line of its own below the text. "" for none.
+    """
+
+    label: str
     text: str
+    command: str = ""
 
     @property
-    def words(self) -> int:
-        """How many words it has."""
-        return len(self.text.split()) + 1
+    def height(self) -> int:
+        """Number of lines that the entry takes on a screen of `SCREEN_COLUMNS`."""
+        lines = len(textwrap.wrap(self.text, SCREEN_COLUMNS - LABEL_COLUMNS - 1))
+        if self.command:
+            lines += math.ceil((len(self.command) + _COMMAND_INDENT) / SCREEN_COLUMNS)
+        return lines
+
+    def __str__(self) -> str:
+        entry = f"{self.label:{LABEL_COLUMNS}}{self.text}"
+        return f"{entry}\n{'':{_COMMAND_INDENT}}{self.command}" if self.command else entry
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run says: the leakiest setting's lines, and the others in a line each."""
+    """The entries about the setting with the gravest leak, and one entry for each other setting."""
 
     setting: str
     lines: tuple[Line, ...]
 
     @property
-    def words(self) -> int:
-        """How many words it has, the setting's line aside."""
-        return sum(line.words for line in self.lines)
+    def height(self) -> int:
+        """Number of lines that all entries take on a screen of `SCREEN_COLUMNS`."""
+        return sum(line.height for line in self.lines)
 
     def __str__(self) -> str:
-        return "\n".join([self.setting, *(f"{x.key:9} {x.text}" for x in self.lines)])
+        return "\n".join([self.setting, *map(str, self.lines)])
 
 
-def verdict(found: Findings) -> Verdict:
-    """Say what a run found, in at most `MOST_WORDS` words."""
-    if not found.settings:
-        return Verdict("", (Line("LEAK", "Not known: no model was trained."),))
-    first, *rest = found.settings
-    lines = _in_room(first)
-    also = [_also(f) for f in rest]
-    room = MOST_WORDS - sum(x.words for x in lines)
-    for at, line in enumerate(also):
-        more = Line("ALSO", f"{many(len(also) - at, 'setting')} more in the report.")
-        last = at == len(also) - 1
-        if line.words + (0 if last else more.words) > room:
-            lines += [more] if more.words <= room else []
+def verdict(findings: Findings) -> Verdict:
+    """Write the verdict of a run."""
+    if not findings.settings:
+        return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
+    first, *rest = findings.settings
+    lines = _fitting_lines(first)
+    room = SCREEN_LINES - sum(line.height for line in lines)
+    others = [_other_setting(found) for found in rest]
+    for at, line in enumerate(others):
+        remaining = Line("ALSO", f"{many(len(others) - at, 'more setting')}: see the report.")
+        is_last = at == len(others) - 1
+        if line.height + (0 if is_last else remaining.height) > room:
+            lines.append(remaining)
+            room -= remaining.height
             break
         lines.append(line)
-        room -= line.words
-    return Verdict(str(first.setting), tuple(lines))
+        room -= line.height
+    if (last_line := _next_step()).height <= room:
+        lines.append(last_line)
+    return Verdict(f"{first.setting} · {many(first.seeds, 'seed')}", tuple(lines))
 
 
-def _in_room(found: Found) -> list[Line]:
-    """Return the lines of a setting, with as much of what is left as there is room for."""
+def _fitting_lines(found: Found) -> list[Line]:
+    """Return the entries of a setting, with as many details as there is room for."""
     lines: list[Line] = []
-    for limit, more in ((_MOST_LEFT, True), (1, True), (1, False), (0, False)):
-        lines = list(_lines(found, limit, more))
-        if sum(x.words for x in lines) <= MOST_WORDS:
+    for leaks, details in ((_LEAKS_PER_ADVERSARY, True), (1, True), (1, False), (0, False)):
+        lines = list(_lines(found, leaks, details))
+        if sum(line.height for line in lines) <= SCREEN_LINES:
             break
-    room = MOST_WORDS - sum(x.words for x in lines)
-    return [*lines, *(line for line in _epsilon(found) if line.words <= room)]
+    room = SCREEN_LINES - sum(line.height for line in lines)
+    return [*lines, *(line for line in _epsilon(found) if line.height <= room)]
 
 
 def _epsilon(found: Found) -> Iterator[Line]:
-    """Yield what the epsilon of the recommended defense means, if a finite one was spent."""
+    """Yield the meaning of the epsilon of the recommended defense, if it spent a finite one."""
     spec = None if found.use is None else said.parted(found.use.name)[1]
     defended = next((d for d in found.defenses if d.spec == spec), None)
     text = in_words(defended.guarantees.spent) if defended is not None else ""
@@ -89,233 +130,307 @@ def _epsilon(found: Found) -> Iterator[Line]:
         yield Line("EPSILON", f"{said.capital(text)}.")
 
 
-def _lines(found: Found, most: int, more: bool) -> Iterator[Line]:
-    yield from _collapse(found)
-    yield Line("LEAK", leak(found, more))
-    yield from _use(found, most)
+def _lines(found: Found, leaks: int, details: bool) -> Iterator[Line]:
+    yield from _collapsed_models(found)
+    yield Line(LEAK_LABELS[found.leak.kind], leak(found, details))
+    yield from _defense(found, leaks)
     yield from _notes(found)
     if text := untested(found):
-        yield Line("UNTESTED", text)
+        yield Line("NOT TESTED", text)
 
 
-def _collapse(found: Found) -> Iterator[Line]:
-    """A model that says nothing any more is said first: what it does not leak is no merit."""
-    lost = [d.spec for d in found.defenses if d.price.collapsed]
-    if lost:
+def _next_step() -> Line:
+    """Return the command to type after the verdict."""
+    text = "Find a defense for your table and your limits:"
+    return Line("NEXT STEP", text, "fedtrees advise --csv FILE --target COLUMN")
+
+
+def _collapsed_models(found: Found) -> Iterator[Line]:
+    """Yield the defenses under which the model is useless, so that its privacy has no value."""
+    collapsed = [d.spec for d in found.defenses if d.price.collapsed]
+    if collapsed:
         name = measure(found.utility.metric).head
-        are = "is" if len(lost) == 1 else "are"
         text = (
-            f"The model under {said.some(lost, 2)} {are} no better than the constant one ({name})."
+            f"Under {said.some(collapsed, 2)} the model predicts no better than a constant "
+            f"(by {name})."
         )
-        yield Line("COLLAPSED", text)
+        yield Line("NO UTILITY", text)
 
 
-def leak(found: Found, more: bool = False) -> str:
-    """Say what leads undefended, or how much is known where nothing does.
+def leak(found: Found, details: bool = False) -> str:
+    """Describe the main finding without a defense, or what is known if there is no clear leak.
 
-    `more`: With what the same adversary reads far more of.
+    If no model was trained without a defense, the first defense takes its place and is named.
+
+    Parameters
+    ----------
+    found : Found
+        The setting.
+    details : bool
+        Whether to add a much larger advantage of the same adversary by another measure.
     """
-    text = _leak(found, more)
+    text = _leak(found, details)
     if found.base == UNDEFENDED:
         return text
     return f"With {said.short(found.base)}, {text[0].lower()}{text[1:]}"
 
 
-def _leak(found: Found, more: bool) -> str:
+def _leak(found: Found, details: bool) -> str:
     lead = found.leak
     who = said_of(lead.adversary)
     match lead.kind, lead.cell:
         case "no-attack", _:
             if failed := found.untested.failed:
                 names = listed([name for name, _ in failed])
-                return f"Not known: of the attacks that apply none finished ({names})."
-            return "Not known: no attack that ran applies to what these adversaries see."
+                return f"None of the attacks that apply finished ({names})."
+            return "No attack that ran applies to the messages that these adversaries see."
         case "none-found", _:
             return _none_found(found)
         case "trace", Cell() as cell:
             return (
-                f"A trace: {who} can {said.can(cell)}, by {_attack(cell)}; below the margin of "
-                f"{found.margin:g}."
+                f"{said.achievement(who, cell)} The advantage is below the margin of "
+                f"{found.margin:g}. Strongest attack: {_attack(cell)}."
             )
         case "unknown", _:
-            left = found.untested
-            failed, silent = (
-                said.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in of)))
-                for of in (left.failed, left.no_claim)
-            )
-            parts = [f"attacks failed ({failed})"] * bool(failed)
-            parts += [f"attacks returned no claim ({silent})"] * bool(silent)
-            why = " and ".join(parts) or "attacks that apply did not run"
-            return f"Not known: {why}, and no other attack shows a leak."
+            return f"{_missing_attacks(found)}, and no other attack shows a leak."
         case "attack-failed", Cell() as cell:
-            guess, head = said.value(cell, cell.score), measure(cell.metric).head.lower()
+            head = measure(cell.metric).head.lower()
             return (
-                f"Nothing is shown: by every measure that is not settled, attacks did worse than "
-                f"their baseline. The best, {_attack(cell)} by {who}, has {head} {guess} "
-                f"({said.line(cell)})."
+                "By every measure that is not settled, the attacks scored worse than their "
+                f"baseline, so that they show nothing. The best one, {_attack(cell)} by {who}, "
+                f"has {head} {said.value(cell, cell.score)} ({said.line(cell)})."
             )
         case "none-clear", Cell() as cell:
-            unsure = replace(cell.advantage, high=upper(cell))
+            advantage = replace(cell.advantage, high=upper(cell))
             return (
-                f"None clear, none ruled out: {who} may {said.can(cell)}, advantage "
-                f"{said.change(unsure)}{_to_settle(found, lead.adversary)}."
-            )
+                f"No clear leak, but none is excluded: {who} may {said.can(cell)}. The advantage "
+                f"is {said.change(advantage)}. {_how_to_settle(found, lead.adversary)}"
+            ).rstrip()
         case _, Cell() as cell:
-            addition = _more(lead) if more else ""
-            return f"{said.capital(who)} can {said.can(cell)}, by {_attack(cell)}{addition}."
+            addition = _larger_advantage(lead, who) if details else ""
+            return f"{said.achievement(who, cell)}{addition} Strongest attack: {_attack(cell)}."
     raise AssertionError(lead)
 
 
-def _more(lead: Leak) -> str:
-    """Say what the same adversary reads by far more of than of what leads."""
+def _missing_attacks(found: Found) -> str:
+    """Write which attacks failed or returned no claim, as the beginning of a sentence."""
+    gaps = found.untested
+    failed, silent = (
+        said.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in of)))
+        for of in (gaps.failed, gaps.no_claim)
+    )
+    parts = [f"attacks failed ({failed})"] * bool(failed)
+    parts += [f"attacks returned no claim ({silent})"] * bool(silent)
+    return said.capital(" and ".join(parts) or "attacks that apply did not run")
+
+
+def _larger_advantage(lead: Leak, who: str) -> str:
+    """Describe the largest advantage of the adversary that leads, if it is much larger."""
     assert lead.adversary is not None
     assert lead.cell is not None
     cells = lead.adversary.open(lead.adversary.base)
     largest = max(cells, key=lambda c: finite(c.advantage.mean))
-    if finite(largest.advantage.mean) < finite(lead.cell.advantage.mean) + _FAR:
+    if finite(largest.advantage.mean) < finite(lead.cell.advantage.mean) + _MUCH_LARGER:
         return ""
-    return f", and {said.can(largest)}"
+    return f" {said.capital(who)} can also {said.can(largest)}."
 
 
 def _none_found(found: Found) -> str:
-    """Say who stays near blind, by how many measures, and whom no attack that ran reads."""
-    shut = {
+    """Name the adversaries that stay near their baselines, and those that no attack applies to."""
+    safe = {
         a.name: plain([c for c in a.reader.of(found.base) if c.state == "shut"])
         for a in found.tested
         if a.reader is not None
     }
-    near = [a for a in found.tested if shut[a.name]]
-    rest = [name for name, cells in shut.items() if not cells]
-    by = {c.metric for cells in shut.values() for c in cells}
+    near = [a for a in found.tested if safe[a.name]]
+    without_attack = [name for name, cells in safe.items() if not cells]
+    metrics = {c.metric for cells in safe.values() for c in cells}
     text = (
-        f"None found: {listed([a.name for a in near])} {_stay(near)} within {found.margin:g} of a "
-        f"blind guess by all {many(len(by), 'measure')}, over {many(found.seeds, 'seed')}."
+        f"By all {many(len(metrics), 'measure')}, {listed([a.name for a in near])} {_stay(near)} "
+        f"within {found.margin:g} of a blind guess, over {many(found.seeds, 'seed')}. More trees, "
+        "fewer rows or another adversary may give another result."
     )
-    return f"{text} No attack that ran reads the view of {listed(rest)}." if rest else text
+    if not without_attack:
+        return text
+    return f"{text} No attack that ran applies to the view of {listed(without_attack)}."
 
 
-def _to_settle(found: Found, adversary: Adversary | None) -> str:
-    """Say what would settle what it may read: the attacks that did not run, or more seeds."""
+def _how_to_settle(found: Found, adversary: Adversary | None) -> str:
+    """Write what would settle a result: the attacks that did not run, or more seeds."""
     reader = adversary.reader if adversary else None
     coverage = reader.coverage.get(found.base) if reader else None
     if coverage is not None and coverage.missing:
         names = {*coverage.left_out, *(name for name, *_ in coverage.failed)}
-        return f"; {many(len(names), 'attack')} more to run"
-    return "; run 10 seeds" if found.seeds < 10 else ""
+        return f"Run {many(len(names), 'more attack')}."
+    return f"Use --seeds {_SEEDS_TO_SETTLE}." if found.seeds < _SEEDS_TO_SETTLE else ""
 
 
-def _use(found: Found, most: int) -> Iterator[Line]:
+def _defense(found: Found, leaks: int) -> Iterator[Line]:
+    """Yield the entries about the defense to take: its name, effect, price and what remains."""
     if found.base != UNDEFENDED:
-        yield Line("USE", "Nothing to compare with: without a defense nothing was trained.")
+        text = "Nothing to compare with, because no model was trained without a defense."
+        yield Line("BEST DEFENSE", text)
         return
     if found.leak.kind == "none-found":
-        yield Line("USE", "Nothing to stop here. More trees, fewer rows or another adversary may "
-                          "differ.")  # fmt: skip
         return
     use = found.use
     if use is None:
-        yield Line("USE", refused(found))
-        if text := remains(found, None, most):
-            yield Line("REMAINS", text)
+        yield Line("BEST DEFENSE", refused(found))
+        if text := remains(found, None, leaks):
+            yield Line("OTHER LEAKS", text)
         return
-    sure = use.price.tier == 0 and not use.failed
-    key = "EASES" if not use.holds else "USE" if sure else "MAYBE"
-    yield Line(key, command(use))
+    yield Line("BEST DEFENSE", _recommendation(found, use), command(use))
     if text := _effect(found, use):
         yield Line("EFFECT", text)
     yield Line("PRICE", price(use.price))
-    if text := remains(found, use, most):
-        yield Line("REMAINS", text)
+    if text := remains(found, use, leaks):
+        yield Line("STILL LEAKS", text)
     strict = found.stricter
     if strict is not None:
-        yield Line("STRICTER", f"{strict.name}: {price(strict.price)}")
+        text = f"This defense exposes fewer persons. {price(strict.price)}"
+        yield Line("STRICTER", text, command(strict))
+
+
+def _recommendation(found: Found, use: Candidate) -> str:
+    """Write how good the best defense is, as a sentence that ends before its name."""
+    if use.holds:
+        if use.failed:
+            return (
+                "No attack clearly exceeds its baseline, but some attacks failed, so that their "
+                "leaks are not excluded:"
+            )
+        if use.shown:
+            return "Every attack stays within the margin of its baseline:"
+        return "No attack clearly exceeds its baseline:"
+    if use.untested:
+        return "The best one that ran. Not every attack ran, so that more may leak:"
+    before, after = found.leak.cell, _after(found, use)
+    if after is not None and after.state != "open":
+        return "It removes this leak, but another leak remains (see STILL LEAKS):"
+    sign = 1 if before is None else measure(before.metric).sign
+    if before is not None and after is not None and sign * (before.score - after.score) > 0:
+        return "No tested defense removes this leak. This one reduces it:"
+    return "No tested defense reduces this leak. This one reduces another one:"
 
 
 def command(use: Candidate) -> str:
-    """Return what to type: a defense as it is, another protocol with its option."""
+    """Return a defense as it is typed, or the options for a defense of another protocol."""
     protocol, defense = said.parted(use.name)
     return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
 def refused(found: Found) -> str:
-    """Say why no defense is named."""
+    """Write why no defense is recommended."""
     unfit = found.untested.unfit
     tried = [d.spec for d in found.defenses if d.spec != UNDEFENDED]
     if not tried and unfit:
         name, why = unfit[0]
         return f"None ran: {name} does not fit this protocol ({why})."
     if not tried:
-        return "No defense was tried: none was asked for, or none fits."
-    unshown = f"Nothing here shows what {said.some(tried)} would stop."
+        return "No defense was tested, because none was requested or none fits."
+    nothing_shown = f"This run does not show what {said.some(tried)} would prevent."
     cell = found.leak.cell
     if cell is None or found.leak.adversary is None or found.leak.kind != "leak":
-        return unshown
+        return nothing_shown
     after = [(found.leak.adversary.cell(d, cell.metric), d) for d in tried]
-    finite_after = [x for x in after if math.isfinite(x[0].score)]
-    if not finite_after:
-        return unshown
-    least, name = min(finite_after, key=lambda x: x[0].score)
-    left = (
+    scored = [x for x in after if math.isfinite(x[0].score)]
+    if not scored:
+        return nothing_shown
+    least, name = min(scored, key=lambda x: x[0].score)
+    remaining = (
         f"{name} leaves {said.value(least, least.score)} of {said.value(cell, cell.score)} "
-        f"({said.line(cell)})."
+        f"({said.line(cell)})"
     )
     if least.below_baseline:
-        return f"Nothing is shown to help: {left[:-1]}, but {said.failed(least)}."
+        return f"No tested defense is shown to help. {remaining}, but {said.failed(least)}."
     if least.score < cell.score:
-        return f"Nothing is shown to help over {many(found.seeds, 'seed')}: {left}"
-    return f"Nothing tried helps: {left}"
+        seeds = many(found.seeds, "seed")
+        return f"No tested defense is shown to help over {seeds}. {remaining}."
+    return f"No tested defense helps. {remaining}."
+
+
+def _after(found: Found, use: Candidate) -> Cell | None:
+    """Return the cell of the main finding under a defense, None if it was not measured."""
+    cell, adversary = found.leak.cell, found.leak.adversary
+    if cell is None or adversary is None:
+        return None
+    trial = use.at(adversary.threat)
+    return trial.cell(cell.metric) if trial else None
 
 
 def _effect(found: Found, use: Candidate) -> str:
-    """Write how a recipe changes the score of the leak that the verdict names."""
-    cell, who = found.leak.cell, found.leak.adversary
-    if cell is None or who is None:
+    """Write the score of the main finding without and with a defense."""
+    before, after = found.leak.cell, _after(found, use)
+    if before is None or after is None:
         return ""
-    trial = use.at(who.threat)
-    after = trial.cell(cell.metric) if trial else None
-    if after is None:
-        return ""
-    head = said.capital(measure(cell.metric).head)
+    head = said.capital(measure(before.metric).head)
+    start = f"{head}: {said.value(before, before.score)} before"
     if after.state == "gone":
-        return f"{head}: {said.value(cell, cell.score)} → nothing to read."
-    left = f"{head}: {said.value(cell, cell.score)} → {said.value(after, after.score)}"
+        return f"{start}. With the defense, no attack of this kind applies."
+    result = f"{start}, {said.value(after, after.score)} after."
     if after.below_baseline:
-        return f"{left} ({said.failed(after)})."
-    return f"{left}." if after.state == "shut" else f"{left} ({WORDS_LEFT[after.state]})."
+        return f"{result} {said.capital(said.failed(after))}."
+    return f"{result} {EFFECT_STATES[after.state]}".rstrip()
 
 
-WORDS_LEFT = {
-    "open": "the leak stays", "unsettled": "not settled", "unknown": "not known",
-    "undefined": "a blind guess is perfect",
+#: Sentence about the score that remains under a defense, by its state.
+EFFECT_STATES = {
+    "open": "The leak remains.", "unsettled": "This is not settled.",
+    "unknown": "This is not known, because an attack failed or did not run.",
+    "undefined": "A blind guess is already perfect.", "shut": "", "gone": "",
 }  # fmt: skip
 
 
 def price(p: Price) -> str:
-    """Write a price."""
+    """Write a price, how certain it is, and how to make it more certain."""
     name = measure(p.utility.metric).head
     if p.settled == "same":
-        return f"None: {name} identical in every seed."
-    return f"{name} {said.change(p.change)}; {said.settled(p)}."
+        return f"None: {name} is identical in every seed."
+    if p.settled == "unknown":
+        return "Not known: no model was trained."
+    e = p.change
+    text = f"{name} changes by {number(e.mean, 3, signed=True)}"
+    if math.isfinite(e.low):
+        low, high = (number(x, 3, signed=True) for x in (e.low, e.high))
+        text += f" (95% interval {low} to {high})"
+    return f"{text}. {_certainty(p)}"
 
 
-def remains(found: Found, use: Candidate | None, most: int = _MOST_LEFT) -> str:
-    """Write what every adversary can still do under a recipe.
+def _certainty(p: Price) -> str:
+    """Write what is shown of a price, as a sentence."""
+    match p.settled:
+        case "equal":
+            return f"The change is at most {TOLERANCE:g}."
+        case "ok":
+            return f"A loss above {TOLERANCE:g} is excluded."
+        case "worse":
+            return "This is a clear loss."
+        case "one":
+            return "One seed does not settle this. Use --seeds 3."
+    text = f"This is not settled: a loss above {TOLERANCE:g} is possible."
+    if p.seeds_needed <= MOST_SEEDS:
+        return f"{text} Use --seeds {p.seeds_needed}."
+    return f"{text} {MOST_SEEDS} seeds would narrow it to ±{number(p.shown_by_most, 2)}."
 
-    Each adversary is in one of four groups: it can read something; its attacks did worse than their
-    baseline; something else is not settled; nothing is above the margin.
+
+def remains(found: Found, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSARY) -> str:
+    """Describe what every adversary can still learn under a defense.
+
+    Each adversary is in one of four groups: it can learn something; its attacks scored worse than
+    their baseline; something else is not settled; nothing is above the margin.
 
     Parameters
     ----------
     found : Found
         The setting.
     use : Candidate or None
-        The recipe. None: what the other adversaries can do without a defense.
-    most : int
-        How many leaks are written of each adversary. 0: only how many adversaries have one.
+        The defense. None: what the other adversaries can learn without a defense.
+    leaks : int
+        How many leaks are described of each adversary. 0: only how many adversaries have one.
     """
     if use is None:
-        return _of_others(found, most)
-    leaks, failed, doubtful, quiet = [], list[str](), list[str](), list[str]()
+        return _of_others(found, leaks)
+    sentences, failed, doubtful, safe = list[str](), list[str](), list[str](), list[str]()
     for adversary in found.tested:
         trial = use.at(adversary.threat)
         if trial is None:
@@ -324,97 +439,106 @@ def remains(found: Found, use: Candidate | None, most: int = _MOST_LEFT) -> str:
         cells = plain([c for c in trial.cells if c.state == "open"])
         cells.sort(key=lambda c: gravity(c.metric))
         if cells:
-            can = " and ".join(said.can(c) for c in cells[:most])
-            leaks.append(f"{adversary.name} can {can}")
+            sentences.append(_can(adversary.name, cells[:leaks]))
         elif any(c.below_baseline for c in trial.cells):
             failed.append(adversary.name)
         elif all(c.state in SETTLED for c in trial.cells):
-            quiet.append(adversary.name)
+            safe.append(adversary.name)
         else:
             doubtful.append(adversary.name)
-    if leaks and not most:
-        return f"{many(len(leaks), 'adversary', 'adversaries')} can read more: see the report."
-    if len(quiet) == len(found.tested):
+    if sentences and not leaks:
+        count = many(len(sentences), "adversary", "adversaries")
+        return f"{count} can learn more than without messages: see the report."
+    if len(safe) == len(found.tested):
         return "Nothing above the margin."
-    parts = [said.capital("; ".join(leaks)) + "."] * bool(leaks)
-    if most:
-        if failed:
-            parts.append(f"Nothing shown (attacks did worse than a blind guess): {listed(failed)}.")
-        parts += [f"Not settled: {listed(doubtful)}."] * bool(doubtful)
-    parts += [f"Below the margin: {listed(quiet)}."] * bool(quiet)
-    return " ".join(parts)
+    if leaks and failed:
+        sentences.append(f"Attacks scored worse than a blind guess and show nothing: "
+                         f"{listed(failed)}.")  # fmt: skip
+    if leaks and doubtful:
+        sentences.append(f"Not settled: {listed(doubtful)}.")
+    if safe:
+        sentences.append(f"Nothing above the margin: {listed(safe)}.")
+    return " ".join(sentences)
 
 
-def _of_others(found: Found, most: int) -> str:
-    parts = []
+def _can(name: str, cells: Sequence[Cell]) -> str:
+    """Write what one adversary can learn, as a sentence."""
+    return said.capital(f"{name} can {' and '.join(said.can(c) for c in cells)}.")
+
+
+def _of_others(found: Found, leaks: int) -> str:
+    """Describe what the adversaries other than the first one can learn without a defense."""
+    sentences = []
     for adversary in (a for a in found.tested if a != found.leak.adversary):
         cells = sorted(plain(adversary.open(found.base)), key=lambda c: gravity(c.metric))
-        if cells and most:
-            can = " and ".join(said.can(c) for c in cells[:most])
-            parts.append(f"{adversary.name} can {can}")
-    return said.capital("; ".join(parts)) + "." if parts else ""
+        if cells and leaks:
+            sentences.append(_can(adversary.name, cells[:leaks]))
+    return " ".join(sentences)
 
 
 def _notes(found: Found) -> Iterator[Line]:
+    """Yield notes on the scores of the models and on guarantees that do not hold."""
     u = found.utility
     if u.fallen:
-        fallen, used = measure(u.fallen).head, measure(u.metric).head
+        undefined, used = measure(u.fallen).head, measure(u.metric).head
         yield Line(
             "NOTE",
-            f"{fallen} is undefined in {u.lacking} of {many(u.seeds, 'seed')} (a held-out set "
-            f"lacks one class); prices are in {used}.",
+            f"{undefined} is undefined in {u.lacking} of {many(u.seeds, 'seed')}, because the "
+            f"held-out rows lack one class. Prices are therefore in {used}.",
         )
     elif u.few:
         yield Line("NOTE", u.few)
-    for what, why in (("No guarantee as spent", ("void", ActedOnNothing.kind)),
-                      ("More was measured than spent", (REFUTED,))):  # fmt: skip
-        void = [said.short(d.spec) for d in found.defenses if d.void in why]
-        if void:
-            yield Line("NOTE", f"{what}: {said.some(void, 2)}.")
+    for label, code, sentence in (
+        ("NO GUARANTEE", "void", "Other messages of the run are sent without noise, so that an "
+         "epsilon is not kept by {}."),
+        ("NO GUARANTEE", ActedOnNothing.kind, "{} changed no message of this run."),
+        ("REFUTED", REFUTED, "An audit measured a larger epsilon than was spent by {}."),
+    ):  # fmt: skip
+        names = [said.short(d.spec) for d in found.defenses if d.void == code]
+        if names:
+            yield Line(label, said.capital(sentence.format(said.some(names, 2))))
 
 
 def untested(found: Found) -> str:
-    """Say what a reader could still ask for."""
+    """Write what this run did not test. A gap is not evidence of safety."""
     gaps = found.untested
-    parts = ["the rest of this run (--resume)"] if gaps.unfinished else []
-    if gaps.failed:
-        names = dict.fromkeys(name.partition("[")[0] for name, _ in gaps.failed)
-        parts.append(f"attacks that failed ({said.some([*names], 2)})")
-    if gaps.no_claim:
-        names = dict.fromkeys(name.partition("[")[0] for name, _ in gaps.no_claim)
-        parts.append(f"attacks that returned no claim ({said.some([*names], 2)})")
+    sentences = ["The run is not finished: continue it with --resume."] * gaps.unfinished
+    for pairs, problem in ((gaps.failed, "failed"), (gaps.no_claim, "returned no claim")):
+        if names := dict.fromkeys(name.partition("[")[0] for name, _ in pairs):
+            sentences.append(f"Attacks that {problem}: {said.some([*names], 2)}.")
     if gaps.adversaries:
-        parts.append(listed([name for name, _ in gaps.adversaries]))
+        sentences.append(said.capital(f"{listed([name for name, _ in gaps.adversaries])}."))
     if gaps.defenses:
-        parts.append(f"{many(len(gaps.defenses), 'defense')} that fit")
+        sentences.append(f"{many(len(gaps.defenses), 'further defense')} that fit this protocol.")
     if gaps.cut:
         names = dict.fromkeys(name.partition("[")[0] for name in gaps.cut)
-        whose = "its" if len(names) == 1 else "their"
-        parts.append(f"{listed([*names])} beyond {whose} search limit")
-    return said.capital("; ".join(parts)) + "." if parts else ""
+        limits = "its search limit" if len(names) == 1 else "their search limits"
+        stopped = f"{listed([*names])} stopped at {limits} and may find more."
+        sentences.append(said.capital(stopped))
+    return " ".join(sentences)
 
 
-def _also(found: Found) -> Line:
-    where = found.setting.protocol.partition("[")[0]
+def _other_setting(found: Found) -> Line:
+    """Return one entry about a further setting of the run."""
+    protocol = found.setting.protocol.partition("[")[0]
     lead = found.leak
     if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
-        return Line("ALSO", f"{where}: {leak(found)}")
-    text = f"{where}: {lead.adversary.name} can {said.can(lead.cell)}"
+        return Line("ALSO", f"{protocol}: {leak(found)}")
+    text = f"{protocol}: {lead.adversary.name} can {said.can(lead.cell)}."
     use = found.use
     if use is None:
-        return Line("ALSO", f"{text}; nothing tried helps.")
-    return Line(
-        "ALSO", f"{text}; {said.short(use.name)}: {_effect(found, use) or 'see the report.'}"
-    )
+        return Line("ALSO", f"{text} No tested defense helps.")
+    effect = _effect(found, use) or "See the report."
+    return Line("ALSO", f"{text} With {said.short(use.name)}: {effect}")
 
 
 def _attack(cell: Cell) -> str:
-    return cell.attacks[0].partition("[")[0] if cell.attacks else "no attack"
+    return cell.attacks[0].partition("[")[0] if cell.attacks else "none"
 
 
 def said_of(adversary: Adversary | None) -> str:
-    """Return an adversary in words."""
-    return adversary.name if adversary else "nobody"
+    """Return the name of an adversary in words."""
+    return adversary.name if adversary else "no adversary"
 
 
 def _stay(adversaries: Sequence[Adversary]) -> str:

@@ -111,7 +111,7 @@ def test_a_blind_cell_without_rows_to_reconstruct_works(over_columns):
         assert found[name]["blind"] == line["value"]
     assert float(found["label_auc"]["value"]) == 1.0
     page = (folder / "report.html").read_text()
-    assert "labels told" in page
+    assert "labels inferred" in page
     assert "plugin-read-residuals" in page
 
 

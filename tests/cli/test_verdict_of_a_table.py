@@ -156,15 +156,14 @@ def test_prices_are_what_the_records_say(run, said):
 
 @pytest.mark.long
 def test_the_verdict_names_the_leak_by_the_records(run, verdict):
-    leak = re.search(r"LEAK\s+(.*)", verdict)[1]
-    found = re.search(r"rebuild (\S+) of 80 rows in every column .*by histogram-peeling", leak)
+    leak = re.search(r"LEAK FOUND\s+(.*)", verdict)[1]
+    found = re.search(r"reconstruct (\S+) of 80 rows in every column.*: histogram-peeling", leak)
     assert float(found[1]) / 80 == pytest.approx(
         Records(run).worst("server", "none", "exact_rows")[0], abs=0.0007
     )
-    untested = re.search(r"UNTESTED\s+(.*)", verdict)[1]
+    untested = re.search(r"NOT TESTED\s+(.*)", verdict)[1]
     assert "released model" in untested
     assert "defenses that fit" in untested
-    assert len(verdict.split()) <= 120
 
 
 @pytest.mark.long
@@ -208,7 +207,8 @@ def test_terminal_report_and_json_say_the_same(run, said, verdict, capsys, monke
     page = re.sub(r"<[^>]*>", "", (run / "report.html").read_text(encoding="utf-8"))
     page = words_of(html.unescape(page))
     told = json.loads("{\n" + listed)["verdict"]
-    (leak,) = (line for line in told["lines"] if line[0] == "LEAK")
-    assert words_of(leak[1]) in words_of(shown)
-    assert leak[1].split(" in every column")[0].split("rebuild ")[1] in page
-    assert all(words_of(line[1]) in words_of(shown) for line in told["lines"])
+    (leak,) = (line for line in told["lines"] if line["label"] == "LEAK FOUND")
+    assert leak["text"].split(" in every column")[0].split("reconstruct ")[1] in page
+    for line in told["lines"]:
+        assert words_of(line["text"]) in words_of(shown)
+        assert line["command"] in shown

@@ -51,7 +51,7 @@ def test_what_meets_the_wish_is_named_with_its_figures_and_price(tmp_path):
     found = advice(tmp_path)
     assert found.choice.name == NAME
     assert found.nearest is None
-    assert found.verdict[1].startswith("Without a defense: d · t can rebuild 800 of 2,000 rows")
+    assert found.verdict[1].startswith("Without a defense: d · t can reconstruct 800 of 2,000 rows")
     assert not any(line.startswith("It leaves") for line in found.verdict)
     assert found.choice.candidate.price.change.mean == pytest.approx(-0.05)
     page = found.page()
@@ -60,22 +60,22 @@ def test_what_meets_the_wish_is_named_with_its_figures_and_price(tmp_path):
                      "Residual risk", "Not tested"]  # fmt: skip
     assert f"Take `{NAME}`, AUC 0.901" in page
     risks, rest = page.partition("## Risks without a measure")[2].split("## Measures")
-    assert "rebuild 800 of 2,000 rows in every column" in risks
+    assert "reconstruct 800 of 2,000 rows in every column" in risks
     assert "Beyond the search limit of timberstrike" in rest.partition("## Not tested")[2]
-    assert "rebuild" not in rest.partition("## Residual risk")[2]
+    assert "reconstruct" not in rest.partition("## Residual risk")[2]
 
 
 def test_what_a_recipe_leaves_within_the_wish_is_said(tmp_path):
     found = advice(tmp_path, exact=(0.004, 0.004, 0.004))
     assert found.choice.name == NAME
-    assert found.verdict[3].startswith("It leaves: d · t can rebuild 8 of 2,000 rows")
+    assert found.verdict[3].startswith("It leaves: d · t can reconstruct 8 of 2,000 rows")
 
 
 @pytest.mark.parametrize(
     ("given", "broken", "why"),
     [
         # Beyond the wish on the mean; only by the end of its interval; by what few rows can show.
-        ({"exact": (0.02, 0.03, 0.02)}, True, r"rebuild 47 of 2,000 rows.*wished: 1\.0%"),
+        ({"exact": (0.02, 0.03, 0.02)}, True, r"reconstruct 47 of 2,000 rows.*wished: 1\.0%"),
         ({"exact": (0.002, 0.002, 0.02)}, False, r"up to 3\.4% by the interval; wished: 1\.0%"),
         ({"n": 20}, False, r"up to 6\.0% by the interval; wished: 1\.0%"),
         ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 members.*wished: 5\.0%"),

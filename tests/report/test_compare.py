@@ -62,7 +62,7 @@ def test_what_got_worse_is_paired_by_seed_and_said_last(run, tmp_path):
     assert cost.by_seed == pytest.approx({0: -0.08, 1: -0.05, 2: -0.02})
     assert cost.worse == pytest.approx(0.05)
     assert not cost.clear  # three seeds, three hundredths apart
-    assert found.verdict.startswith("Got worse most: rows rebuilt, advantage +0.110 [+0.085")
+    assert found.verdict.startswith("Got worse most: rows reconstructed, advantage +0.110 [+0.085")
     assert "AUC" not in found.verdict
     assert compare(other, run).verdict == "Nothing got worse."
 

@@ -195,7 +195,7 @@ def test_where_no_attack_claimed_anything_nothing_is_known(table):
     (found,) = findings(table.rows(), table.folder).settings
     assert found.tested[0].cell("none", "ra").state == "unsettled"
     assert verdict_text.leak(found) == (
-        "Not known: attacks returned no claim (a), and no other attack shows a leak."
+        "Attacks returned no claim (a), and no other attack shows a leak."
     )
 
 

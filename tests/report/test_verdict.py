@@ -1,4 +1,4 @@
-"""The verdict: at most 120 words, every figure in it from a row, whatever the run holds."""
+"""The verdict fits on one screen, and every figure in it follows from the rows of the run."""
 
 import io
 import math
@@ -14,7 +14,7 @@ from fedtrees.report.findings import findings
 from fedtrees.report.gaps import Gap
 from fedtrees.report.rows import Setting, load_rows
 from fedtrees.report.verdict_table import table as text_table
-from fedtrees.report.verdict_text import MOST_WORDS, verdict
+from fedtrees.report.verdict_text import SCREEN_LINES, verdict
 
 TWO = ("a", "b")
 
@@ -35,44 +35,55 @@ def tried(table, defense, auc, advantages, metric="ra", applies=TWO, **more):
 
 
 def said(table, margin=0.05):
-    found = findings(table.rows(), table.folder, margin)
-    lines = verdict(found)
-    assert lines.words <= MOST_WORDS
-    return {line.key: line.text for line in lines.lines}
+    """Return the entries of the verdict by label: the command where there is one, and the text."""
+    result = verdict(findings(table.rows(), table.folder, margin))
+    assert result.height <= SCREEN_LINES
+    commands = {f"{line.label} COMMAND": line.command for line in result.lines if line.command}
+    return {line.label: line.text for line in result.lines} | commands
 
 
-def test_a_leak_is_said_with_its_line_and_the_strongest_attack(table):
+def test_a_leak_is_described_with_its_baseline_and_the_strongest_attack(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     text = said(table)
-    assert "guess 59% of the values right (blind 40%), by a." in text["LEAK"]
-    assert text["USE"] == "No defense was tried: none was asked for, or none fits."
+    assert text["LEAK FOUND"] == (
+        "The party 't' can guess 59% of the values right. A guess without any message reaches 40%. "
+        "Strongest attack: a."
+    )
+    assert text["BEST DEFENSE"] == (
+        "No defense was tested, because none was requested or none fits."
+    )
 
 
-def test_what_holds_is_used_and_what_only_helps_eases(table):
+def test_a_defense_that_resists_every_attack_is_preferred_to_one_that_only_helps(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (0.0, 0.0, 0.0))
-    assert said(table)["USE"] == "split-only"
-    assert said(table)["EFFECT"] == "Cells guessed: 59% → 40%."
-    assert said(table)["PRICE"] == "None: AUC identical in every seed."
+    text = said(table)
+    assert text["BEST DEFENSE COMMAND"] == "split-only"
+    assert text["BEST DEFENSE"] == "Every attack stays within the margin of its baseline:"
+    assert text["EFFECT"] == "Cells guessed: 59% before, 40% after."
+    assert text["PRICE"] == "None: AUC is identical in every seed."
     tried(table, "min-bin", 0.9, (0.2, 0.2, 0.2), applies=(*TWO, "c"))
-    assert said(table)["USE"] == "split-only"
+    assert said(table)["BEST DEFENSE COMMAND"] == "split-only"
 
 
-def test_a_defense_of_which_an_attack_is_missing_is_never_used(table):
+def test_a_defense_without_the_result_of_an_attack_is_not_said_to_resist(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (0.0, 0.0, 0.0), applies=(*TWO, "c"))
     text = said(table)
-    assert "USE" not in text
-    assert text["EASES"] == "split-only"
+    assert text["BEST DEFENSE"] == (
+        "The best one that ran. Not every attack ran, so that more may leak:"
+    )
+    assert text["BEST DEFENSE COMMAND"] == "split-only"
 
 
-def test_what_stays_is_said(table):
+def test_a_leak_that_remains_is_described(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (0.15, 0.16, 0.17))
     text = said(table)
-    assert text["EASES"] == "split-only"
-    assert text["EFFECT"].endswith("(the leak stays).")
-    assert "can guess 50% of the values right" in text["REMAINS"]
+    assert text["BEST DEFENSE"] == ("No tested defense removes this leak. This one reduces it:")
+    assert text["BEST DEFENSE COMMAND"] == "split-only"
+    assert text["EFFECT"].endswith(" The leak remains.")
+    assert "can guess 50% of the values right" in text["STILL LEAKS"]
 
 
 def test_a_tile_shows_what_leads_whatever_it_is(table):
@@ -87,7 +98,7 @@ def test_a_price_on_few_rows_of_a_class_says_so(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     for seed, few in enumerate((30, 9, 12)):
         table.add("train", "none", seed, "rarest", few)
-    assert said(table)["NOTE"] == "Prices stand on 9 held-out rows of the rarest class."
+    assert said(table)["NOTE"] == "Prices are uncertain: the rarest class has 9 held-out rows."
 
 
 def test_enough_rows_of_every_class_need_no_word(table):
@@ -103,8 +114,8 @@ def test_what_others_read_is_said_where_nothing_helps(table):
         told = {"threat": "u", "advantage": 0.2, "blind": 0.4, "attack": "a"}
         table.add("attack", "none", seed, "ra", 0.52, **told)
     text = said(table)
-    assert "guess 59% of the values right" in text["LEAK"]
-    assert "guess 52% of the values right" in text["REMAINS"]
+    assert "guess 59% of the values right" in text["LEAK FOUND"]
+    assert "guess 52% of the values right" in text["OTHER LEAKS"]
 
 
 def test_what_did_not_run_against_many_is_counted():
@@ -126,61 +137,67 @@ def test_a_recipe_is_never_used_for_sure_where_the_attack_failed(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (-0.3, -0.3, -0.3))
     text = said(table)
-    assert "USE" not in text
-    assert text["MAYBE"] == "split-only"
-    assert text["EFFECT"].endswith("(the attack did worse than a blind guess; nothing is shown).")
-    remains = "Nothing shown (attacks did worse than a blind guess): the party 't'."
-    assert text["REMAINS"] == remains
+    assert text["BEST DEFENSE"] == (
+        "No attack clearly exceeds its baseline, but some attacks failed, so that their leaks are "
+        "not excluded:"
+    )
+    assert text["BEST DEFENSE COMMAND"] == "split-only"
+    assert text["EFFECT"].endswith("The attack did worse than a blind guess; nothing is shown.")
+    assert text["STILL LEAKS"] == (
+        "Attacks scored worse than a blind guess and show nothing: the party 't'."
+    )
 
 
 def test_without_a_defense_a_failed_attack_is_not_called_safe(table):
     tried(table, "none", 0.9, (-0.3, -0.3, -0.3))
-    assert said(table)["LEAK"].startswith("Nothing is shown: by every measure that is not settled")
+    assert said(table)["NOT KNOWN"].startswith("By every measure that is not settled, the attacks")
 
 
 def test_what_is_not_settled_under_a_recipe_is_said(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (-0.1, 0.0, 0.2))
-    assert said(table)["REMAINS"] == "Not settled: the party 't'."
+    assert said(table)["STILL LEAKS"] == "Not settled: the party 't'."
 
 
 def test_where_nothing_helps_the_least_is_named(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (0.3, 0.31, 0.32))
-    assert said(table)["USE"].startswith("Nothing tried helps: split-only leaves 59%")
+    assert said(table)["BEST DEFENSE"].startswith("No tested defense helps. split-only leaves 59%")
 
 
 def test_a_dear_recipe_may_be_used_and_its_loss_is_said(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.6, (0.0, 0.0, 0.0))
-    assert said(table)["MAYBE"] == "split-only"
-    assert said(table)["PRICE"].endswith("a clear loss.")
+    assert said(table)["BEST DEFENSE COMMAND"] == "split-only"
+    assert said(table)["PRICE"].endswith("This is a clear loss.")
     for line in table.lines:
         if line["defense"] == "split-only" and line["stage"] == "train":
             line["value"] = 0.9 - 0.1 * line["seed"]
-    assert said(table)["MAYBE"] == "split-only"
+    assert said(table)["BEST DEFENSE COMMAND"] == "split-only"
 
 
 @pytest.mark.parametrize(
-    ("advantages", "begins"),
+    ("advantages", "label", "sentence"),
     [
-        ((0.0, 0.0, 0.0), "None found"),
-        ((0.02, 0.021, 0.022), "A trace"),
-        ((-0.1, 0.1, 0.3), "None clear, none ruled out"),
+        ((0.0, 0.0, 0.0), "NO LEAK FOUND", "By all 1 measure, the party 't' stays within 0.05"),
+        ((0.02, 0.021, 0.022), "TRACE FOUND", "below the margin of 0.05"),
+        ((-0.1, 0.1, 0.3), "NOT SETTLED", "No clear leak, but none is excluded"),
     ],
 )
-def test_three_ways_of_no_leak(table, advantages, begins):
+def test_the_three_cases_without_a_clear_leak_have_different_sentences(
+    table, advantages, label, sentence
+):
     tried(table, "none", 0.9, advantages)
-    assert said(table)["LEAK"].startswith(begins)
+    assert sentence in said(table)[label]
 
 
 def test_a_doubt_names_what_would_settle_it(table):
     tried(table, "none", 0.9, (-0.1, 0.1, 0.3))
-    assert said(table)["LEAK"].endswith("; run 10 seeds.")
+    assert said(table)["NOT SETTLED"].endswith(" Use --seeds 10.")
     tried(table, "split-only", 0.9, (0.0, 0.0, 0.0))
     for seed in range(3):
         table.applies("none", seed, *TWO, "c")
-    assert said(table)["LEAK"].endswith("; 1 attack more to run.")
+    assert said(table)["NOT SETTLED"].endswith(" Run 1 more attack.")
 
 
 def test_where_the_attacks_that_apply_failed_that_is_said(table):
@@ -188,14 +205,14 @@ def test_where_the_attacks_that_apply_failed_that_is_said(table):
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
         table.trouble("none", seed, "a", "failed", "no room")
-    assert said(table)["LEAK"] == "Not known: of the attacks that apply none finished (a)."
+    assert said(table)["NOT KNOWN"] == "None of the attacks that apply finished (a)."
 
 
 def test_where_no_attack_applies_nothing_is_known(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
         table.trouble("none", seed, "a", "skipped", "it sees no sums")
-    assert said(table)["LEAK"].startswith("Not known: no attack that ran applies")
+    assert said(table)["NOT KNOWN"].startswith("No attack that ran applies")
 
 
 def test_an_undefined_auc_is_said_and_prices_are_in_log_loss(table):
@@ -207,7 +224,7 @@ def test_an_undefined_auc_is_said_and_prices_are_in_log_loss(table):
             table.add("train", defense, seed, "log_loss", 0.3)
     text = said(table)
     assert text["NOTE"].startswith("AUC is undefined in 1 of 3 seeds")
-    assert text["PRICE"] == "None: log-loss identical in every seed."
+    assert text["PRICE"] == "None: log-loss is identical in every seed."
 
 
 def test_a_collapsed_model_is_said_first(table):
@@ -216,7 +233,7 @@ def test_a_collapsed_model_is_said_first(table):
     for seed in range(3):
         table.add("reference", "", seed, "auc", 0.5, protocol="majority-class")
     found = findings(table.rows(), table.folder)
-    assert verdict(found).lines[0].key == "COLLAPSED"
+    assert verdict(found).lines[0].label == "NO UTILITY"
     assert found.settings[0].use is None
 
 
@@ -226,7 +243,10 @@ def test_a_claim_that_was_not_kept_is_said(table):
         table.train("laplace-hist[epsilon=1]", seed, 0.9, claimed="pure-dp[epsilon=1]",
                     spent="pure-dp[epsilon=inf,unprotected=cuts]")  # fmt: skip
         table.attack("laplace-hist[epsilon=1]", seed, "a", 0.1)
-    assert "No guarantee as spent: laplace-hist ε=1." in said(table)["NOTE"]
+    assert said(table)["NO GUARANTEE"] == (
+        "Other messages of the run are sent without noise, so that an epsilon is not kept by "
+        "laplace-hist ε=1."
+    )
 
 
 def test_a_claim_that_an_audit_refutes_is_said(table):
@@ -236,7 +256,9 @@ def test_a_claim_that_an_audit_refutes_is_said(table):
         measured = f"at-least[epsilon={shown},most=3]"
         table.train("laplace-hist[epsilon=1]", seed, 0.9, **stated, measured=measured)
         table.attack("laplace-hist[epsilon=1]", seed, "a", 0.1)
-    assert "More was measured than spent: laplace-hist ε=1." in said(table)["NOTE"]
+    assert said(table)["REFUTED"] == (
+        "An audit measured a larger epsilon than was spent by laplace-hist ε=1."
+    )
 
 
 def test_a_defense_that_does_not_fit_is_named_with_the_reason(table):
@@ -244,7 +266,7 @@ def test_a_defense_that_does_not_fit_is_named_with_the_reason(table):
     for seed in range(3):
         table.add("train", "id-lmid", seed, status="skipped", reason="it acts on other messages")
     text = said(table)
-    assert text["USE"].startswith("None ran: id-lmid does not fit this protocol (")
+    assert text["BEST DEFENSE"].startswith("None ran: id-lmid does not fit this protocol (")
 
 
 @pytest.mark.long
@@ -269,13 +291,13 @@ def test_every_figure_of_a_leak_is_in_the_rows(tmp_path):
     run = write_run(tmp_path, [*rows(SETTINGS[:1])])
     frame = load_rows(run)
     found = findings(frame, run)
-    lines = {x.key: x.text for x in verdict(found).lines}
+    lines = {x.label: x.text for x in verdict(found).lines}
     lead = found.settings[0].leak
     mine = frame[(frame["stage"] == "attack") & (frame["status"] == "ok")
                  & (frame["threat"] == lead.adversary.threat) & (frame["defense"] == "none")
                  & (frame["metric"] == lead.cell.metric) & (frame["part"] == "")]  # fmt: skip
     worst = mine.loc[mine.groupby("seed")["advantage"].idxmax(), "value"].mean()
-    (first, *_) = re.findall(r"([\d.]+)%", lines["LEAK"])
+    (first, *_) = re.findall(r"([\d.]+)%", lines["LEAK FOUND"])
     assert math.isclose(float(first), 100 * worst, abs_tol=0.51)
 
 
@@ -283,10 +305,9 @@ def test_whom_no_attack_that_ran_reads_is_not_said_to_stay_near_blind(table):
     tried(table, "none", 0.9, (0.0, 0.0, 0.0))
     for seed in range(3):
         table.add("attack", "none", seed, attack="a", status="skipped", reason="r", threat="public")
-    text = said(table)["LEAK"]
-    assert "stays within 0.05" in text
-    assert "by all 1 measure," in text
-    assert text.endswith("No attack that ran reads the view of the party 'public'.")
+    text = said(table)["NO LEAK FOUND"]
+    assert "By all 1 measure, the party 't' stays within 0.05" in text
+    assert text.endswith("No attack that ran applies to the view of the party 'public'.")
 
 
 def test_where_nothing_trains_without_a_defense_the_first_that_does_leads(table):
@@ -294,24 +315,24 @@ def test_where_nothing_trains_without_a_defense_the_first_that_does_leads(table)
         table.add("train", "none", seed, status="skipped", reason="r")
     tried(table, "grid-cuts", 0.9, (0.3, 0.31, 0.32))
     text = said(table)
-    assert text["LEAK"].startswith(
+    assert text["LEAK FOUND"].startswith(
         "With grid-cuts, the party 't' can guess 59% of the values right"
     )
-    assert text["USE"].startswith("Nothing to compare with")
+    assert text["BEST DEFENSE"].startswith("Nothing to compare with")
 
 
 def test_a_run_that_has_not_ended_says_so(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    assert "--resume" not in said(table).get("UNTESTED", "")
+    assert "--resume" not in said(table).get("NOT TESTED", "")
     table.rows()
     (table.folder / "disclosure.json").unlink()
     found = findings(load_rows(table.folder), table.folder)
     assert found.settings[0].untested.unfinished
-    assert "the rest of this run (--resume)" in str(verdict(found)).lower()
+    assert "The run is not finished: continue it with --resume." in str(verdict(found))
 
 
 def test_what_is_read_far_more_of_than_what_leads_is_said_beside_it(table):
     tried(table, "none", 0.9, (0.1, 0.11, 0.12), metric="exact_rows", n=100)
     for seed in range(3):
         table.attack("none", seed, "b", 0.9, "members_1pct", value=0.9)
-    assert "and recognise" in said(table)["LEAK"]
+    assert "can also recognise" in said(table)["LEAK FOUND"]

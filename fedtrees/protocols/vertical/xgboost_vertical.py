@@ -218,7 +218,7 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
     }  # fmt: skip
     called: ClassVar[Mapping[str, tuple[str, str]]] = {
         **VerticallyHeld.called,
-        "public": ("whoever has the released model", "holders of the released model"),
+        "public": ("a recipient of the released model", "recipients of the released model"),
     }
 
     def roles(self, parties: int) -> Mapping[str, str]:
