@@ -23,21 +23,26 @@ from fedtrees.core.counts import listed, many
 from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words
 from fedtrees.core.specs import parse_list
 from fedtrees.report import said
-from fedtrees.report.findings import trials_of
+from fedtrees.report.findings import findings, trials_of
+from fedtrees.report.found import Findings
 from fedtrees.report.intervals import mean_of, t_estimate
 from fedtrees.report.price import Price, Utility
 from fedtrees.report.recipe import RECOMMENDED, Candidate, Recommendation, Trial, recommend
 from fedtrees.report.rows import UNDEFENDED, load_rows
 from fedtrees.report.said import Elsewhere
 from fedtrees.report.states import Cell, is_safe
+from fedtrees.report.verdict_text import verdict
 
 STORED = "recipes.csv"
 #: Clients of every federation of the suite. With two the remaining scores differ.
 CLIENTS = 3
 #: Table for which the guarantee of a recipe is written.
 DEFAULT_TABLE = "breast-cancer"
-#: Markers around the generated part of a page.
+#: Markers around the generated parts of a page.
 BEGIN, END = "<!-- recipes -->\n", "<!-- end -->"
+BEGIN_VERDICT = "<!-- verdict -->\n"
+#: Folder of the stored default run, whose verdict the documentation quotes.
+DEFAULT_RUN = "leaderboard/default-bench"
 _BETWEEN = " \N{MIDDLE DOT} "  # table and adversary in the name of a place
 #: Measures whose largest remaining score the documentation shows, with their names there.
 SHOWN = {
@@ -358,27 +363,43 @@ def _row_of(number: str, tried: Sequence[Trial], metric: str) -> list[str]:
 
 
 def write_generated(trials: Trials, root: Path) -> None:
-    """Write the recommended recipe wherever it is named.
+    """Write the recommended recipe wherever it is named, and the verdict of the default run.
 
-    These are the parts between the markers in `README.md` and `docs/how-to/choose.md`, and the file
-    from which verdicts and `fedtrees advise` read it (`fedtrees.report.recipe.recommended`).
+    These are the parts between the markers in `README.md`, `docs/how-to/choose.md` and
+    `docs/tutorials/first-bench.md`, and the file from which verdicts and `fedtrees advise` read the
+    recipe (`fedtrees.report.recipe.recommended`).
     """
     stored = {"recipe": named(recommend(trials))}
     path = root / "fedtrees" / "report" / RECOMMENDED
     path.write_text(json.dumps(stored) + "\n", encoding="utf-8")
-    for name, text in {
-        "README.md": readme(trials),
-        "docs/how-to/choose.md": quoted(trials),
-    }.items():
+    screen = default_verdict()
+    for name, begin, text in (
+        ("README.md", BEGIN, readme(trials)),
+        ("docs/how-to/choose.md", BEGIN, quoted(trials)),
+        ("README.md", BEGIN_VERDICT, screen),
+        ("docs/tutorials/first-bench.md", BEGIN_VERDICT, screen),
+    ):
         page = root / name
-        page.write_text(replaced(page.read_text(encoding="utf-8"), text), encoding="utf-8")
+        content = replaced(page.read_text(encoding="utf-8"), begin, text)
+        page.write_text(content, encoding="utf-8")
 
 
-def replaced(page: str, text: str) -> str:
-    """Return a page with this text between its markers."""
-    before, begin, rest = page.partition(BEGIN)
+def default_findings() -> Findings:
+    """Return the findings of the stored default run."""
+    with resources.as_file(resources.files("fedtrees.benchmarks") / DEFAULT_RUN) as folder:
+        return findings(load_rows(folder), folder)
+
+
+def default_verdict() -> str:
+    """Return the verdict of the default run as the terminal prints it, as a block of text."""
+    return f"```text\n{verdict(default_findings())}\n```\n"
+
+
+def replaced(page: str, begin: str, text: str) -> str:
+    """Return a page with this text between a marker and the next `END`."""
+    before, marker, rest = page.partition(begin)
     _, end, after = rest.partition(END)
-    return f"{before}{begin}{text}{end}{after}"
+    return f"{before}{marker}{text}{end}{after}"
 
 
 def main() -> Path:

@@ -30,25 +30,16 @@ def print_tables(study: Study, *, skipped: bool = False) -> None:
 
 
 def print_verdict(study: Study, out: Console | None = None) -> None:
-    """Print the verdict of a run: labels in a column, sentences next to them.
-
-    A defense stands on a line of its own that is not wrapped, so that it can be copied.
-    """
-    import textwrap
-
+    """Print the verdict of a run: labels in a column, sentences next to them."""
     from rich.text import Text
 
-    from fedtrees.report.verdict_text import LABEL_COLUMNS, SCREEN_COLUMNS, verdict
+    from fedtrees.report.verdict_text import SCREEN_COLUMNS, verdict
 
     out = out or console()
-    width = min(out.width, SCREEN_COLUMNS) - 1
     result = verdict(study.findings)
     out.print()
     out.print(result.setting, style="bold", markup=False)
     for line in result.lines:
-        label = f"{line.label:{LABEL_COLUMNS}}"
-        indents = {"initial_indent": label, "subsequent_indent": " " * LABEL_COLUMNS}
-        body = textwrap.fill(line.text, width, break_on_hyphens=False, **indents)
-        out.print(Text.assemble((label, "bold"), body[LABEL_COLUMNS:]), soft_wrap=True)
-        if line.command:
-            out.print(f"    {line.command}", markup=False, highlight=False, soft_wrap=True)
+        entry = Text(line.wrapped(min(out.width, SCREEN_COLUMNS)))
+        entry.stylize("bold", 0, len(line.label))
+        out.print(entry, soft_wrap=True)

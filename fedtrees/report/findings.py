@@ -59,9 +59,13 @@ def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> Finding
 
 
 def begun_only(folder: Any) -> bool:
-    """Tell whether a run has not come to its end, where it writes who sees what."""
-    files = {name: (Path(folder) / name).is_file() for name in ("suite.toml", "disclosure.json")}
-    return files["suite.toml"] and not files["disclosure.json"]
+    """Return whether a folder contains a run that has not come to its end.
+
+    A run writes ``disclosure.json`` last. A submission to the leaderboard has ``submission.json``
+    instead, and only finished runs are submitted.
+    """
+    present = {path.name for path in Path(folder).glob("*") if path.is_file()}
+    return "suite.toml" in present and not present & {"disclosure.json", "submission.json"}
 
 
 @dataclass(frozen=True)

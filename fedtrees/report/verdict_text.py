@@ -59,17 +59,22 @@ class Line:
     text: str
     command: str = ""
 
+    def wrapped(self, columns: int = SCREEN_COLUMNS) -> str:
+        """Return the entry for a terminal of so many columns.
+
+        The label is at the left of the text. The command is not wrapped, so that it can be copied.
+        """
+        indent = " " * LABEL_COLUMNS
+        text = textwrap.fill(
+            self.text, columns - 1, initial_indent=f"{self.label:{LABEL_COLUMNS}}",
+            subsequent_indent=indent, break_on_hyphens=False,
+        )  # fmt: skip
+        return f"{text}\n{'':{_COMMAND_INDENT}}{self.command}" if self.command else text
+
     @property
     def height(self) -> int:
         """Number of lines that the entry takes on a screen of `SCREEN_COLUMNS`."""
-        lines = len(textwrap.wrap(self.text, SCREEN_COLUMNS - LABEL_COLUMNS - 1))
-        if self.command:
-            lines += math.ceil((len(self.command) + _COMMAND_INDENT) / SCREEN_COLUMNS)
-        return lines
-
-    def __str__(self) -> str:
-        entry = f"{self.label:{LABEL_COLUMNS}}{self.text}"
-        return f"{entry}\n{'':{_COMMAND_INDENT}}{self.command}" if self.command else entry
+        return sum(-(-len(line) // SCREEN_COLUMNS) for line in self.wrapped().splitlines())
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Verdict:
         return sum(line.height for line in self.lines)
 
     def __str__(self) -> str:
-        return "\n".join([self.setting, *map(str, self.lines)])
+        return "\n".join([self.setting, *(line.wrapped() for line in self.lines)])
 
 
 def verdict(findings: Findings) -> Verdict:

@@ -3,16 +3,18 @@
 import math
 import re
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers import recipes
+from fedtrees.report.advice import Wish, tried
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.price import Price, Utility
 from fedtrees.report.recipe import recommend, recommended
-from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.rows import UNDEFENDED, load_rows
 from fedtrees.report.said import can, parted, settled
 from fedtrees.report.states import Cell
 from fedtrees.report.verdict_text import price as verdict_price
@@ -41,6 +43,12 @@ BETWEEN = re.compile(r"<!-- recipes -->\n(.*?)<!-- end -->", flags=re.S)
 def test_the_generated_part_of_a_page_is_computed_from_the_stored_run(name):
     (quoted,) = BETWEEN.findall((ROOT / name).read_text())
     assert quoted == PAGES[name](TRIALS)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorials/first-bench.md"])
+def test_the_verdict_in_a_page_is_that_of_the_stored_default_run(name):
+    _, _, rest = (ROOT / name).read_text().partition(recipes.BEGIN_VERDICT)
+    assert rest.partition(recipes.END)[0] == recipes.default_verdict()
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -159,3 +167,12 @@ def test_the_default_suite_runs_the_computed_recipe():
 
 def test_verdicts_and_advice_read_the_computed_recipe():
     assert recommended() == recipes.named(recommend(TRIALS))
+
+
+def test_the_default_verdict_and_advice_name_the_computed_recipe():
+    """The pages are compared with the same name above."""
+    found = recipes.default_findings()
+    assert found.settings[0].use.name == recommended()
+    with resources.as_file(resources.files("fedtrees.benchmarks") / recipes.DEFAULT_RUN) as folder:
+        candidates = tried(load_rows(folder), Wish())
+    assert candidates[0].name == recommended()
