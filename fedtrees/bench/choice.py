@@ -5,7 +5,7 @@ fits (`fedtrees.protocols.fit`). What goes with nothing is refused, before anyth
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.evaluate import parts_of, seen
 from fedtrees.bench.federation import federation_of, load_dataset
-from fedtrees.bench.suite import ALL, DataRef, Grid, Suite, fits, roles_of, with_budgets
+from fedtrees.bench.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.core.attack import contenders
 from fedtrees.core.counts import listed
 from fedtrees.core.errors import INSTALL, FedtreesError, UsageError
@@ -55,20 +55,20 @@ def chosen(
 def told(suite: Suite, options: Mapping[str, Any], made: Suite) -> str:
     """Say what was chosen that is not as in the suite; "" where nothing was."""
     plain, parts = suite.override(options), []
-    for item in fields(Grid):
-        if item.name in options:
+    for axis in AXES:
+        if axis in options:
             continue
         before, after = (
             dict.fromkeys(
                 text
                 for g in s.grids
-                for v in getattr(g, item.name)
-                if (text := v.name if item.name == "data" else str(v)) != "none"
+                for v in getattr(g, axis)
+                if (text := v.name if axis == "data" else str(v)) != "none"
             )
             for s in (plain, made)
         )
         if before.keys() != after.keys():
-            parts.append(f"{item.name} {listed([*after]) or 'none'}")
+            parts.append(f"{axis} {listed([*after]) or 'none'}")
     return f"chosen to fit: {'; '.join(parts)}" if parts else ""
 
 
@@ -247,8 +247,8 @@ class _Choice:
         """Return what the suite has for a protocol that none of its grids is of."""
         first = self.given[0]
         every = {
-            item.name: tuple(dict.fromkeys(v for g in self.given for v in getattr(g, item.name)))
-            for item in fields(Grid)
+            axis: tuple(dict.fromkeys(v for g in self.given for v in getattr(g, axis)))
+            for axis in AXES
         }
         instance: Protocol = register.make("protocol", protocol)
         clients = first.clients if "clients" in self.options else (instance.usual_parties,)

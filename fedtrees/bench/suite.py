@@ -107,11 +107,22 @@ class DataRef:
             )
 
 
+#: Axes of a grid: every combination of their values is run.
+AXES = ("data", "partitions", "clients", "protocols", "defenses", "threats", "attacks")
+
+
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of these is run; `none` and the blind adversary are always added.
+    """Axes of which every combination is run, each with the blind adversary.
 
-    Among attacks, `all` stands for every attack of `contenders` that is not named beside it.
+    Attributes
+    ----------
+    data, partitions, clients, protocols, defenses, threats, attacks : tuple
+        The axes (`AXES`). Among attacks, `all` means every attack of `contenders` that is not named
+        explicitly.
+    undefended : bool
+        Whether to add the run without a defense. A grid omits it if another grid contains the run
+        that its results are compared with, for example one of another protocol.
     """
 
     data: tuple[DataRef, ...] = (DataRef("breast-cancer"),)
@@ -121,18 +132,23 @@ class Grid:
     defenses: tuple[Composed, ...] = (Composed(),)
     threats: tuple[str, ...] = ("client",)
     attacks: tuple[Spec, ...] = (Spec(ALL),)
+    undefended: bool = True
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> Grid:
         """Read one ``[[grid]]`` table, or the options of a command line."""
         if not isinstance(table, Mapping):
             raise UsageError(f"a grid is {table!r}; write its keys below [[grid]]")
-        known = {f.name for f in fields(cls)}
+        keys = {f.name for f in fields(cls)}
         for key in table:
-            if key not in known:
-                raise UsageError(f"a grid has no key {short(key)!r}{did_you_mean(key, known)}")
-        read: dict[str, Any] = {}
-        for key, value in table.items():
+            if key not in keys:
+                raise UsageError(f"a grid has no key {short(key)!r}{did_you_mean(key, keys)}")
+        undefended = table.get("undefended", True)
+        if not isinstance(undefended, bool):
+            raise UsageError(f"a grid has undefended={undefended!r}; give true or false")
+        read: dict[str, Any] = {"undefended": undefended}
+        for key in (key for key in AXES if key in table):
+            value = table[key]
             items = list(value) if isinstance(value, (list, tuple)) else [value]
             for item in () if key in ("data", "clients") else items:
                 if not isinstance(item, str):
@@ -169,11 +185,12 @@ class Grid:
     @property
     def size(self) -> int:
         """Number of combinations, each of them a training with an attack, per seed."""
-        return math.prod(len(getattr(self, item.name)) for item in fields(self))
+        return math.prod(len(getattr(self, axis)) for axis in AXES)
 
     def with_undefended(self) -> Grid:
-        """Return the grid with `none` first among its defenses, everything once."""
-        defenses = tuple({str(d): d for d in (Composed(), *self.defenses)}.values())
+        """Return the grid with each defense once, and `none` first unless it is omitted."""
+        added = (Composed(),) if self.undefended else ()
+        defenses = tuple({str(d): d for d in (*added, *self.defenses)}.values())
         return replace(self, defenses=defenses)
 
 
@@ -339,7 +356,7 @@ class Suite:
         grids = self.grids
         if options:
             changed = Grid.parse(options)
-            given = {key: getattr(changed, key) for key in options}
+            given = {key: getattr(changed, key) for key in options} | {"undefended": True}
             grids = tuple(replace(g, **given).with_undefended() for g in self.grids)
         return self.of(grids, self.seeds if seeds is None else parse_seeds(seeds))
 
@@ -352,10 +369,10 @@ class Suite:
     def _named_by_what_it_runs(self) -> Suite:
         table: dict[str, dict[str, None]] = {}
         for grid in self.grids:
-            for item in fields(grid):
-                for value in getattr(grid, item.name):
+            for axis in AXES:
+                for value in getattr(grid, axis):
                     text = value if isinstance(value, (str, int)) else value.name
-                    table.setdefault(item.name, {})[str(text)] = None
+                    table.setdefault(axis, {})[str(text)] = None
         what = "; ".join(f"{key} {', '.join(values)}" for key, values in table.items())
         seeds = ", ".join(map(str, self.seeds[:5])) + (", ..." if len(self.seeds) > 5 else "")
         description = f"Options of the command line: {what}; seeds {seeds}."
@@ -432,7 +449,8 @@ def _name(value: Any) -> str:
 
 
 def _grid_table(grid: Grid) -> dict[str, Any]:
-    return {item.name: list(map(_plain, getattr(grid, item.name))) for item in fields(grid)}
+    axes = {axis: list(map(_plain, getattr(grid, axis))) for axis in AXES}
+    return axes if grid.undefended else {**axes, "undefended": False}
 
 
 def _plain(value: Any) -> Any:
