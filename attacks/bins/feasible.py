@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.subsets import Certain, Column
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
 

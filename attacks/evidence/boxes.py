@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.counts import Counts
 from fedtrees.attacks.evidence.grid import ANY, Grid, LeafConstraints
+from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
 # int64 (K,) each: rows per class that the first round was not grown on, and those of them that no
@@ -154,7 +154,7 @@ def send(
     boxes.history = np.unique(way, return_inverse=True)[1].astype(np.int64)
 
 
-@njit(cache=True)
+@kernel
 def _narrow(  # type: ignore[no-untyped-def]
     lo, hi, missing, codes, rows, chosen,
     offsets, feature, leaf_lo, leaf_hi, leaf_missing, leaf_codes,

@@ -1,10 +1,11 @@
 """Random bits inside kernels."""
 
 import numpy as np
-from numba import njit
+
+from fedtrees.core.compilation import inner_kernel
 
 
-@njit(cache=True)
+@inner_kernel
 def next_bits(state):  # type: ignore[no-untyped-def]
     # splitmix64: explicit state, so that a run depends on its seed alone
     state[0] += np.uint64(0x9E3779B97F4A7C15)

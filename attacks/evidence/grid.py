@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import inner_kernel
 from fedtrees.trees.boosted.forest import Tree
 
 ANY = np.uint64(2**64 - 1)  # no code is excluded
 MOST_CODES = 64  # bits of a set
 
 
-@njit(cache=True)
+@inner_kernel
 def has(codes, cell):  # type: ignore[no-untyped-def]
     """Tell whether a set has this cell."""
     return codes == ANY or (codes >> np.uint64(cell)) & np.uint64(1) == np.uint64(1)

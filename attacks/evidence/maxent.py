@@ -12,11 +12,11 @@ noise on the target (a Gaussian likelihood), or a small constant where sums are 
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv
 
 from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
 
@@ -70,7 +70,7 @@ def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: 
     return P
 
 
-@njit(cache=True)
+@kernel
 def _evaluate(offsets, leaf, log_prior, weight, x, theta, J):  # type: ignore[no-untyped-def]
     K = x.shape[1]
     P = np.empty(leaf.shape[0])
@@ -99,7 +99,7 @@ def _evaluate(offsets, leaf, log_prior, weight, x, theta, J):  # type: ignore[no
     return value, mean, P
 
 
-@njit(cache=True)
+@kernel
 def _hessian(offsets, leaf, weight, x, P, J):  # type: ignore[no-untyped-def]
     K = x.shape[1]
     H = np.zeros((J * K, J * K))
@@ -127,7 +127,7 @@ def draw_leaves(reach: Reach, P: Floats, rows: NDArray[np.intp], u: Floats) -> N
     return out
 
 
-@njit(cache=True)
+@kernel
 def _draw(offsets, leaf, P, rows, u):  # type: ignore[no-untyped-def]
     out = np.empty(rows.shape[0], dtype=np.int32)
     for m in range(rows.shape[0]):

@@ -5,10 +5,10 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.grid import ANY, Grid, LeafConstraints, has
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.recipes import Recipe
 from fedtrees.guessing.tolerance import estimated_width
@@ -265,7 +265,7 @@ def add_own_rows(
     _add_own_rows(options.offsets, options.leaf, options.log_prior, *boxes, *own_arguments)
 
 
-@njit(cache=True)
+@inner_kernel
 def mass_of(cumulative, c, f, lo, hi, codes):  # type: ignore[no-untyped-def]
     """Return the mass of cells ``lo <= cell < hi`` of feature f for class c that a set has."""
     if codes == ANY:
@@ -277,7 +277,7 @@ def mass_of(cumulative, c, f, lo, hi, codes):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True)
+@kernel
 def _reach(  # type: ignore[no-untyped-def]
     lo, hi, y, missing, codes,
     start, feature, leaf_lo, leaf_hi, leaf_missing, leaf_codes, cumulative, odds,
@@ -319,7 +319,7 @@ def _reach(  # type: ignore[no-untyped-def]
     return offsets, leaf[:filled], mass[:filled]
 
 
-@njit(cache=True)
+@kernel
 def _add_own_rows(  # type: ignore[no-untyped-def]
     offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves, missing, codes
 ):

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.jit import kernel, place
+from fedtrees.core.compilation import inner_kernel, kernel
+from fedtrees.trees.jit import place
 
 #: Partial sums that one search may list, from quick looks at everything to thorough ones.
 EFFORT = (64, 512, 4096)
@@ -118,7 +119,7 @@ def _measure(brings: NDArray[np.int64]) -> NDArray[np.int64]:
     return (brings >= 0).all(axis=0).astype(np.int64)
 
 
-@kernel
+@inner_kernel
 def _listed(value, most, first, last, out):  # type: ignore[no-untyped-def]
     """List the sums of every choice among some groups; return how many there are."""
     out[0], size = np.uint64(0), 1
@@ -131,7 +132,7 @@ def _listed(value, most, first, last, out):  # type: ignore[no-untyped-def]
     return size
 
 
-@kernel
+@inner_kernel
 def _spread(code, most, first, last, low, high):  # type: ignore[no-untyped-def]
     """Widen what is possible by one listed choice."""
     for g in range(first, last):
@@ -140,7 +141,7 @@ def _spread(code, most, first, last, low, high):  # type: ignore[no-untyped-def]
         low[g], high[g] = min(low[g], k), max(high[g], k)
 
 
-@kernel
+@inner_kernel
 def _order(value):  # type: ignore[no-untyped-def]
     """Sort indirectly: a kernel of its own is compiled once, and not in each that calls it."""
     return np.argsort(value)
@@ -219,7 +220,7 @@ def _of_few(value, most, wanted, few, effort, low, high):  # type: ignore[no-unt
     return found
 
 
-@kernel
+@inner_kernel
 def _at_one_bin(cand, value, size, wanted, room, effort, b, allowed, bin):  # type: ignore[no-untyped-def]
     """Conclude what one sum says of its candidates; return how much was."""
     c = len(cand)

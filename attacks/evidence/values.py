@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
@@ -26,6 +25,7 @@ from fedtrees.attacks.evidence.counts import (
     shrink_positives,
 )
 from fedtrees.attacks.evidence.sums import LeafSums
+from fedtrees.core.compilation import kernel
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
@@ -304,7 +304,7 @@ def _best_totals(lists: list[Candidates], n_max: int) -> tuple[Floats, NDArray[n
     return best, back
 
 
-@njit(cache=True)
+@kernel
 def _forward(offsets, n, score, n_max):  # type: ignore[no-untyped-def]
     """Max-plus dynamic programme: best log weight of the first leaves for every total."""
     J = offsets.shape[0] - 1

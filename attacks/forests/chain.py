@@ -21,8 +21,8 @@ from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.forests.labels import Labels, label_cost, label_cost_of_two
 from fedtrees.attacks.forests.noise import NAT, Noise
 from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.errors import DataError
-from fedtrees.trees.jit import kernel
 
 #: Latent classes, and the masses of their Dirichlet priors: over classes in all, per level.
 CLASSES, ALPHA, MASS = 10, 1.0, 0.5
@@ -161,12 +161,12 @@ def advance(
     return made
 
 
-@kernel
+@inner_kernel
 def _uniform(bits):  # type: ignore[no-untyped-def]
     return np.float64(next_bits(bits)) * 2.0**-53
 
 
-@kernel
+@inner_kernel
 def _below(bits, n):  # type: ignore[no-untyped-def]
     return np.int64(_uniform(bits) * n)
 
@@ -207,7 +207,7 @@ def _advance(world, state, scratch, n, beta, moves, bits, prior):  # type: ignor
     return accepted
 
 
-@kernel
+@inner_kernel
 def _propose(world, state, scratch, a, b, kind, bits):  # type: ignore[no-untyped-def]
     """Write new values into the rows, keep the old ones; return how many variables change."""
     free, value = world.free, state.value
@@ -234,7 +234,7 @@ def _propose(world, state, scratch, a, b, kind, bits):  # type: ignore[no-untype
     return changed
 
 
-@kernel
+@inner_kernel
 def _prior_ratio(state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
     """Return the prior of the rows as they are over that of the rows before."""
     za, zb = state.latent[a], state.latent[b]
@@ -251,7 +251,7 @@ def _prior_ratio(state, scratch, a, b, rows, changed):  # type: ignore[no-untype
     return ratio
 
 
-@kernel
+@inner_kernel
 def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-untyped-def]
     """Route the rows as they are, write their leaves, and return how much energy rises.
 
@@ -322,7 +322,7 @@ def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-
     return rise
 
 
-@kernel
+@inner_kernel
 def _accept(state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
     """Bring leaves, residuals and counts of latent classes up to date with the rows."""
     label, residual = state.value.shape[1] - 1, state.residual
@@ -339,7 +339,7 @@ def _accept(state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def
             state.count[f, state.value[i, f], z] += 1.0
 
 
-@kernel
+@inner_kernel
 def _draw_latent(world, state, scratch, i, bits):  # type: ignore[no-untyped-def]
     """Draw the latent class of a row given all other rows."""
     z, width, weight = state.latent[i], world.sizes.shape[0], scratch.weight

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.variables import Variables
+from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
 from fedtrees.guessing.matching import assign
-from fedtrees.trees.jit import kernel
 
 #: Most rounds of matching and voting, most rows that are matched at once, and rows of a block
 #: where there are more.

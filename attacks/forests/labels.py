@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.noise import NAT, Noise
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 
 class Labels(NamedTuple):
@@ -59,7 +59,7 @@ class Labels(NamedTuple):
         return np.asarray(_costs(self, -counts))
 
 
-@kernel
+@inner_kernel
 def label_cost(labels, residual, t, leaf):  # type: ignore[no-untyped-def]
     """Return the cost of one leaf's label, `NAT` to the nat; a residual is minus a count."""
     y, classes = labels.label[t, leaf], residual.shape[2]  # no views: they would cost more
@@ -78,7 +78,7 @@ def label_cost(labels, residual, t, leaf):  # type: ignore[no-untyped-def]
     return np.int64(math.floor((labels.epsilon * most - math.log(chance)) * NAT + 0.5))
 
 
-@kernel
+@inner_kernel
 def label_cost_of_two(pair, label, residual, t, leaf):  # type: ignore[no-untyped-def]
     """Return the same of two classes, from a table of their difference."""
     y = label[t, leaf]

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.variables import Variables
+from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
-from fedtrees.trees.jit import kernel
 
 #: Depth of a tree: a path of more would have a table of its leaves of gigabytes.
 MOST_DEPTH = 14

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.matching import Matching
+from fedtrees.core.compilation import kernel
 from fedtrees.neural.encoding import Encoding
-from fedtrees.trees.jit import kernel
 
 #: Adam's decays (Kingma and Ba 2015), and the largest steps for logits and standardised numbers.
 _DECAYS, _STEPS = (0.9, 0.92), (0.3, 0.2)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.prior import Prior
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -92,7 +92,7 @@ def draw_class(classes, cell, i, label, scratch, u):  # type: ignore[no-untyped-
     return label * K + k
 
 
-@kernel
+@inner_kernel
 def _cumulate_logs(classes, cell, i, label, out):  # type: ignore[no-untyped-def]
     """Fill ``out`` with cumulative class weights relative to the greatest; return their sum."""
     base, count, present = classes.base, classes.count, classes.present
@@ -114,7 +114,7 @@ def _cumulate_logs(classes, cell, i, label, out):  # type: ignore[no-untyped-def
     return total
 
 
-@kernel
+@inner_kernel
 def log_weight(classes, cell, i, label, scratch):  # type: ignore[no-untyped-def]
     """Return the log weight of a label for row ``i``, which is in no component.
 
@@ -141,7 +141,7 @@ def log_weight(classes, cell, i, label, scratch):  # type: ignore[no-untyped-def
     return top + np.log(total) + np.log((n + 1.0) / (n + K * CLASS_WEIGHT))
 
 
-@kernel
+@inner_kernel
 def draw_cell(classes, component, label, f, own, u):  # type: ignore[no-untyped-def]
     """Return a cell of feature ``f`` drawn given all other rows of the component.
 
@@ -162,7 +162,7 @@ def draw_cell(classes, component, label, f, own, u):  # type: ignore[no-untyped-
     return last
 
 
-@kernel
+@inner_kernel
 def swap_gain(classes, f, ca, cb, qa, qb, la, lb):  # type: ignore[no-untyped-def]
     """Return the factor by which exchanging two rows' cells of a feature changes the prior.
 

@@ -5,7 +5,7 @@ import math
 from fedtrees.attacks.evidence.grid import has
 from fedtrees.attacks.joint.moves import uniform
 from fedtrees.attacks.joint.state import brings, stands_for, walk
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 # Kernels here and in `moves` neither return early nor take views of rows: numba would then count
 # references to every array of their arguments, which costs a tenth of a move.
@@ -53,7 +53,7 @@ def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
             state.leaf[i, t] = k
 
 
-@kernel
+@inner_kernel
 def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
     """Route row ``s`` of a proposal; return the first tree in which it changes leaf, or T."""
     i, T = new.row[s], world.root.shape[0]
@@ -84,7 +84,7 @@ def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
     return first
 
 
-@kernel
+@inner_kernel
 def _follow_classes(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
     """Do as `_follow` where a round has a tree for every class: margins rise at its end."""
     i, T, K = new.row[s], world.root.shape[0], world.outputs
@@ -116,7 +116,7 @@ def _follow_classes(world, state, new, s, n_changed):  # type: ignore[no-untyped
     return first
 
 
-@kernel
+@inner_kernel
 def _drop(j, dg, dh, residual, precision):  # type: ignore[no-untyped-def]
     """Return how much less energy leaf j has once its residual changes by (dg, dh)."""
     return -(
@@ -125,7 +125,7 @@ def _drop(j, dg, dh, residual, precision):  # type: ignore[no-untyped-def]
     )
 
 
-@kernel
+@inner_kernel
 def _alone(world, state, precision, new, s, first):  # type: ignore[no-untyped-def]
     """Return how much less energy there is if row ``s`` of a proposal moves alone."""
     i, gain = new.row[s], 0.0
@@ -144,7 +144,7 @@ def _alone(world, state, precision, new, s, first):  # type: ignore[no-untyped-d
     return gain
 
 
-@kernel
+@inner_kernel
 def _meet(j, k, sign, gj, hj, gk, hk, precision):  # type: ignore[no-untyped-def]
     """Return what two changes, each judged alone, leave out where both meet in a leaf."""
     if j != k:
@@ -152,7 +152,7 @@ def _meet(j, k, sign, gj, hj, gk, hk, precision):  # type: ignore[no-untyped-def
     return sign * (precision[j, 0] * gj * gk + precision[j, 1] * hj * hk)
 
 
-@kernel
+@inner_kernel
 def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-untyped-def]
     """Return what the gains of both rows of a proposal, each judged alone, leave out.
 
@@ -180,7 +180,7 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
     return gain
 
 
-@kernel
+@inner_kernel
 def relabelled(state, precision, i):  # type: ignore[no-untyped-def]
     """Return how much less energy there is once row ``i`` has the other label (nats)."""
     gain, dg = 0.0, 2.0 * state.label[i] - 1.0
@@ -190,7 +190,7 @@ def relabelled(state, precision, i):  # type: ignore[no-untyped-def]
     return gain
 
 
-@kernel
+@inner_kernel
 def relabel(state, i):  # type: ignore[no-untyped-def]
     """Give row ``i`` the other label, in place; its component stays."""
     dg = 2.0 * state.label[i] - 1.0
@@ -200,7 +200,7 @@ def relabel(state, i):  # type: ignore[no-untyped-def]
     state.label[i] = 1 - state.label[i]
 
 
-@kernel
+@inner_kernel
 def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
     """Draw anew, given all else, in which trees row ``i`` is, in place; the first tree stays."""
     odds = math.log(world.share) - math.log1p(-world.share)
@@ -219,7 +219,7 @@ def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
             state.residual[j, 1] += sign * h
 
 
-@kernel
+@inner_kernel
 def trade(world, state, precision, a, b, t, bits):  # type: ignore[no-untyped-def]
     """Let a row that is in tree ``t`` and one that is not trade places, or not, in place."""
     if state.inside[a, t] == state.inside[b, t] or world.foreign[t]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.evidence.grid import has
 from fedtrees.attacks.joint.classes import draw_cell, swap_gain
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel
 
 # Which features two rows exchange, cumulative: one, two, all; the rest a random half.
 ONE, TWO, ALL = 0.5, 0.75, 0.85
@@ -45,19 +45,19 @@ class Proposal(NamedTuple):
         )
 
 
-@kernel
+@inner_kernel
 def uniform(bits):  # type: ignore[no-untyped-def]
     """Return a draw from [0, 1)."""
     return np.float64(next_bits(bits)) * 2.0**-53
 
 
-@kernel
+@inner_kernel
 def below(bits, n):  # type: ignore[no-untyped-def]
     """Return a whole number drawn from 0 to n - 1."""
     return np.int64(uniform(bits) * n)
 
 
-@kernel
+@inner_kernel
 def change_one(state, classes, new, shift, bits):  # type: ignore[no-untyped-def]
     """Propose another cell for one feature of ``new.row[0]``.
 
@@ -83,7 +83,7 @@ def change_one(state, classes, new, shift, bits):  # type: ignore[no-untyped-def
     return int(there), factor if there and shift else 1.0
 
 
-@kernel
+@inner_kernel
 def exchange(state, classes, new, bits):  # type: ignore[no-untyped-def]
     """Propose that the two rows of ``new`` exchange some features; returns as `change_one`."""
     a, b, cell = new.row[0], new.row[1], state.cell
@@ -112,7 +112,7 @@ def exchange(state, classes, new, bits):  # type: ignore[no-untyped-def]
     return n_changed, factor
 
 
-@kernel
+@inner_kernel
 def swapped(state, new):  # type: ignore[no-untyped-def]
     """Tell whether both rows take all of each other's cells."""
     a, b, whole = new.row[0], new.row[1], True
@@ -121,7 +121,7 @@ def swapped(state, new):  # type: ignore[no-untyped-def]
     return whole
 
 
-@kernel
+@inner_kernel
 def inside(state, new, n_rows, n_changed):  # type: ignore[no-untyped-def]
     """Tell whether all cells that change stay in the boxes of their rows."""
     kept = True

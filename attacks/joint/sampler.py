@@ -38,7 +38,7 @@ from fedtrees.attacks.joint.moves import (
 )
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
 
@@ -105,7 +105,7 @@ def _draw_classes(state, classes, scratch, bits):  # type: ignore[no-untyped-def
         _count_in_new_class(i, state, classes, scratch, bits)
 
 
-@kernel
+@inner_kernel
 def _count_in_new_class(i, state, classes, scratch, bits):  # type: ignore[no-untyped-def]
     u = uniform(bits)
     state.component[i] = draw_class(classes, state.cell, i, state.label[i], scratch, u)
@@ -158,7 +158,7 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits, 
     return accepted
 
 
-@kernel
+@inner_kernel
 def _draw_label(state, classes, precision, i, scratch, bits):  # type: ignore[no-untyped-def]
     """Give row ``i`` the other label, or not, by its probability given all else, in place."""
     count_row(classes, state.cell, i, state.component[i], -1)
@@ -170,7 +170,7 @@ def _draw_label(state, classes, precision, i, scratch, bits):  # type: ignore[no
     _count_in_new_class(i, state, classes, scratch, bits)
 
 
-@kernel
+@inner_kernel
 def _toss(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
     """Draw anew in which trees a row is, and let it trade places with others, in place."""
     if state.sampled[i]:
@@ -181,7 +181,7 @@ def _toss(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
                 trade(world, state, precision, i, other, t, bits)
 
 
-@kernel
+@inner_kernel
 def _choose_rows(mates, row, two, bits):  # type: ignore[no-untyped-def]
     """Draw one row or two, the second as often from the same first leaf as from all.
 
@@ -198,7 +198,7 @@ def _choose_rows(mates, row, two, bits):  # type: ignore[no-untyped-def]
     return 0 if a == row[1] else 2
 
 
-@kernel
+@inner_kernel
 def _swap_boxes(state, new):  # type: ignore[no-untyped-def]
     a, b, lo, hi = new.row[0], new.row[1], state.lo, state.hi
     for f in range(lo.shape[1]):
@@ -207,7 +207,7 @@ def _swap_boxes(state, new):  # type: ignore[no-untyped-def]
         state.codes[a, f], state.codes[b, f] = state.codes[b, f], state.codes[a, f]
 
 
-@kernel
+@inner_kernel
 def _move_cells(state, classes, new, n_rows):  # type: ignore[no-untyped-def]
     for s in range(n_rows):
         i = new.row[s]

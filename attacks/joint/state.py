@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.grid import ANY, has
 from fedtrees.attacks.joint.world import World
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -94,7 +94,7 @@ class State(NamedTuple):
         return 0.5 * float((precision * self.residual**2).sum())
 
 
-@kernel
+@inner_kernel
 def walk(world, t, cell, i):  # type: ignore[no-untyped-def]
     """Return the leaf that row ``i`` of ``cell`` (int32, shape (m, d)) takes in tree ``t``."""
     at, node = world.root[t], world.node
@@ -105,7 +105,7 @@ def walk(world, t, cell, i):  # type: ignore[no-untyped-def]
     return node[at, 2]
 
 
-@kernel
+@inner_kernel
 def brings(p, mine, slope, bend):  # type: ignore[no-untyped-def]
     """Return what a row of probability p brings to the two sums of a leaf; see `World`.
 
@@ -115,7 +115,7 @@ def brings(p, mine, slope, bend):  # type: ignore[no-untyped-def]
     return p - mine + slope * h, h
 
 
-@kernel
+@inner_kernel
 def stands_for(world, label, cell, i, t):  # type: ignore[no-untyped-def]
     """Return what p of row ``i`` of ``cell`` should be in tree ``t``.
 
@@ -152,7 +152,7 @@ def _refresh(world, state):  # type: ignore[no-untyped-def]
             rise[t % K] = world.value[j]
 
 
-@kernel
+@inner_kernel
 def _probabilities(world, p, i, t, margin):  # type: ignore[no-untyped-def]
     """Fill in those of row ``i`` before the round that begins with tree ``t``."""
     K = world.outputs

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.labels.evidence import SeenTree
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 STARTS = 10
 SWEEPS = 100

@@ -5,7 +5,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedtrees.attacks.labels.twins import Twins
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 SWEEPS = 100
 LEAST_GAIN = 1e-9  # of modularity, below which another level is not worth it

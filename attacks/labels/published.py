@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 PASSES = 100  # of one level
 MOST_ROWS = 20_000  # it visits every edge in every pass

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.labels.clustering import k_means
 from fedtrees.attacks.labels.twins import Twins
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 #: Of the mean degree, added to every row's: without, a few rows that share leaves with no others
 #: are a perfect cut, and nothing else is found (Amini et al. 2013; Qin and Rohe 2013).

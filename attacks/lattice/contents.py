@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import kernel
 from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS
-from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]

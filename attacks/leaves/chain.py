@@ -18,7 +18,7 @@ from scipy.special import gammaln
 
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.leaves.forests import Boxes, Ints
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 Longs = NDArray[np.int64]
 #: Rows that stand for none: a leaf that has drawn rows and holds none is unlikely, not impossible.
@@ -84,7 +84,7 @@ def advance(boxes: Boxes, state: State, beta: float, draws: int, bits: NDArray[n
     _advance(*known, state.level, state.y, state.leaf, state.held, state.free, fixed, draws, bits)
 
 
-@kernel
+@inner_kernel
 def _route(start, nodes, x, out):  # type: ignore[no-untyped-def]
     for t in range(start.shape[0]):
         v = start[t]
@@ -101,7 +101,7 @@ def _place(start, nodes, level, y, leaf, held):  # type: ignore[no-untyped-def]
             held[leaf[i, t], y[i]] += 1
 
 
-@kernel
+@inner_kernel
 def _gains(start, nodes, counts, level, i, f, k, leaf, held, log, levels, gain, stack):  # type: ignore[no-untyped-def]
     """Set what the log-likelihood gains by each level of feature f that row i may have."""
     for g in range(levels + 1):
@@ -137,7 +137,7 @@ def _gains(start, nodes, counts, level, i, f, k, leaf, held, log, levels, gain, 
         gain[g] += gain[g - 1]
 
 
-@kernel
+@inner_kernel
 def choose(gain, weight, levels, bits):  # type: ignore[no-untyped-def]
     """Return one of some levels by their log-probabilities."""
     best = gain[0]

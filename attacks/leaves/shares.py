@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.leaves.chain import NONE, UNIT, State, choose
 from fedtrees.attacks.leaves.forests import Boxes, Source
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 #: Shares are float64 quotients of whole numbers below this many draws.
 _EXACT = 1e-12

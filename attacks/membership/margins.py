@@ -10,11 +10,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Bins, Cuts
 from fedtrees.trees.boosted.losses import LOGISTIC, Objective
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import MIN_GAIN
-from fedtrees.trees.jit import kernel, readonly
+from fedtrees.trees.jit import readonly
 
 #: Two gains are equal if they differ by less than this share of the node's gain, which is the
 #: precision of float32. The first of equal splits is chosen.
@@ -120,7 +121,7 @@ def _boost(codes, offsets, y, used, margin, sizes, numbers, least):  # type: ign
             total = below
 
 
-@kernel
+@inner_kernel
 def _scan(  # type: ignore[no-untyped-def]
     code, width, missing, node, used, g, h, total, penalty, weight, f, best, split, sums
 ):

@@ -20,8 +20,8 @@ from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.peeling.counted import Counts
 from fedtrees.attacks.peeling.masks import WORD, Longs, Masked, has
 from fedtrees.attacks.peeling.rows import FEATURE, LEFT, RIGHT, Ints
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.statistics import binomial
-from fedtrees.trees.jit import kernel
 
 #: Confidence of rows in which the chains agree.
 LIKELY = 0.95
@@ -122,17 +122,17 @@ def _annealed(
     return rows[len(known) :]
 
 
-@kernel
+@inner_kernel
 def _exponential(bits):  # type: ignore[no-untyped-def]
     return -math.log((np.float64(next_bits(bits)) + 0.5) * 2.0**-53)
 
 
-@kernel
+@inner_kernel
 def _below(bits, n):  # type: ignore[no-untyped-def]
     return np.int64(next_bits(bits) % np.uint64(n))
 
 
-@kernel
+@inner_kernel
 def _way(state, t, row, at):  # type: ignore[no-untyped-def]
     """Set the bins of a row on its way through a tree; return how many there are."""
     v, n = np.int64(state.start[t]), 0
@@ -146,7 +146,7 @@ def _way(state, t, row, at):  # type: ignore[no-untyped-def]
         v = np.int64(state.nodes[v, LEFT if has(state.left[v], row[f]) else RIGHT])
 
 
-@kernel
+@inner_kernel
 def _add(left, k, at, n, m):  # type: ignore[no-untyped-def]
     """Add m draws; return how much energy that adds."""
     more = 0
@@ -157,7 +157,7 @@ def _add(left, k, at, n, m):  # type: ignore[no-untyped-def]
     return more * UNIT
 
 
-@kernel
+@inner_kernel
 def _energies(left, k, at, n, prior, out):  # type: ignore[no-untyped-def]
     """Set the energy that each number of draws adds."""
     out[:] = 0
@@ -189,7 +189,7 @@ def _draw(state, table, heat, bits):  # type: ignore[no-untyped-def]
             _add(left, k, at, n, drawn[t, i])
 
 
-@kernel
+@inner_kernel
 def _wanted(state, table, i, f, heat, gain, bits):  # type: ignore[no-untyped-def]
     """Draw another bin of feature f for row i, by how much more it would explain on its way."""
     rows, drawn, left, _ = table
@@ -217,7 +217,7 @@ def _wanted(state, table, i, f, heat, gain, bits):  # type: ignore[no-untyped-de
     return want
 
 
-@kernel
+@inner_kernel
 def _move(state, table, first, heat, gain, move, bits):  # type: ignore[no-untyped-def]
     """Propose two rows i and j, a feature, and their values there, before and after.
 
@@ -241,12 +241,12 @@ def _move(state, table, first, heat, gain, move, bits):  # type: ignore[no-untyp
     return i != j and move[3] != move[5]
 
 
-@kernel
+@inner_kernel
 def _set(rows, move, values):  # type: ignore[no-untyped-def]
     rows[move[0], move[2]], rows[move[1], move[2]] = move[values], move[values + 1]
 
 
-@kernel
+@inner_kernel
 def _draw_two(state, table, t, i, j, at, energy, draws):  # type: ignore[no-untyped-def]
     """Draw two rows as often as explains most; return how much energy that adds."""
     rows, _, left, prior = table
@@ -267,7 +267,7 @@ def _draw_two(state, table, t, i, j, at, energy, draws):  # type: ignore[no-unty
     return least
 
 
-@kernel
+@inner_kernel
 def _add_two(state, table, t, i, j, at, a, b):  # type: ignore[no-untyped-def]
     """Add a and b draws of two rows to a tree; return how much energy that adds."""
     rows, left = table.rows, table.left

@@ -9,7 +9,7 @@ from fedtrees.attacks.peeling.doubts import doubts
 from fedtrees.attacks.peeling.fingerprints import Sightings
 from fedtrees.attacks.peeling.rows import BLOCK, BinnedForest, Ints, Residual, Sums, has_room
 from fedtrees.attacks.peeling.tracks import Tracks
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 MOST_CHOICES = 24  # rows tried for one track
 

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.replay import EVERYONE, cuts_of
 from fedtrees.attacks.peeling.rows import CUT, DEFAULT_LEFT, FEATURE, LEFT, RIGHT, Ints
+from fedtrees.core.compilation import kernel
 from fedtrees.core.view import View
 from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.boosting import NodeSplits
 from fedtrees.messages.class_counts import ClassCounts, ClassCountsRequest, ClassTotals
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.forest.params import ForestParams
-from fedtrees.trees.jit import kernel
 
 Longs = NDArray[np.int64]
 #: Counts kept, of 8 bytes each: 400 MB.

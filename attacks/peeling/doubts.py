@@ -19,7 +19,7 @@ from fedtrees.attacks.peeling.rows import (
     goes_left,
     log_chance,
 )
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 CHANCE = 1e-3  # of any of the rows being shown where it is not
 
@@ -44,13 +44,13 @@ def doubts(forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sum
     return count
 
 
-@kernel
+@inner_kernel
 def _only(sums, slack, c, k, g, h):  # type: ignore[no-untyped-def]
     """Tell whether a bin holds this row and nothing else."""
     return abs(sums[c, k, 1] - h) <= 2 * slack[c] and abs(sums[c, k, 0] - g) <= 2 * slack[c]
 
 
-@kernel
+@inner_kernel
 def _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets):  # type: ignore[no-untyped-def]
     """Tell whether no bin of feature f but k, which holds only this row, has room for its like."""
     missing = offsets[offsets.shape[0] - 1] + f
@@ -60,7 +60,7 @@ def _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets):  # type: ignore[
     return missing == k or not fits(sums, alone, slack, c, missing, g, h)
 
 
-@kernel
+@inner_kernel
 def _settle(sums, alone, slack, needed, cell, columns, gh, offsets, i, settled):  # type: ignore[no-untyped-def]
     """Mark the features of row i that a node shows to belong to one person.
 
@@ -88,7 +88,7 @@ def _settle(sums, alone, slack, needed, cell, columns, gh, offsets, i, settled):
     return last
 
 
-@kernel
+@inner_kernel
 def _same_way(start, nodes, sets, cells, offsets, bins, i, stop, last, low, high, shut):  # type: ignore[no-untyped-def]
     """Narrow the bins with which row i takes the same path: ``low`` to ``high``, if not ``shut``.
 
@@ -117,7 +117,7 @@ def _same_way(start, nodes, sets, cells, offsets, bins, i, stop, last, low, high
             node = nodes[node, LEFT if left else RIGHT]
 
 
-@kernel
+@inner_kernel
 def _passes(sums, alone, slack, cell, i, last, k, gh):  # type: ignore[no-untyped-def]
     """Tell whether column k has room for row i in every tree up to the last."""
     for t in range(last + 1):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.rows import ANYTHING, UNIT, Ints, Residual, Sums
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
 
@@ -130,7 +130,7 @@ def margins(g: Sums, h: Sums, slack: Floats) -> tuple[Floats, Floats]:
     return m, error
 
 
-@kernel
+@inner_kernel
 def _single(G, H, slack):  # type: ignore[no-untyped-def]
     """Return how many equal rows add up to (G, H): 0 if none do, or it cannot be told."""
     a, h = abs(G) * UNIT, H * UNIT
@@ -200,7 +200,7 @@ def _certain(masks: NDArray[np.bool_], feature_of: Ints) -> NDArray[np.bool_]:
     return out
 
 
-@kernel
+@inner_kernel
 def _choose_one(free, F, g, h, G, H, near, slack):  # type: ignore[no-untyped-def]
     """Find the one fingerprint that leaves a single row; return it, -1, and how many do."""
     x, choices = np.int64(-1), 0
@@ -215,7 +215,7 @@ def _choose_one(free, F, g, h, G, H, near, slack):  # type: ignore[no-untyped-de
     return x, np.int64(-1), choices
 
 
-@kernel
+@inner_kernel
 def _choose_two(free, F, g, h, G, H, near, slack):  # type: ignore[no-untyped-def]
     """Find the one pair of fingerprints that leaves a single row; and how many pairs do."""
     x, y, choices = np.int64(-1), np.int64(-1), 0
@@ -238,7 +238,7 @@ def _choose_two(free, F, g, h, G, H, near, slack):  # type: ignore[no-untyped-de
     return x, y, choices
 
 
-@kernel
+@inner_kernel
 def _same(g1, h1, g2, h2, near):  # type: ignore[no-untyped-def]
     return abs(g1 - g2) <= 2 * near and abs(h1 - h2) <= 2 * near
 

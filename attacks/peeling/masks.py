@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.counted import AskedForest, Counts
 from fedtrees.attacks.peeling.rows import CUT, DEFAULT_LEFT, FEATURE, LEFT, RIGHT, Ints
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 Longs = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -55,7 +55,7 @@ def masked(forest: AskedForest, counts: Counts) -> Masked:
     return state
 
 
-@kernel
+@inner_kernel
 def bit(b):  # type: ignore[no-untyped-def]
     """Return the word in which a column is the only one."""
     return np.uint64(1) << np.uint64(b % WORD)
@@ -79,13 +79,13 @@ def _mark(state):  # type: ignore[no-untyped-def]
                     state.there[p, k, b // WORD] |= bit(b)
 
 
-@kernel
+@inner_kernel
 def has(words, b):  # type: ignore[no-untyped-def]
     """Tell whether a column is among some."""
     return words[b // WORD] & bit(b) != 0
 
 
-@kernel
+@inner_kernel
 def count(words):  # type: ignore[no-untyped-def]
     """Return the number of bits set."""
     n = 0
@@ -97,7 +97,7 @@ def count(words):  # type: ignore[no-untyped-def]
     return n
 
 
-@kernel
+@inner_kernel
 def _keep(mask, words, flip):  # type: ignore[no-untyped-def]
     """Leave the columns of one feature that are among some; tell whether there are any."""
     alive = False
@@ -107,7 +107,7 @@ def _keep(mask, words, flip):  # type: ignore[no-untyped-def]
     return alive
 
 
-@kernel
+@inner_kernel
 def _at_node(state, k, v, mask):  # type: ignore[no-untyped-def]
     """Leave the columns that class k has at node v; tell whether every feature has one."""
     for p in range(state.pairs[v], state.pairs[v + 1]):
@@ -116,7 +116,7 @@ def _at_node(state, k, v, mask):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@inner_kernel
 def cell_mask(state, k, cell, mask):  # type: ignore[no-untyped-def]
     """Set the columns that rows of class k counted in a bin of a node can have, as its tree tells.
 
@@ -142,7 +142,7 @@ def cell_mask(state, k, cell, mask):  # type: ignore[no-untyped-def]
     return False
 
 
-@kernel
+@inner_kernel
 def holds(mask, row):  # type: ignore[no-untyped-def]
     """Tell whether a row fits a mask."""
     for f in range(mask.shape[0]):  # noqa: SIM110  numba compiles no generators
@@ -151,7 +151,7 @@ def holds(mask, row):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@inner_kernel
 def halve(mask, other):  # type: ignore[no-untyped-def]
     """Move half of the columns of the feature with the fewest, but more than one, to another mask.
 
@@ -174,7 +174,7 @@ def halve(mask, other):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@inner_kernel
 def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped-def]
     """Set the columns of the rows within a mask that may have been drawn for a tree.
 
@@ -232,7 +232,7 @@ def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped
     return work if some else -work
 
 
-@kernel
+@inner_kernel
 def narrow(state, k, least, own, mask, levels, stack, out, support, work):  # type: ignore[no-untyped-def]
     """Leave out columns without enough support, until all have it; tell whether any are left."""
     d, trees = mask.shape[0], state.start.shape[0] - 1
@@ -274,7 +274,7 @@ def narrow(state, k, least, own, mask, levels, stack, out, support, work):  # ty
             return True
 
 
-@kernel
+@inner_kernel
 def support_of(state, k, row):  # type: ignore[no-untyped-def]
     """Return the number of trees that a row may have been drawn for."""
     n = 0
@@ -293,7 +293,7 @@ def support_of(state, k, row):  # type: ignore[no-untyped-def]
     return n
 
 
-@kernel
+@inner_kernel
 def take(state, t, row, k, n):  # type: ignore[no-untyped-def]
     """Take n draws of a row out of a tree."""
     v = np.int64(state.start[t])

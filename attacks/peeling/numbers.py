@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, _route
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -297,7 +297,7 @@ def agreeing(
     return bins
 
 
-@kernel
+@inner_kernel
 def _moved(n, g, model_n, model_g, c, k, dn, dg, row):  # type: ignore[no-untyped-def]
     """Change what the model has in a bin; return by how much it then disagrees more."""
     off_n, off_g = model_n[c, k] - n[c, k], model_g[c, k] - g[c, k]
@@ -308,7 +308,7 @@ def _moved(n, g, model_n, model_g, c, k, dn, dg, row):  # type: ignore[no-untype
     return off_g * off_g + row * off_n * off_n - before
 
 
-@kernel
+@inner_kernel
 def _put(seen, columns, cell, g, i, t, f, sign, row):  # type: ignore[no-untyped-def]
     """Put a row into its bins of a tree, or take it out; of feature f alone, or of all (-1)."""
     n, sums, model_n, model_g = seen
@@ -366,7 +366,7 @@ def _swap(  # type: ignore[no-untyped-def]
             _exchange(world, columns, cell, margin, y, pair, f, new_cell, new_margin, row)
 
 
-@kernel
+@inner_kernel
 def _exchange(world, columns, cell, margin, y, pair, f, new_cell, new_margin, row):  # type: ignore[no-untyped-def]
     """Let two rows change bins of a feature, and ways with it; what they had is in the new ways."""
     change = 0.0

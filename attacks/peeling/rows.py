@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import to_fixed
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds, logistic_gradients
-from fedtrees.trees.jit import kernel
 
 Ints = NDArray[np.int32]
 Sums = NDArray[np.int64]
@@ -248,7 +248,7 @@ def has_room(
     return good, checks
 
 
-@kernel
+@inner_kernel
 def goes_left(nodes, sets, node, b):  # type: ignore[no-untyped-def]
     """Tell whether rows with bin b of the node's feature, -1 where missing, go left."""
     if b < 0:
@@ -275,7 +275,7 @@ def _route(bins, start, nodes, sets, value, cells, base, cell, margin):  # type:
             m = np.float32(m + value[node])
 
 
-@kernel
+@inner_kernel
 def fits(sums, alone, slack, c, k, g, h):  # type: ignore[no-untyped-def]
     """Tell whether bin k of cell c can hold the row: it leaves nothing, or other rows.
 
@@ -329,7 +329,7 @@ def _subtract(sums, totals, cell, columns, gh):  # type: ignore[no-untyped-def]
         _subtract_row(sums, totals, cell, columns, gh, i)
 
 
-@kernel
+@inner_kernel
 def _subtract_row(sums, totals, cell, columns, gh, i):  # type: ignore[no-untyped-def]
     for t in range(cell.shape[1]):
         c = cell[i, t]

@@ -32,8 +32,8 @@ from fedtrees.attacks.peeling.masks import (
     take_everywhere,
 )  # fmt: skip
 from fedtrees.attacks.peeling.rows import FEATURE, Ints
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.statistics import binomial_quantile
-from fedtrees.trees.jit import kernel
 
 #: How likely coins are to rule out some row of a source that exists.
 ERROR = 1e-6
@@ -173,7 +173,7 @@ def _volumes(state, k, cells, volume):  # type: ignore[no-untyped-def]
                 volume[c] += np.log(count(mask[f]))
 
 
-@kernel
+@inner_kernel
 def _index(rows, n, row):  # type: ignore[no-untyped-def]
     """Return where a row is among the first n, -1 where it is not."""
     for i in range(n):
@@ -185,7 +185,7 @@ def _index(rows, n, row):  # type: ignore[no-untyped-def]
     return -1
 
 
-@kernel
+@inner_kernel
 def _only(state, k, least, own, fits, found, others, sizes, room, work):  # type: ignore[no-untyped-def]
     """Return how many rows beside the found ones fit the first mask waiting; 2 where unknown.
 
@@ -218,7 +218,7 @@ def _only(state, k, least, own, fits, found, others, sizes, room, work):  # type
     return 2 if waits > 0 else more
 
 
-@kernel
+@inner_kernel
 def _fitting(mask, rows, n, most):  # type: ignore[no-untyped-def]
     """Return how many of the first n rows fit, but no more than some, and which came last."""
     fits, who = 0, -1

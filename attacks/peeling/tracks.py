@@ -23,7 +23,7 @@ from fedtrees.attacks.peeling.rows import (
     fits,
     goes_left,
 )
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 
 @dataclass(frozen=True, eq=False)

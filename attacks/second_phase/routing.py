@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from fedtrees.core.compilation import kernel
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.jit import kernel
 from fedtrees.trees.routing import Routes
 
 Floats = NDArray[np.float32]

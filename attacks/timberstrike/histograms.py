@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence, NodeHistograms
@@ -27,6 +26,7 @@ from fedtrees.attacks.peeling.values import to_bins, told_values, values_in
 from fedtrees.attacks.timberstrike.bins import Likely, likely_bins, seen_of
 from fedtrees.attacks.timberstrike.options import Options
 from fedtrees.attacks.timberstrike.points import told_rows
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, from_fixed, to_fixed
@@ -376,13 +376,13 @@ def _bin_counts(sums: Floats, p: float, h: float) -> tuple[NDArray[np.int64], ND
     return n, np.clip(np.rint(n * p - sums[:, 0]), 0, n).astype(np.int64)
 
 
-@njit(cache=True)
+@inner_kernel
 def _differs(a, b, tolerance):  # type: ignore[no-untyped-def]
     """Return 1 unless two values agree; a missing value agrees with nothing."""
     return 0 if abs(a - b) <= tolerance else 1
 
 
-@njit(cache=True)
+@inner_kernel
 def _mismatches(X, own, tolerance):  # type: ignore[no-untyped-def]
     """Count the features in which every row differs from every own row, uint16, (n, own)."""
     out = np.zeros((X.shape[0], own.shape[0]), dtype=np.uint16)
@@ -393,7 +393,7 @@ def _mismatches(X, own, tolerance):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True)
+@kernel
 def _swap_towards(X, y, block, own, start, tolerance, seed):  # type: ignore[no-untyped-def]
     """Swap single features between rows of a block by Metropolis on the affinity, in place.
 

@@ -15,11 +15,11 @@ them are plausible.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -64,7 +64,7 @@ def _moved(
     return reach.leaf[entry], float(left)
 
 
-@njit(cache=True)
+@inner_kernel
 def _find(offsets, leaf, i, j):  # type: ignore[no-untyped-def]
     for e in range(offsets[i], offsets[i + 1]):
         if leaf[e] == j:
@@ -72,7 +72,7 @@ def _find(offsets, leaf, i, j):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True)
+@kernel
 def _move(offsets, leaf, log_prior, x, target, precision, start, moves, seed):  # type: ignore[no-untyped-def]
     """Return entries of `leaf` and the L1 residual; greedy where the precision is empty."""
     n, K, greedy = start.shape[0], x.shape[1], precision.shape[0] == 0

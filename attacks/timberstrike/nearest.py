@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boxes import Boxes
 from fedtrees.attacks.evidence.grid import ANY
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.guessing.matching import lowest_bit
 
 
@@ -54,7 +54,7 @@ def nearest_rows(
     return out
 
 
-@njit(cache=True)
+@kernel
 def _sets(cells: NDArray[Any], begin: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return, per feature and k, the rows in cells below k, and per feature those without value.
 
@@ -79,7 +79,7 @@ def _sets(cells: NDArray[Any], begin: NDArray[Any]) -> tuple[NDArray[Any], NDArr
     return below, absent
 
 
-@njit(cache=True)
+@kernel
 def _search(  # type: ignore[no-untyped-def]
     lo, hi, missing, codes, narrow, below, absent, begin, start, rows, any_code
 ):
@@ -136,7 +136,7 @@ def _search(  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True)
+@inner_kernel
 def _fewest(fits, m, whole, count, left, fewer):  # type: ignore[no-untyped-def]
     """Keep in `left` the rows that are in most of the m sets."""
     planes, words = count.shape
@@ -165,7 +165,7 @@ def _fewest(fits, m, whole, count, left, fewer):  # type: ignore[no-untyped-def]
                 left[w] = fewer[w]
 
 
-@njit(cache=True)
+@inner_kernel
 def _least_used(rows, uses, start):  # type: ignore[no-untyped-def]
     """Return the row of a set that was used least, the first of several from `start` on."""
     words = rows.shape[0]

@@ -1,7 +1,6 @@
 """From a box to a row: which point of the box to guess."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boxes import Boxes
@@ -9,8 +8,9 @@ from fedtrees.attacks.evidence.column import nearest
 from fedtrees.attacks.evidence.grid import ANY, Grid, allowed
 from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior, mass_of
 from fedtrees.attacks.timberstrike.nearest import nearest_rows
+from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Schema, Table
-from fedtrees.trees.jit import kernel, place
+from fedtrees.trees.jit import place
 
 Floats = NDArray[np.float64]
 
@@ -228,7 +228,7 @@ def _median(
     return out
 
 
-@njit(cache=True)
+@kernel
 def _masses(cumulative, f, y, lo, hi, codes):  # type: ignore[no-untyped-def]
     """Return the mass of every box in feature f, float64, shape (n,)."""
     out = np.empty(y.shape[0])

@@ -7,11 +7,12 @@ refills the buffer, and the address of the buffer itself.
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import carray, cfunc, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
+
+from fedtrees.core.compilation import kernel
 
 HEADER, LARGEST = 6, 1 << 13
 _WORDS = HEADER + LARGEST
@@ -30,7 +31,7 @@ def _call(typing: Any, function: Any, argument: Any) -> Any:
     return types.void(types.uint64, types.uint64), generate
 
 
-@numba.njit(cache=True)
+@kernel
 def _word(state: Any) -> Any:
     if state[0] == state[1]:
         _call(state[4], state[5])  # type: ignore[call-arg]

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
 from fedtrees.guessing.matching import assign_kernel, check_pair, graded_kernel
 
@@ -30,7 +30,7 @@ _LABEL_WEIGHT = 2
 _INSIDE = 1 - 1e-6
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_value(
     values: NDArray[Any], present: int, missing: int, width: float, discrete: Any
 ) -> float:
@@ -69,7 +69,7 @@ def best_value(
     return value if best >= missing else np.nan
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _consensus(
     values: NDArray[Any],
     reference: NDArray[Any],

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError, check_whole
-from fedtrees.trees.jit import kernel
 
 MOST_BINS = 65534  # of a feature: a code and the mark of a missing value fit in 16 bits
 _MARGIN = np.float32(1e-5)  # XGBoost's distance from the extremes to the outermost cuts

@@ -1,7 +1,6 @@
 """Compile kernels with numba."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numba
 import numpy as np
@@ -9,16 +8,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def kernel(function: F) -> F:
-    """Compile a function over arrays and scalars, and keep the machine code between runs."""
-    # error_model="numpy": a division is guarded where it is written, not by a hidden branch. The
-    # wrapper for C, which nobody calls, would be a tenth of the time that compiling takes.
-    options = {"error_model": "numpy", "no_cfunc_wrapper": True}
-    made = numba.njit(cache=True, nogil=True, **options)  # type: ignore[call-overload]
-    return cast(F, made(function))
+from fedtrees.core.compilation import kernel
 
 
 def readonly(array: NDArray[Any]) -> NDArray[Any]:

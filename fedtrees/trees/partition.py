@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import Bins
-from fedtrees.trees.jit import kernel
 
 ROOT = np.zeros(1, dtype=np.int32)  # the nodes of a tree that has not split yet
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
-from fedtrees.trees.jit import kernel, readonly
+from fedtrees.trees.jit import readonly
 
 _BLOCK = 2**14  # rows whose leaves in all trees are kept at once
 

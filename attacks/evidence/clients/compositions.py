@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fedtrees.attacks.evidence.clients.cells import Cells
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

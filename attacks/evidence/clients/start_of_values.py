@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import kernel
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import sigmoid
-from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.readback.forms import Counted, N, Row, SumBounds
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -31,7 +31,7 @@ def _within(lo: Longs, hi: Longs, unit: Floats, out: Floats) -> None:
         out[k], out[2 + k] = (low + high) / 2, (high - low) ** 2 / 12
 
 
-@kernel
+@inner_kernel
 def _near(lo: Longs, hi: Longs, unit: Floats, mid: Floats, var: Floats, out: Floats) -> None:
     """Write mean and variance of a cell's N and G given estimates of them."""
     for k, scale in ((0, 1.0), (1, unit[3])):
@@ -41,7 +41,7 @@ def _near(lo: Longs, hi: Longs, unit: Floats, mid: Floats, var: Floats, out: Flo
         out[2 + k] = var[k] * spread / (var[k] + spread) if spread > 0.0 else 0.0
 
 
-@kernel
+@inner_kernel
 def _around(lo: int, hi: int, centre: float, var: float) -> tuple[int, int]:
     """Return a range of counts, or of a wide one what lies near an estimate of them."""
     if hi - lo <= FEW:
@@ -51,7 +51,7 @@ def _around(lo: int, hi: int, centre: float, var: float) -> tuple[int, int]:
     return max(lo, middle - width), min(hi, middle + width)
 
 
-@kernel
+@inner_kernel
 def _line(
     low: int, high: int, n: int, unit: Floats, sent: Floats, variance: Floats, decay: Floats,
     out: Floats,
@@ -133,7 +133,7 @@ def _weigh(
         out[2 + k] = max(sums[3 + k] / sums[0] - out[k] ** 2, 0.0)
 
 
-@kernel
+@inner_kernel
 def _expected(cell: Floats, unit: Floats, share: float) -> tuple[float, float]:
     """Return a share of the n0 and n1 of a cell, not quite 0."""
     n1 = cell[0] * unit[0] - cell[1]

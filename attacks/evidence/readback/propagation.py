@@ -10,7 +10,7 @@ all solutions would take an integer programme, and none was needed.
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.jit import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 
 Longs = NDArray[np.int64]
 
@@ -20,7 +20,7 @@ WIDE = 512  # so many N are not tried one by one
 FINE = 7  # a narrower G is followed up from 2^-7 of a row on: halving goes on for ever
 
 
-@kernel
+@inner_kernel
 def _narrow(lo: Longs, hi: Longs, g0: int, one: int) -> int:
     """Make the forms of a cell agree: 1 where a count was narrowed, -1 where nothing is possible.
 
@@ -69,7 +69,7 @@ def _narrow(lo: Longs, hi: Longs, g0: int, one: int) -> int:
     return changed
 
 
-@kernel
+@inner_kernel
 def _add_up(lo: Longs, hi: Longs, begin: int, end: int, total: int, one: int) -> int:
     """Make columns ``begin:end`` of a node add up to column ``total``; returns as `_narrow`."""
     changed = 0
@@ -101,7 +101,7 @@ def _add_up(lo: Longs, hi: Longs, begin: int, end: int, total: int, one: int) ->
     return changed
 
 
-@kernel
+@inner_kernel
 def _divide(lo: Longs, hi: Longs, p: int, left: int, right: int, one: int) -> tuple[int, int, int]:
     """Make two children add up to their parent, column by column.
 

@@ -18,13 +18,13 @@ from fedtrees.attacks.evidence.own_sums import bins_left
 from fedtrees.attacks.evidence.readback.bounds import SentBounds
 from fedtrees.attacks.evidence.readback.forms import Row
 from fedtrees.attacks.evidence.readback.sources import OwnPart
+from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import leaf_values
-from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]

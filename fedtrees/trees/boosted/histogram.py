@@ -5,14 +5,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Bins
-from fedtrees.trees.jit import add_pair, kernel, prefetch
+from fedtrees.trees.jit import add_pair, prefetch
 
 # How many rows ahead their data is requested: the rows of a deep node are scattered in memory.
 _AHEAD = 16
 
 
-@kernel
+@inner_kernel
 def _accumulate(
     codes: NDArray[Any],
     gh: NDArray[np.int64],

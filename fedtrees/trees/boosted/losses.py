@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.trees.boosted.fixed_point import Bits, bits_for
-from fedtrees.trees.jit import kernel
 
 _ONE = np.float32(1)
 _EPS = np.float32(1e-16)

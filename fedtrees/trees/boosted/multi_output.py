@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import kernel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import Bits
@@ -20,7 +21,7 @@ from fedtrees.trees.boosted.losses import Objective
 from fedtrees.trees.boosted.newton import node_weights
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import MIN_GAIN, _gain
-from fedtrees.trees.jit import kernel, readonly
+from fedtrees.trees.jit import readonly
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 from fedtrees.trees.routing import Routed
 

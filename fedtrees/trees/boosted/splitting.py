@@ -3,18 +3,19 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.categorical import best_categories
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits
 from fedtrees.trees.boosted.newton import node_weights
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splits import Splits
-from fedtrees.trees.jit import kernel, readonly
+from fedtrees.trees.jit import readonly
 
 MIN_GAIN = np.float32(1e-6)  # XGBoost's kRtEps: a split must gain more than rounding can
 
 
-@kernel
+@inner_kernel
 def _gain(g: float, h: float, reg_lambda: float, alpha: float) -> np.float32:
     if h <= 0.0:  # an empty or, with noisy sums, an impossible child
         return np.float32(0)

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Bins
-from fedtrees.trees.jit import kernel, readonly
+from fedtrees.trees.jit import readonly
 
 _MASK = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9  # 2^32 divided by the golden ratio: successive multiples are spread evenly
 
 
-@kernel
+@inner_kernel
 def mix(x: int) -> int:
     """Return a well-mixed 32-bit hash; every product stays below 2^63."""
     x &= _MASK
@@ -25,7 +26,7 @@ def mix(x: int) -> int:
     return x ^ (x >> 16)
 
 
-@kernel
+@inner_kernel
 def child_key(key: int, side: int) -> int:
     """Return the key of a child: a node's randomness depends on its path, not on the order."""
     key = mix(key + (side + 1) * _GOLDEN)
@@ -41,7 +42,7 @@ def child_keys(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     return out
 
 
-@kernel
+@inner_kernel
 def draw_feature(key: int, order: NDArray[np.int64], j: int) -> int:
     """Draw the j-th feature of a node without replacement: swap it to place j, return its place."""
     at: int = j + ((mix(key + (j + 3) * _GOLDEN) * (order.shape[0] - j)) >> 32)
@@ -69,7 +70,7 @@ def feature_orders(keys: NDArray[np.int64], features: NDArray[np.int64]) -> NDAr
     return orders
 
 
-@kernel
+@inner_kernel
 def scan_feature(
     counts: NDArray[np.int64],
     codes: NDArray[np.int64],

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import Bins, Cuts
 from fedtrees.trees.forest.gini import child_key, draw_feature, scan_feature
 from fedtrees.trees.forest.params import UNLIMITED, ForestParams, feature_count
 from fedtrees.trees.forest.random_forest import ClassTree, shares
-from fedtrees.trees.jit import kernel
 
 # A row on its way through the tree is one int64: row number, class, multiplicity. Moving it moves
 # all there is to know, and nothing but the bin has to be looked up.
@@ -30,7 +30,7 @@ for _bit in range(32):
     _EXPONENT[2**_bit % 37] = _bit
 
 
-@kernel
+@inner_kernel
 def _count_all(
     column: NDArray[Any],
     missing: int,
@@ -54,7 +54,7 @@ def _count_all(
     return found
 
 
-@kernel
+@inner_kernel
 def _count_few(
     column: NDArray[Any],
     missing: int,
@@ -84,7 +84,7 @@ def _count_few(
     return found
 
 
-@kernel
+@inner_kernel
 def _move(
     column: NDArray[Any],
     missing: int,
@@ -137,7 +137,7 @@ class _Scratch(NamedTuple):
         )
 
 
-@kernel
+@inner_kernel
 def _search(
     columns: NDArray[Any],
     missing: int,

@@ -1,0 +1,96 @@
+"""Compile numerical kernels with numba, each one once on a machine.
+
+numba stores machine code in files next to the source, so that later processes load it. Two
+processes that start at the same time would nevertheless compile the same kernel twice, because
+neither finds it in the files of the other yet. The decorators of this module therefore let one
+process compile while the others wait for its file lock. The waiting processes then load the stored
+code.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+
+_compiler: Any = numba.njit  # its types do not know the options for wrappers
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# With error_model="numpy" a division by zero gives an infinity or NaN, as in NumPy: the kernels
+# guard their divisions explicitly, and a hidden branch would slow down every loop. The wrapper for
+# callers written in C is not needed, and it takes a tenth of the time of a compilation.
+_OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_LONGEST_WAIT = 60.0  # seconds; the largest kernel compiles in 15 on a loaded machine
+_POLL_INTERVAL = 0.02  # seconds
+
+
+def kernel(function: F) -> F:
+    """Compile a function over arrays and scalars that Python code calls."""
+    return cast(F, _compile_once(_compiler(**_OPTIONS)(function)))
+
+
+def inner_kernel(function: F) -> F:
+    """Compile a function that only other kernels call.
+
+    The wrapper that converts Python objects is left out. For a function with many arrays among its
+    arguments this wrapper takes most of the time of a compilation. A call from Python would crash
+    the process, so that `tests/core/test_compilation.py` checks that there is none.
+    """
+    return cast(F, _compile_once(_compiler(no_cpython_wrapper=True, **_OPTIONS)(function)))
+
+
+def _compile_once(dispatcher: Any) -> Any:
+    """Let a dispatcher wait for another process that compiles the same function."""
+    compile_signature = dispatcher.compile
+
+    def compile_alone(signature: Any) -> Any:
+        with _file_lock(dispatcher._cache):
+            return compile_signature(signature)  # loads the code if another process stored it
+
+    dispatcher.compile = compile_alone
+    return dispatcher
+
+
+@contextmanager
+def _file_lock(cache: Any) -> Iterator[None]:
+    """Lock the file that lists the stored code of one function while the body runs.
+
+    The body also runs without a lock: if this process may not write to the folder, because then it
+    stores nothing that others could load, and if the other process still has the lock after
+    `_LONGEST_WAIT` seconds, because that process may have been suspended.
+    """
+    index = Path(cache._cache_file._index_path)
+    try:
+        index.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(index.with_suffix(".lock"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        _wait_for(lock)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _wait_for(lock: int) -> None:
+    """Wait until this process has the lock of an open file, at most `_LONGEST_WAIT` seconds.
+
+    A record lock (`fcntl.lockf`) belongs to this process. The copies that it makes of itself by
+    `os.fork` do not inherit it, in contrast to `fcntl.flock`.
+    """
+    end = time.monotonic() + _LONGEST_WAIT
+    while time.monotonic() < end:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_POLL_INTERVAL)
+        except OSError:  # this file system has no locks
+            return
+        else:
+            return

@@ -1,0 +1,119 @@
+"""Kernels are compiled once on a machine, and inner kernels are called by kernels only."""
+
+import ast
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("fedtrees", "attacks", "defenses", "benchmarks")
+DECORATORS = {"kernel", "inner_kernel"}
+
+#: A module whose kernel calls an inner one. Compiling it takes longer than the two processes differ
+#: in their start.
+MODULE = """
+from fedtrees.core.compilation import inner_kernel, kernel
+
+@inner_kernel
+def square(x):
+    return x * x
+
+@kernel
+def total(values):
+    result = 0.0
+    for value in values:
+        result += square(value)
+    return result
+"""
+PROGRAM = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from numba.core import event
+import numpy as np
+from kernels_of_a_test import total
+
+class Count(event.Listener):
+    compiled = 0
+    def on_start(self, e):
+        self.compiled += e.data["dispatcher"].py_func.__module__ == "kernels_of_a_test"
+    def on_end(self, e):
+        pass
+
+count = Count()
+event.register("numba:compile", count)
+while time.time() < {start}:
+    time.sleep(0.001)
+assert total(np.arange(4.0)) == 14.0
+print(count.compiled)
+"""
+
+
+def _functions_with_decorators():
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            module = ".".join(parts if package == "fedtrees" else ("fedtrees", *parts))
+            yield module, tree
+
+
+def _decorators(node):
+    return {ast.unparse(d) for d in getattr(node, "decorator_list", [])}
+
+
+def test_no_python_code_refers_to_an_inner_kernel():
+    """A call from Python would crash the process, because the wrapper is left out."""
+    trees = dict(_functions_with_decorators())
+    for path in (ROOT / "tests").rglob("*.py"):
+        trees[str(path.relative_to(ROOT))] = ast.parse(path.read_text())
+    inner = {
+        (module, node.name)
+        for module, tree in trees.items()
+        for node in tree.body
+        if "inner_kernel" in _decorators(node)
+    }
+    assert len(inner) > 50
+    wrong = []
+    for module, tree in trees.items():
+        names = {name: (of, name) for of, name in inner if of == module}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    names[alias.asname or alias.name] = (node.module, alias.name)
+        for node in tree.body:
+            if DECORATORS & _decorators(node):
+                continue
+            wrong += [
+                f"{module}: {x.id}"
+                for x in ast.walk(node)
+                if isinstance(x, ast.Name) and names.get(x.id) in inner
+            ]
+    assert not wrong
+
+
+def test_every_kernel_is_declared_by_one_of_the_two_decorators():
+    direct = [
+        f"{module}.{node.name}"
+        for module, tree in _functions_with_decorators()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and any("njit" in d for d in _decorators(node))
+    ]
+    assert not direct
+
+
+@pytest.mark.long
+def test_two_processes_compile_a_kernel_once(tmp_path):
+    (tmp_path / "kernels_of_a_test.py").write_text(MODULE)
+    program = PROGRAM.format(folder=str(tmp_path), start=time.time() + 4)
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    counts = sorted(int(process.communicate(timeout=120)[0]) for process in running)
+    assert counts == [0, 2]  # `total` and `square`, by one of the processes
