@@ -1,4 +1,9 @@
-"""Cells of a run computed again from its suite alone, and how they differ from what is told."""
+"""Compute cells of a submitted run again from its suite, and compare them with its rows.
+
+A maintainer of a leaderboard checks a bundle in three steps. `plan_of` expands its suite into the
+cells that a run has, `absent` compares the names of these cells with the rows, and `differences`
+computes a few randomly drawn views again and compares every number and state.
+"""
 
 import csv
 import io
@@ -8,52 +13,63 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from fedtrees.bench.cells import AdversaryCell, AttackCell, BlindCell, Cell, TrainCell
+from fedtrees.bench.cells import (
+    AdversaryCell,
+    AttackCell,
+    BlindCell,
+    Cell,
+    ReferenceCell,
+    TrainCell,
+)
 from fedtrees.bench.engine import run_jobs
 from fedtrees.bench.runner import Job
 from fedtrees.bench.session import Bench
-from fedtrees.bench.suite import Suite
+from fedtrees.bench.suite import Grid, Suite
 from fedtrees.core import rows
 from fedtrees.core.errors import UsageError
 
-Record = Mapping[str, str]  # a row as it stands in rows.csv
-Told = Mapping[tuple[str, ...], Sequence[Record]]  # rows by the cell that they are of
-View = tuple[AdversaryCell, AttackCell | None]  # whose view, and an attack that read it
+Record = Mapping[str, str]  # a row as text, as rows.csv contains it
+CellRows = Mapping[tuple[str, ...], Sequence[Record]]  # rows by the name of their cell
+View = tuple[AdversaryCell, AttackCell | None]  # an adversary, and an attack that read its view
 
-#: By how much a score of an attack may differ: some guesses are another machine's other luck.
+#: By how much a score of an attack may differ: some guesses depend on the machine.
 TOLERANCE = 0.05
-_SAME = 1e-6  # of everything else: trainings and blind guesses are the same anywhere
+_SAME = 1e-6  # of everything else: trainings and blind guesses are the same on every machine
 _NAMED = (
     "stage", "dataset", "partition", "seed", "protocol", "protocol_params", "defense",
     "defense_params", "threat", "attack", "attack_params",
 )  # fmt: skip
-#: How many of these name a cell; what follows names a row in it.
+#: How many of these columns name a cell. The columns after them name a row within the cell.
 _DEPTH = {"train": 8, "cheated": 9, "adversary": 9, "attack": 11}
 _NUMBERS = ("value", "blind", "population", "n", "error")
+_TEXTS = ("status", "state_code", "unit", "measure_class", "pair_id")
 
 
-def by_cell(records: Iterable[Record]) -> Told:
-    """Return rows by the cell that they are of; references, of no adversary, are left out."""
-    found = defaultdict(list)
+def by_cell(records: Iterable[Record]) -> CellRows:
+    """Return rows by the name of the cell that they belong to."""
+    cells = defaultdict(list)
     for record in records:
-        if record["stage"] in (*_DEPTH, "blind"):
-            found[_cell_of(record)].append(record)
-    return found
+        cells[_cell_of(record)].append(record)
+    return cells
 
 
 def _cell_of(record: Record) -> tuple[str, ...]:
     names = [record[name] for name in _NAMED]
-    if record["stage"] == "blind":  # of whatever protocol
+    if record["stage"] == "blind":  # shared by protocols
         return (*names[:4], names[8])
+    if record["stage"] == "reference":  # its column `protocol` names the baseline
+        return (*names[:4], names[5])
     return tuple(names[: _DEPTH[record["stage"]]])
 
 
 def _place(cell: Cell) -> tuple[str, ...]:
-    """Return the same of a cell of a plan."""
+    """Return the same name of a cell of a plan."""
     s = cell.setting
     at = (cell.stage, s.data.name, s.partition_text, str(s.seed))
     if isinstance(cell, BlindCell):
         return (*at, cell.threat)
+    if isinstance(cell, ReferenceCell):
+        return (*at, str(cell.protocol))
     train = cell if isinstance(cell, TrainCell) else cell.train  # type: ignore[attr-defined]
     of = (train.protocol.name, train.protocol.inline, train.defense.name, train.defense.inline)
     if isinstance(cell, TrainCell):
@@ -65,51 +81,86 @@ def _place(cell: Cell) -> tuple[str, ...]:
     return (*at, *of, cell.threat, cell.attack.name, cell.attack.inline)
 
 
-def plan_of(suite: str, source: str, folder: Path, data_dir: str | None) -> Bench:
-    """Return the bench of a suite that anybody can run: of tables that everybody has.
+def plan_of(
+    suite: str, source: str, folder: Path, data_dir: str | None, records: int | None = None
+) -> Bench:
+    """Return the bench of a suite whose tables everybody has.
 
-    Raises `UsageError` or `DataError`: a table of one's own, what is not installed here, or a table
-    that is not there.
+    Parameters
+    ----------
+    suite, source : str
+        TOML of the suite, and its name in messages.
+    folder : Path
+        Where cells are computed again.
+    data_dir : str or None
+        Folder of the downloaded tables.
+    records : int, optional
+        Number of rows of the run. A suite with more trainings than rows is refused before it is
+        expanded, which would take minutes for a suite of millions.
+
+    Raises
+    ------
+    UsageError or DataError
+        If the suite names a table of the submitter, a plug-in that is not installed here, a table
+        that is not there, or more trainings than the run has rows.
     """
     parsed = Suite.parse(suite, source)
     if any(ref.csv for grid in parsed.grids for ref in grid.data):
         raise UsageError(
-            f"{source} is of a table of one's own, which nobody else can check and whose rows are "
-            "nobody's business; submit a run of `fedtrees list datasets`"
+            f"{source} names a table of its submitter (csv), which nobody else can check and which "
+            "may be confidential; submit a run on tables of `fedtrees list datasets`"
+        )
+    least = max(map(_trainings, parsed.grids)) * len(parsed.seeds)
+    if records is not None and least > records:
+        raise UsageError(
+            f"{source} has {least:,} trainings or more, and its run has {records:,} rows; submit a "
+            "finished run with its suite"
         )
     try:
         return Bench(parsed, folder, data_dir=data_dir)
     except UsageError as err:
-        text = f"{source}: {err}; what is submitted is of this package or of one that is installed"
+        text = f"{source}: {err}; submit runs of this package and of packages that are installed"
         raise UsageError(text) from err
 
 
-def absent(bench: Bench, told: Told) -> str:
-    """Return which cells have no row, which rows are of no cell, and which twice; "" for none."""
-    places = {_place(c) for c in bench.plan.cells() if c not in bench.plan.references}
+def _trainings(grid: Grid) -> int:
+    """Return the number of different trainings of a grid for one seed."""
+    axes = (grid.data, grid.partitions, grid.clients, grid.protocols, grid.defenses)
+    return math.prod(len({str(item) for item in axis}) for axis in axes)
+
+
+def absent(bench: Bench, cell_rows: CellRows) -> str:
+    """Return which cells have no row, which rows have no cell, and which are duplicates.
+
+    The text is empty if every cell of the plan has its rows once.
+    """
+    plan = Counter(map(_place, bench.plan.cells()))
     twice = {
         (*place, metric)
-        for place, records in told.items()
-        if place[0] != "blind"  # which several protocols may have
+        for place, records in cell_rows.items()
         for (metric, *_), count in Counter(map(_row_of, records)).items()
-        if count > 1
+        # Protocols with other roles have blind cells of the same name.
+        if count > plan[place]
     }
-    found = [
-        (places - {*told}, "of the suite has no row"),
-        ({*told} - places, "is not of its suite"),
+    problems = [
+        ({*plan} - {*cell_rows}, "of the suite has no row"),
+        ({*cell_rows} - {*plan}, "is not of its suite"),
         (twice, "is there twice"),
     ]
     return "; ".join(
         f"{' '.join(filter(None, min(which)))} {what} (of {len(which):,})"
-        for which, what in found
+        for which, what in problems
         if which
     )
 
 
-def drawn(bench: Bench, told: Told, count: int, draw: str) -> list[View]:
-    """Draw views, each with one of the attacks that read it, by a text nobody knew before.
+def drawn(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View]:
+    """Draw views at random, each with one of the attacks that read it.
 
-    What is skipped is drawn like anything else: who says that nothing applies is asked, too.
+    `draw`: Text that seeds the draw and that the submitter could not know.
+
+    Views whose attacks were all skipped are drawn like any other, because a forger may state that
+    no attack applies.
     """
     random = Random(draw)
     views = [
@@ -118,70 +169,91 @@ def drawn(bench: Bench, told: Told, count: int, draw: str) -> list[View]:
         for c in group.attacks
         if isinstance(c, AdversaryCell)
     ]
-    found = []
+    chosen = []
     for cell, group in random.sample(views, min(count, len(views))):
         ran = [
             a
             for a in group.attacks
             if isinstance(a, AttackCell)
             and a.threat == cell.threat
-            and any(r["status"] == "ok" for r in told.get(_place(a), ()))
+            and any(r["status"] == "ok" for r in cell_rows.get(_place(a), ()))
         ]
-        found.append((cell, random.choice(ran) if ran else None))
-    return found
+        chosen.append((cell, random.choice(ran) if ran else None))
+    return chosen
 
 
-def differences(bench: Bench, told: Told, views: Sequence[View]) -> Iterator[str]:
-    """Compute views again and yield how what comes of them differs from what is told."""
+def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Iterator[str]:
+    """Compute views again and yield how the results differ from the rows.
+
+    With each view, all references and blind guesses of its federation are computed again.
+    """
     bench.open(resume=True)
-    blind = {BlindCell(cell.setting, cell.threat): None for cell, _ in views}
+    settings = {cell.setting for cell, _ in views}
+    places = {_place(BlindCell(cell.setting, cell.threat)) for cell, _ in views}
+    baselines: list[Cell] = [c for c in bench.plan.references if c.setting in settings]
+    baselines += [c for c in bench.plan.blind if _place(c) in places]
     groups: dict[TrainCell, dict[AdversaryCell | AttackCell, None]] = {}
     for view in views:
         groups.setdefault(view[0].train, {}).update({c: None for c in view if c is not None})
     jobs = [Job((train, *cells)) for train, cells in groups.items()]
-    run_jobs(bench.runner, [[Job((c,)) for c in blind], jobs], 1, lambda status, label: None)
-    for cell in [*blind, *(c for job in jobs for c in job.cells)]:
-        made = bench.store.read(cell.key(bench.runner.provenance))
-        assert made is not None
-        text = rows.write({**made["common"], **row} for row in made["rows"])
-        yield from _differing(cell, list(csv.DictReader(io.StringIO(text))), told[_place(cell)])
+    run_jobs(bench.runner, [[Job((c,)) for c in baselines], jobs], 1, lambda status, label: None)
+    computed: dict[tuple[str, ...], tuple[Cell, list[Record]]] = {}
+    for cell in [*baselines, *(c for job in jobs for c in job.cells)]:
+        result = bench.store.read(cell.key(bench.runner.provenance))
+        assert result is not None
+        text = rows.write({**result["common"], **row} for row in result["rows"])
+        records = computed.setdefault(_place(cell), (cell, []))[1]
+        records += csv.DictReader(io.StringIO(text))
+    for place, (cell, records) in computed.items():
+        yield from _differing(cell, records, cell_rows[place])
 
 
-def _differing(cell: Cell, made: Sequence[Record], told: Sequence[Record]) -> Iterator[str]:
-    compared = [r for r in made if rows.is_result(r)]
-    theirs: dict[tuple[str, ...], list[Record]] = {}
-    for record in told:
-        theirs.setdefault(_row_of(record), []).append(record)
+def _differing(
+    cell: Cell, computed: Sequence[Record], submitted: Sequence[Record]
+) -> Iterator[str]:
+    """Yield which computed rows no submitted row agrees with, and the reverse."""
     tolerance = TOLERANCE if cell.stage == "attack" else _SAME
-    for record in compared:
-        others = theirs.get(_row_of(record), [])
-        found = [list(_unlike(record, other, tolerance)) for other in others]
-        if not found:
-            yield f"{cell.stage} {cell.label}: {record['metric']} is missing"
-        elif all(found):
-            yield f"{cell.stage} {cell.label}: {record['metric']} {'; '.join(found[0])}"
-    if not isinstance(cell, BlindCell):
-        mine = {*map(_row_of, made)}
-        more = [r["metric"] or r["status"] for r in told if _row_of(r) not in mine]
-        if more:
-            yield f"{cell.stage} {cell.label}: {', '.join(sorted({*more}))} does not come of it"
+    name = f"{cell.stage} {cell.label}"
+    theirs = defaultdict(list)
+    for record in submitted:
+        theirs[_row_of(record)].append(record)
+    ours = defaultdict(list)
+    for record in computed:
+        ours[_row_of(record)].append(record)
+    for record in filter(rows.is_result, computed):
+        others = theirs[_row_of(record)]
+        unlike = [list(_unlike(record, other, tolerance)) for other in others]
+        if not unlike:
+            yield f"{name}: {record['metric']} is missing"
+        elif all(unlike):
+            yield f"{name}: {record['metric']} {'; '.join(unlike[0])}"
+    more = {r["metric"] or r["status"] for r in submitted if _row_of(r) not in ours}
+    if more:
+        yield f"{name}: {', '.join(sorted(more))} does not come of it"
+    if cell.stage == "blind":  # several computed rows may have agreed with one submitted row
+        for record in filter(rows.is_result, submitted):
+            unlike = [list(_unlike(r, record, tolerance)) for r in ours[_row_of(record)]]
+            if unlike and all(unlike):
+                yield f"{name}: {record['metric']} {'; '.join(unlike[0])}"
 
 
 def _row_of(record: Record) -> tuple[str, ...]:
-    return tuple(record[name] for name in ("metric", "part", "attack", "attack_params"))
+    """Return the name of a row within its cell."""
+    baseline = record["protocol"] if record["stage"] == "reference" else ""
+    return (*(record[n] for n in ("metric", "part", "attack", "attack_params")), baseline)
 
 
-def _unlike(made: Record, told: Record, tolerance: float) -> Iterator[str]:
+def _unlike(computed: Record, submitted: Record, tolerance: float) -> Iterator[str]:
     for name in _NUMBERS:
-        mine, theirs = made[name], told[name]
-        if mine == theirs:
+        ours, theirs = computed[name], submitted[name]
+        if ours == theirs:
             continue
-        close = mine and theirs and math.isclose(
-            float(mine), float(theirs), rel_tol=tolerance, abs_tol=tolerance
+        close = ours and theirs and math.isclose(
+            float(ours), float(theirs), rel_tol=tolerance, abs_tol=tolerance
         )  # fmt: skip
         if not close:
-            yield f"{name} is told as {theirs or 'none'} and comes out as {mine or 'none'}"
-    trained = ("claimed", "spent") if made["stage"] in ("train", "cheated") else ()
-    for name in ("status", *trained):
-        if made[name] != told[name]:
-            yield f"{name} is told as {told[name]!r} and comes out as {made[name]!r}"
+            yield f"{name} is submitted as {theirs or 'none'} and comes out as {ours or 'none'}"
+    trained = ("claimed", "spent") if computed["stage"] in ("train", "cheated") else ()
+    for name in (*_TEXTS, *trained):
+        if computed[name] != submitted[name]:
+            yield f"{name} is submitted as {submitted[name]!r} and comes out as {computed[name]!r}"

@@ -49,6 +49,7 @@ class Bench:
     def __post_init__(self) -> None:
         digests = tuple(load_plugin(p) for p in self.plugins)
         check_names(self.suite)
+        check_sizes(self.suite, self.data_dir)
         self.plan = plan(self.suite)
         refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
         self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
@@ -160,6 +161,23 @@ def check_names(suite: Suite) -> None:
             register.make("protocol", protocol)
         for attack in grid.every_attack:
             register.make("attack", attack)
+
+
+def check_sizes(suite: Suite, data_dir: str | None) -> None:
+    """Raise `DataError` if a suite has more clients than a table has rows and columns.
+
+    A plan contains name and role of every client, so that expanding a suite of a million clients
+    takes minutes. The exact check of each partition follows in `check_settings`.
+    """
+    for grid in suite.grids:
+        for ref in grid.data:
+            dataset, clients = load_dataset(ref, data_dir), max(grid.clients)
+            rows, columns = dataset.table.X.shape
+            if clients > max(rows, columns):
+                raise DataError(
+                    f"{clients} clients but only {rows} rows and {columns} columns of "
+                    f"{dataset.name}; use fewer clients"
+                )
 
 
 def check_settings(todo: Plan, data_dir: str | None) -> None:

@@ -415,8 +415,8 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
     except ValueError:
         rule = "give a count such as 3, or a list such as 0,1,2"
         raise UsageError(f"seeds={text[:120]!r}: {rule}") from None
-    if not listed and max(numbers, default=0) > MOST_SEEDS:
-        raise UsageError(f"seeds={text!r}: at most {MOST_SEEDS}")
+    if (len(numbers) if listed else max(numbers, default=0)) > MOST_SEEDS:
+        raise UsageError(f"seeds={short(text)!r}: give at most {MOST_SEEDS} seeds")
     seeds = tuple(numbers) if listed else tuple(range(max(numbers, default=0)))
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise UsageError(f"seeds={text!r}: give at least one, each once, none negative")

@@ -1,10 +1,13 @@
-"""The commands `submit` and `leaderboard`: results of others, checked and shown."""
+"""The commands `submit` and `leaderboard`: bundle a run for others, and check bundles of others."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from fedtrees.report.submissions import Submission
 
 _PAGE = "index.html"
+_TIME_LIMIT = 3600.0  # seconds; five views of the default bench take about one minute
 
 
 def submit(
@@ -27,9 +31,9 @@ def submit(
     data_dir: DataDir = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write what a leaderboard needs of a finished run: rows, suite, versions, digests.
+    """Write the files of a finished run that a leaderboard needs: rows, suite, versions, digests.
 
-    Tables of one's own (--csv) are refused: nobody else could check them.
+    Runs on tables of your own (--csv) are refused, because nobody else could check them.
     """
     from fedtrees.report import submissions
     from fedtrees.report.rows import read_text
@@ -41,12 +45,14 @@ def submit(
         from fedtrees.bench.replay import plan_of
 
         plan_of(suite, f"{run}/{submissions.SUITE}", Path(folder, "run"), data_dir)
-    made = submissions.write(Path(run), Path(out), by)
-    _check(made, data_dir, 0, "")
+    bundle = submissions.write(Path(run), Path(out), by)
+    _check(bundle, data_dir, 0, "")
     if format.is_json:
-        typer.echo(json.dumps({"folder": out, "rows": len(made.records), "sha256": made.digest}))
+        typer.echo(
+            json.dumps({"folder": out, "rows": len(bundle.records), "sha256": bundle.digest})
+        )
     else:
-        typer.echo(f"{out}  {len(made.records):,} rows  sha256 {made.digest}")
+        typer.echo(f"{out}  {len(bundle.records):,} rows  sha256 {bundle.digest}")
 
 
 def leaderboard(
@@ -59,51 +65,86 @@ def leaderboard(
         str,
         typer.Option(help="Text that draws them, not known before (default: afresh)."),
     ] = "",
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds for reading all and for checking each; 0: no limit.")
+    ] = _TIME_LIMIT,
+    accept: Annotated[
+        bool, typer.Option(help="List them in accepted.csv, ahead of later copies.")
+    ] = False,
     data_dir: DataDir = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Check submissions, compute a few views of each again, and write the page.
 
-    Refused: what was changed, does not follow or comes out otherwise, cells left out, what
-    contradicts another. A view is a training, a blind guess, who can attack, and one attack.
+    A submission is refused if it was changed, lacks a cell, has rows that no run writes, comes out
+    otherwise, contradicts an earlier one or adds nothing to it. A view is a training, its
+    references, a blind guess, which attacks apply, and one attack.
     """
     from fedtrees.core.files import write_text
+    from fedtrees.report import submissions
     from fedtrees.report.board import board
-    from fedtrees.report.submissions import merged, read_all
 
     if recompute < 0:
         raise UsageError(f"--recompute {recompute}: give how many, 0 for none")
-    found = read_all(Path(folder))
-    merged(found)  # contradictions cost nothing to find
+    if not 0 <= time_limit < 1e8:
+        raise UsageError(f"--time-limit {time_limit:g}: give seconds, 0 for no limit")
+    with _within(time_limit, folder):
+        bundles = submissions.read_all(Path(folder))
+        submissions.merged(bundles)  # raises if two contradict each other
     draw = draw or secrets.token_hex(8)
-    wrong = [text for each in found for text in _check(each, data_dir, recompute, draw)]
+    wrong: list[str] = []
+    for bundle in bundles:
+        with _within(time_limit, str(bundle.folder)):
+            wrong += _check(bundle, data_dir, recompute, draw)
     for text in wrong:
         print(f"refused: {text}", file=sys.stderr)
     if wrong:
         print(f"drawn by {draw}: --draw {draw} checks the same views", file=sys.stderr)
         raise typer.Exit(4)
-    page = board(found, recompute)
+    page = board(bundles, recompute)
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as err:
         raise StoreError(f"cannot make {out}: {err.strerror or err}") from err
     path = write_text(Path(out, _PAGE), page)
-    told = {"file": str(path), "submissions": len(found), "recomputed": recompute, "draw": draw}
-    typer.echo(json.dumps(told) if format.is_json else f"{path}  drawn by {draw}")
+    if accept:
+        submissions.accept(Path(folder), bundles)
+    result = {"file": str(path), "submissions": len(bundles), "recomputed": recompute, "draw": draw}
+    typer.echo(json.dumps(result) if format.is_json else f"{path}  drawn by {draw}")
 
 
-def _check(found: Submission, data_dir: str | None, count: int, draw: str) -> list[str]:
-    """Return what does not come out when views are computed again.
+@contextlib.contextmanager
+def _within(seconds: float, what: str) -> Iterator[None]:
+    """Raise `StoreError` if the block takes longer than so many seconds; 0 sets no limit."""
+    from fedtrees.bench.limits import TimeLimit, limited
 
-    Raises `StoreError`: a cell of its suite is missing, or it has one more.
+    message = (
+        f"{what} is refused: its check takes more than {seconds:g} seconds (--time-limit gives "
+        "another limit)"
+    )
+    begin = time.monotonic()
+    try:
+        with limited(seconds):
+            yield
+    except TimeLimit:
+        raise StoreError(message) from None
+    if 0 < seconds < time.monotonic() - begin:  # a cell took the signal for its own limit
+        raise StoreError(message)
+
+
+def _check(bundle: Submission, data_dir: str | None, count: int, draw: str) -> list[str]:
+    """Return how views that are computed again differ from the rows of a submission.
+
+    Raises `StoreError` if a cell of its suite has no row, or a row has no cell.
     """
     from fedtrees.bench.replay import absent, by_cell, differences, drawn, plan_of
 
     with TemporaryDirectory() as folder:
-        bench = plan_of(found.suite, f"{found.folder}/suite.toml", Path(folder, "run"), data_dir)
-        told = by_cell(found.records)
-        lacking = absent(bench, told)
-        if lacking:
-            raise StoreError(f"{found.folder} is refused: {lacking}")
-        views = drawn(bench, told, count, f"{draw}/{found.digest}")
-        return [f"{found.folder}: {text}" for text in differences(bench, told, views)]
+        source, run = f"{bundle.folder}/suite.toml", Path(folder, "run")
+        bench = plan_of(bundle.suite, source, run, data_dir, len(bundle.records))
+        cell_rows = by_cell(bundle.records)
+        problem = absent(bench, cell_rows)
+        if problem:
+            raise StoreError(f"{bundle.folder} is refused: {problem}")
+        views = drawn(bench, cell_rows, count, f"{draw}/{bundle.digest}")
+        return [f"{bundle.folder}: {text}" for text in differences(bench, cell_rows, views)]

@@ -1,10 +1,12 @@
 """Files that appear whole or not at all, and checksums that tell whether they still are."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -133,7 +135,7 @@ def _listed(folder: Path) -> set[bytes] | None:
     """Return the lines of the list of checksums, None if the folder has none."""
     path = folder / CHECKSUMS
     try:
-        return set(path.read_bytes().splitlines())
+        return set(read_regular(path).splitlines())
     except FileNotFoundError:
         return None
     except OSError as err:
@@ -143,6 +145,42 @@ def _listed(folder: Path) -> set[bytes] | None:
         ) from err
 
 
+def read_regular(path: Path, limit: int | None = None, *, follow: bool = True) -> bytes:
+    """Return the content of a regular file.
+
+    Devices, pipes and folders are refused before a byte is read, because a device such as
+    ``/dev/zero`` has no end and a pipe may never have a writer.
+
+    Parameters
+    ----------
+    path : Path
+    limit : int, optional
+        Largest size in bytes. Without a limit, files of any size are read.
+    follow : bool
+        Whether a symbolic link is followed. Files that a stranger sent are read with False.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened, is not regular, is a symbolic link that is not followed, or
+        is larger than `limit`.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(code, "it is not a regular file", str(path))
+        content = file.read() if limit is None else file.read(limit + 1)
+    if limit is not None and len(content) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))
+    return content
+
+
 def read_listed(folder: Path, name: str) -> bytes:
     """Read a file of a folder as it was written; without a list of checksums, as it is.
 
@@ -150,7 +188,7 @@ def read_listed(folder: Path, name: str) -> bytes:
     """
     before = _listed(folder)
     for _ in range(READINGS):
-        content = (folder / name).read_bytes()
+        content = read_regular(folder / name)
         after = _listed(folder)
         line = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
         if after is None or line in after | (before or set()):

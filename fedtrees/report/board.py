@@ -84,7 +84,15 @@ def board(found: Sequence[Submission], recomputed: int) -> str:
         places=list(_places(settings)),
         attacks=list(_attacks(settings)),
         submissions=[
-            (s.name, s.by, str(s.about.get("fedtrees")), len(s.records), recomputed, s.digest)
+            (
+                s.name,
+                s.by,
+                s.date[:10] or "–",
+                str(s.about.get("fedtrees")),
+                len(s.records),
+                recomputed,
+                s.digest,
+            )
             for s in found
         ],
         version=__version__,

@@ -15,6 +15,7 @@ from fedtrees.report.protocol_budgets import unswept
 from fedtrees.report.rows import load_rows
 from fedtrees.report.selection import Selection
 from fedtrees.report.study import Study
+from fedtrees.report.web_page import inline_scripts, security_policy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
@@ -100,7 +101,10 @@ def frontier_of(
 
 
 def _interactive(study: Study, figure: Figure) -> str:
-    """Return one document with a figure of plotly's for every panel."""
+    """Return an HTML document with one interactive plotly figure per panel.
+
+    Its content security policy allows the scripts that plotly wrote, by their hashes.
+    """
     import plotly.io
     from plotly.graph_objects import Figure as Plotly
 
@@ -115,15 +119,19 @@ def _interactive(study: Study, figure: Figure) -> str:
         metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
         grids = [leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
         drawn = [(g.title, draw_heatmap(g, limit(grids))) for g in grids]
-    parts = []
+    parts, scripts = [], []
     for at, (title, drawing) in enumerate(drawn):
         made = Plotly(json.loads(drawing.json()))
         text = plotly.io.to_html(
             made, full_html=False, include_plotlyjs=at == 0, div_id=f"figure-{at}"
         )
         parts.append(f"<h2>{escape(title)}</h2>{text}")
+        scripts += inline_scripts(text)
     body = "\n".join(parts)
-    return f"<!doctype html><meta charset='utf-8'><title>fedtrees</title><body>{body}</body>\n"
+    allowed = security_policy(scripts, images="data: blob:")  # plotly saves a figure by a blob
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
+    head = f"<meta charset='utf-8'>{policy}<title>fedtrees</title>"
+    return f"<!doctype html>{head}<body>{body}</body>\n"
 
 
 def _frontier(study: Study, width: Width | None, labels: Mapping[str, str] | None) -> Drawn:

@@ -91,6 +91,14 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
         raise StoreError(f"{path.as_posix()!r} is not UTF-8 text; was it overwritten?") from error
     with suppress(OSError, StoreError, ValueError, KeyError):  # of another release, or none
         read_described(read_listed(path.parent, "columns.csv").decode("utf-8"))
+    return parse_rows(path, text)
+
+
+def parse_rows(path: Path, text: str) -> pd.DataFrame:
+    """Parse the text of a ``rows.csv``; `path` names the file in errors.
+
+    Raises `StoreError` and returns a DataFrame as `load_rows`.
+    """
     frame = _records(path, text)
     for column in COLUMNS:
         frame[column.name] = _typed(path, column, frame[column.name])

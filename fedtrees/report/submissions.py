@@ -1,12 +1,22 @@
-"""Submissions to a leaderboard: a bundle made of a run, read back, and put beside others."""
+"""Submissions to a leaderboard: write a bundle from a run, read bundles of others, merge them.
+
+`write` copies the results of a finished run into a folder, with its suite, versions and checksums.
+`read` opens such a folder as a file that a stranger sent: names, sizes and kinds of files are
+checked before their content, and `check_rows` refuses every row that `write` cannot have written.
+`read_all` puts bundles into the order of their dates and refuses copies, and `merged` credits each
+cell to the first bundle that finished it. Whether results are true is checked
+elsewhere, by computing some of them again (`fedtrees.bench.replay`).
+"""
 
 import csv
 import hashlib
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,54 +25,91 @@ import pandas as pd
 
 from fedtrees import __version__
 from fedtrees.core import rows
-from fedtrees.core.columns import CPU, RAREST, described, measure
-from fedtrees.core.errors import StoreError, UsageError
-from fedtrees.core.files import CHECKSUMS, parse_json, read_listed, write_listed
-from fedtrees.metrics.advantage import advantage
-from fedtrees.report.coverage import STOPPED_EARLY
+from fedtrees.core.columns import described
+from fedtrees.core.errors import StoreError, UsageError, short
+from fedtrees.core.files import (
+    CHECKSUMS,
+    parse_json,
+    read_listed,
+    read_regular,
+    write_listed,
+    write_text,
+)
 from fedtrees.report.findings import begun_only
-from fedtrees.report.rows import load_rows, read_json, read_text
+from fedtrees.report.rows import load_rows, parse_rows, read_json, read_text
+from fedtrees.report.submitted_rows import (
+    KEPT_COSTS,
+    STAGES,
+    check_advantages,
+    check_rows,
+    is_shared,
+    shared,
+)
 
 ABOUT, ROWS, SUITE = "submission.json", "rows.csv", "suite.toml"
 FILES = ("columns.csv", ROWS, ABOUT, SUITE)
+#: Which submissions a leaderboard accepted, and when: a file beside their folders.
+ACCEPTED = "accepted.csv"
+#: Largest sizes in bytes. The default bench has 2.1 MB of rows.
+_LIMITS = {ROWS: 50_000_000, SUITE: 1_000_000, "columns.csv": 1_000_000, ABOUT: 100_000}
+_LIST_LIMIT = 1_000_000  # bytes of a list of checksums, or of accepted submissions
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")  # of a folder; it reaches terminals and pages
+_DATE = "%Y-%m-%dT%H:%M:%SZ"
 _FORMAT = 1
-_TOLD = ("fedtrees", "python", "system", "libraries")  # of environment.json
-_KEPT = {"bytes", CPU.key, RAREST.key}  # of what else is of the machine
-_TRAINED = ("claimed", "spent", "bytes_up", "bytes_down", "rounds")  # told by the training's rows
+_VERSIONS = ("fedtrees", "python", "system", "libraries")  # keys of environment.json
 _CELL = ["stage", "setting", "defense_spec", "threat", "attack_spec", "seed"]
 _ROW = [*_CELL, "metric", "part"]
+_RESULT = ("stage", "protocol", "defense", "threat", "attack", "seed", "metric", "value", "blind")
+_COMPUTED = STAGES[:4]  # trainings and attacks, not the baselines that several of them share
 _SAME = {"attack": 0.05}  # by how much two submissions may differ, as one from its recomputation
 _MOST = 100  # characters of a name
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A bundle that is what was written, and that says what rows can say.
+    """The content of one bundle, whose files match its checksums and whose rows are well formed.
 
-    `digest`: Of all its files. `by`: Who submits. `about`: Versions and system.
+    Attributes
+    ----------
+    folder : Path
+        Where the bundle was read.
+    digest : str
+        SHA-256 of its list of checksums, and thereby of all its files.
+    by : str
+        Name of the submitter.
+    date : str
+        Time in UTC at which the bundle was written, as the submitter states it. Empty in bundles of
+        older releases.
+    about : mapping
+        Versions of the software and the system that the run used.
+    suite : str
+        Its suite as TOML.
+    text : str
+        Its ``rows.csv``.
     """
 
     folder: Path
     digest: str
     by: str
+    date: str
     about: Mapping[str, Any]
     suite: str = field(repr=False)
+    text: str = field(repr=False)
 
     @property
     def name(self) -> str:
-        """Its folder's."""
+        """Name of its folder."""
         return self.folder.name
 
     @cached_property
     def records(self) -> list[dict[str, str]]:
-        """Its rows as they stand in the file."""
-        text = read_listed(self.folder, ROWS).decode()
-        return list(csv.DictReader(io.StringIO(text)))
+        """Its rows as text, as they are written in the file."""
+        return list(csv.DictReader(io.StringIO(self.text)))
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """Its rows, as `load_rows` returns them, with the column ``submission``."""
-        return load_rows(self.folder).assign(submission=self.name)
+        """Its rows as `load_rows` returns them, with the column ``submission``."""
+        return parse_rows(self.folder / ROWS, self.text).assign(submission=self.name)
 
 
 def write(run: Path, out: Path, by: str) -> Submission:
@@ -71,18 +118,20 @@ def write(run: Path, out: Path, by: str) -> Submission:
     Left out: costs, insides of attacks, scores by column, texts of errors, names of folders.
 
     Raises `StoreError` or `UsageError`: the run cannot be read or is not finished, the folder is
-    not empty, or the name is none.
+    not empty, or one of the names is not allowed.
     """
     _check_name(by)
+    _check_folder(out)
     load_rows(run)
-    suite, told = read_text(run, SUITE), read_json(run, "environment.json")
-    if suite is None or begun_only(run) or not isinstance(told, dict):
+    suite, environment = read_text(run, SUITE), read_json(run, "environment.json")
+    if suite is None or begun_only(run) or not isinstance(environment, dict):
         raise UsageError(f"{run} is no finished run; fedtrees bench --resume --out {run}")
     if out.exists() and any(out.iterdir()):
         raise StoreError(f"{out} is not empty; choose another -o")
     text = read_listed(run, ROWS).decode()
-    kept = map(_shared, filter(_is_shared, csv.DictReader(io.StringIO(text))))
-    about = {"format": _FORMAT, "by": by, **{k: told.get(k) for k in _TOLD}}
+    kept = map(shared, filter(is_shared, csv.DictReader(io.StringIO(text))))
+    now = datetime.now(UTC).strftime(_DATE)
+    about = {"format": _FORMAT, "by": by, "date": now, **{k: environment.get(k) for k in _VERSIONS}}
     content = {
         "columns.csv": described(),
         ROWS: rows.write({**row, "run": out.name} for row in kept),
@@ -104,106 +153,220 @@ def _check_name(by: object) -> None:
         raise UsageError(f"--by {by!r}: give a name of at most {_MOST} characters")
 
 
-def _is_shared(row: Mapping[str, str]) -> bool:
-    early = row["part"] == STOPPED_EARLY  # a search that was cut short
-    return rows.is_result(row) or row["metric"] in _KEPT or early
-
-
-def _shared(row: Mapping[str, str]) -> dict[str, str]:
-    """Return a row without the machine's times and, of what failed, its text: it may name files."""
-    less = ["seconds"]
-    if row["stage"] not in ("train", "cheated"):
-        less += _TRAINED
-    if row["reason_code"]:  # which tells the sentence
-        less.append("reason")
-    if row["status"] in ("failed", "timeout"):
-        less += ["reason", "reason_args"]
-    return {**row, **dict.fromkeys(less, "")}
+def _check_folder(folder: Path) -> None:
+    name = folder.absolute().name
+    if not _NAME.fullmatch(name) or set(name) == {"."}:
+        raise UsageError(
+            f"the folder of a submission is called {short(name)!r}; use at most {_MOST} of the "
+            "characters A-Z, a-z, 0-9, '.', '_' and '-'"
+        )
 
 
 def read(folder: Path) -> Submission:
-    """Read a bundle.
+    """Read a bundle that somebody else may have written.
 
-    Raises `StoreError`: it is not whole, not what was written, of another version, or an advantage
-    in it does not follow from its score.
+    Raises
+    ------
+    StoreError
+        If a file is missing, is a link or a device, is too large or does not match its checksum,
+        if another version wrote it, or if `write` cannot have written one of its rows.
     """
     try:
-        listed = (folder / CHECKSUMS).read_bytes()
-        content = {name: read_listed(folder, name) for name in FILES}
-    except OSError as err:
-        lost = Path(err.filename or CHECKSUMS).name
-        raise StoreError(f"{folder} is no whole submission: {lost} cannot be read") from err
-    names = sorted(line[66:] for line in listed.decode("utf-8", "replace").splitlines())
-    if names != sorted(FILES):
-        raise StoreError(f"{folder}: {CHECKSUMS} lists {', '.join(names)}; not {', '.join(FILES)}")
+        _check_folder(folder)
+    except UsageError as err:
+        raise StoreError(f"{str(folder)!r} is refused: {err}") from err
+    if folder.is_symlink():
+        raise StoreError(f"{folder} is refused: it is a symbolic link; give a folder with files")
+    listed, content = _content(folder)
     about = parse_json(content[ABOUT], f"{folder.name}/{ABOUT}")
-    found = about.get("format") if isinstance(about, dict) else None
-    if found != _FORMAT:
+    stated = about.get("format") if isinstance(about, dict) else None
+    if stated != _FORMAT:
         raise StoreError(
-            f"{folder} is a submission of format {found!r}, and fedtrees {__version__} reads "
+            f"{folder} is a submission of format {stated!r:.60}, and fedtrees {__version__} reads "
             f"{_FORMAT}: submit the run again with this version"
         )
     try:
         _check_name(about.get("by"))
-        suite = content[SUITE].decode()
+        date = _checked_date(about.get("date", ""))
+        suite, text = content[SUITE].decode(), content[ROWS].decode()
     except ValueError as err:
         raise StoreError(f"{folder}: {err}") from err
     digest = hashlib.sha256(listed).hexdigest()
-    made = Submission(folder, digest, about["by"], about, suite)
-    _check_arithmetic(made)
-    return made
+    submission = Submission(folder, digest, about["by"], date, about, suite, text)
+    frame = submission.rows  # a damaged table is refused with a message about its first fault
+    check_rows(str(folder), text, submission.records)
+    check_advantages(str(folder), frame)
+    return submission
 
 
-def _check_arithmetic(found: Submission) -> None:
-    """Raise `StoreError` where an advantage is not that of its score and its blind baseline."""
-    rows_of = found.rows
-    told = rows_of[(rows_of["stage"] == "attack") & rows_of["value"].notna()]
-    for line, gain in (("blind", "advantage"), ("population", "beyond")):
-        columns = (told[c] for c in ("metric", "value", line, gain))
-        for metric, value, low, said in zip(*columns, strict=True):
-            right = None if math.isnan(low) else advantage(value, low, best=measure(metric).best)
-            known = math.nan if right is None else right
-            if not (math.isclose(known, said, rel_tol=1e-6, abs_tol=1e-6)
-                    or (math.isnan(known) and math.isnan(said))):  # fmt: skip
-                raise StoreError(
-                    f"{found.folder} is refused: {gain} {said:g} in {metric} does not follow from "
-                    f"a score of {value:g} and a {line} one of {low:g}; it is {known:g}"
-                )
+def _content(folder: Path) -> tuple[bytes, dict[str, bytes]]:
+    """Return the list of checksums and the files of a bundle, each read once."""
+    try:
+        listed = read_regular(folder / CHECKSUMS, _LIST_LIMIT, follow=False)
+        content = {n: read_regular(folder / n, _LIMITS[n], follow=False) for n in FILES}
+    except OSError as err:
+        lost = Path(err.filename or CHECKSUMS).name
+        why = err.strerror or err
+        raise StoreError(f"{folder} is no whole submission: {lost} cannot be read ({why})") from err
+    lines = listed.decode("utf-8", "replace").splitlines()
+    names = sorted(line[66:] for line in lines)
+    if names != sorted(FILES):
+        shown = short(", ".join(map(repr, names)), 200)
+        raise StoreError(f"{folder}: {CHECKSUMS} lists {shown}; not {', '.join(FILES)}")
+    for name, part in content.items():
+        if f"{hashlib.sha256(part).hexdigest()}  {name}" not in lines:
+            raise StoreError(
+                f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
+                f"{CHECKSUMS}; submit the run again"
+            )
+    return listed, content
+
+
+def _checked_date(text: object) -> str:
+    """Return a date as it is written; ValueError if it is malformed or lies in the future."""
+    if text == "":  # of a release that wrote none
+        return ""
+    rule = f"date {short(text)!r}: give the time of the submission in UTC, such as 2026-11-29T12:00"
+    if not isinstance(text, str):
+        raise ValueError(rule)
+    try:
+        date = datetime.strptime(text, _DATE).replace(tzinfo=UTC)
+    except ValueError:
+        raise ValueError(f"{rule}:00Z") from None
+    if date > datetime.now(UTC) + timedelta(days=1):
+        raise ValueError(f"date {text} lies in the future")
+    return date.strftime(_DATE)
 
 
 def read_all(folder: Path) -> list[Submission]:
-    """Read the submissions of a folder, in the order of their names; raises as `read`.
+    """Read the submissions of a folder, in the order in which they count.
 
-    Raises `StoreError`: there is none, or one is there twice.
+    Those that are listed in ``accepted.csv`` come first, in the order of that file. The others
+    follow by the date that they state, and those without a date come last.
+
+    Raises
+    ------
+    StoreError
+        As `read`, and if there is no submission, or one repeats an earlier one.
     """
     try:
-        folders = sorted(p for p in folder.iterdir() if p.is_dir())
+        folders = sorted(p for p in folder.iterdir() if p.is_dir() or p.is_symlink())
     except OSError as err:
         raise StoreError(f"{folder} cannot be read: {err.strerror or err}") from err
     if not folders:
         raise StoreError(f"{folder} holds no submissions; fedtrees submit RUN -o {folder}/NAME")
-    found: dict[str, Submission] = {}
-    for each in map(read, folders):
-        one = found.setdefault(hashlib.sha256(_results(each)).hexdigest(), each)
-        if one is not each:
-            raise StoreError(f"{each.folder} says what {one.folder} says; remove one of them")
-    return list(found.values())
+    order = {digest: at for at, digest in enumerate(_accepted(folder))}
+    submissions = sorted(
+        map(read, folders),
+        key=lambda s: (order.get(s.digest, len(order)), s.date or "later", s.name),
+    )
+    _check_copies(submissions, order)
+    return submissions
 
 
-def _results(found: Submission) -> bytes:
-    """Return its rows whatever it is called."""
-    return rows.write({**r, "run": ""} for r in found.records).encode()
+def _accepted(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the lines of the list of accepted submissions by digest, in the order of the file."""
+    try:
+        text = read_regular(folder / ACCEPTED, _LIST_LIMIT, follow=False).decode()
+        return {line["sha256"]: line for line in csv.DictReader(io.StringIO(text))}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError) as err:
+        raise StoreError(
+            f"{folder / ACCEPTED} cannot be read ({err}); put it back, or delete it to order "
+            "submissions by the dates that they state"
+        ) from err
 
 
-def merged(found: Sequence[Submission]) -> pd.DataFrame:
-    """Return all rows, of a cell that several have those of the first that finished it.
+def accept(folder: Path, submissions: Sequence[Submission]) -> None:
+    """Add submissions to the list of accepted ones, from which later copies cannot take credit.
 
-    Raises `StoreError`: two contradict each other.
+    The list orders submissions by the time at which a leaderboard accepted them. A date inside a
+    bundle is stated by its submitter, who may backdate it.
     """
-    every = pd.concat([s.rows for s in found], ignore_index=True)
+    lines = _accepted(folder)
+    now = datetime.now(UTC).strftime(_DATE)
+    new = [s for s in submissions if s.digest not in lines]
+    if not new:
+        return
+    out = io.StringIO()
+    writer = csv.DictWriter(
+        out, ("sha256", "accepted", "name"), lineterminator="\n", extrasaction="ignore"
+    )
+    writer.writeheader()
+    writer.writerows(lines.values())
+    writer.writerows({"sha256": s.digest, "accepted": now, "name": s.name} for s in new)
+    write_text(folder / ACCEPTED, out.getvalue())
+
+
+def _check_copies(submissions: Sequence[Submission], accepted: Mapping[str, int]) -> None:
+    """Raise `StoreError` if a submission has no number that an earlier one does not have.
+
+    Numbers are compared without parameters, so that writing a default out makes no new result. Also
+    refused: two authors state the same date for the same cells, so that none of them is earlier.
+    """
+    earlier: list[tuple[Submission, set[Any], set[Any]]] = []
+    for each in submissions:
+        cells, numbers = _finished_cells(each), _numbers(each)
+        for other, cells_of_other, numbers_of_other in earlier:
+            unordered = each.date == other.date and {each.digest, other.digest}.isdisjoint(accepted)
+            if unordered and each.by != other.by and cells & cells_of_other:
+                raise StoreError(
+                    f"{each.folder} and {other.folder} have cells in common and state the same "
+                    f"date, and neither is in {ACCEPTED}; remove the copy"
+                )
+            if numbers and numbers <= numbers_of_other:
+                raise StoreError(
+                    f"{each.folder} (by {each.by}) repeats the results of {other.folder} (by "
+                    f"{other.by}); remove one of them"
+                )
+        earlier.append((each, cells, numbers))
+
+
+def _check_additions(submissions: Sequence[Submission]) -> None:
+    """Raise `StoreError` if earlier submissions finished every cell of a later one.
+
+    Cells are compared without their numbers, so that changing a score a little makes no new result.
+    """
+    earlier: dict[str, set[Any]] = {}
+    for each in submissions:
+        cells = _finished_cells(each)
+        if cells <= set().union(*earlier.values()):
+            names = ", ".join(name for name, others in earlier.items() if cells & others) or "none"
+            raise StoreError(
+                f"{each.folder} (by {each.by}) adds nothing: all of its {len(cells)} finished "
+                f"cells are in earlier submissions ({names}); remove it, or submit other cells"
+            )
+        earlier[each.name] = cells
+
+
+def _finished_cells(submission: Submission) -> set[tuple[Any, ...]]:
+    """Return the names of the trainings and attacks that a submission finished."""
+    frame = submission.rows
+    frame = frame[frame["stage"].isin(_COMPUTED) & ~frame["status"].isin(("failed", "timeout"))]
+    return {*zip(*(frame[name] for name in _CELL), strict=True)}
+
+
+def _numbers(submission: Submission) -> set[tuple[str, ...]]:
+    """Return the results of trainings and attacks, each named without its parameters."""
+    return {
+        tuple(record[name] for name in _RESULT)
+        for record in submission.records
+        if record["value"] and record["stage"] in _COMPUTED and rows.is_result(record)
+    }
+
+
+def merged(submissions: Sequence[Submission]) -> pd.DataFrame:
+    """Return the rows of all submissions, each cell from the first one that finished it.
+
+    Raises `StoreError` if two submissions contradict each other, or one adds no cell to those
+    before it.
+    """
+    every = pd.concat([s.rows for s in submissions], ignore_index=True)
     every["setting"] = pd.Categorical(every["setting"].tolist())
     for text in _contradictions(every):
         raise StoreError(text)
+    _check_additions(submissions)
     first = every.assign(bad=every["status"].isin(("failed", "timeout"))).sort_values(
         "bad", kind="stable"
     )
@@ -212,16 +375,18 @@ def merged(found: Sequence[Submission]) -> pd.DataFrame:
 
 
 def _contradictions(every: pd.DataFrame) -> Iterator[str]:
-    told = every[every["value"].notna() & ~every["metric"].isin(_KEPT)]
-    told = told[told["stage"] != "blind"]  # of whatever protocol; attacks tell theirs
+    """Yield which values of the same row differ by more than a recomputation may."""
+    values = every[every["value"].notna() & ~every["metric"].isin(KEPT_COSTS)]
+    # Protocols share blind rows, and attacks repeat the values that they are compared with.
+    values = values[values["stage"] != "blind"]
     ends = {"low": ("value", "min"), "high": ("value", "max"), "of": ("submission", "nunique")}
     for key, (low, high, _) in (
-        told.groupby(_ROW, observed=True).agg(**ends).query("of > 1").iterrows()
+        values.groupby(_ROW, observed=True).agg(**ends).query("of > 1").iterrows()
     ):
         tolerance = _SAME.get(key[0], 1e-6)
         if not math.isclose(low, high, rel_tol=tolerance, abs_tol=tolerance):
-            mine = told[(told[_ROW] == list(key)).all(axis=1)]
-            names = [mine.loc[mine["value"] == v, "submission"].iloc[0] for v in (low, high)]
+            pair = values[(values[_ROW] == list(key)).all(axis=1)]
+            names = [pair.loc[pair["value"] == v, "submission"].iloc[0] for v in (low, high)]
             where = " · ".join(str(part) for part in key[1:6] if part != "")
             yield (
                 f"{' and '.join(names)} contradict each other: {key[6]} of {where:.200} is "

@@ -1,12 +1,16 @@
-"""`fedtrees submit` and `fedtrees leaderboard` on a run: what a forger would try is refused."""
+"""`fedtrees submit` and `fedtrees leaderboard` on a run, and the forgeries that they refuse."""
 
+import contextlib
 import csv
 import hashlib
 import json
+import os
 import shutil
+import time
 
 import pytest
 
+from fedtrees.bench.limits import TimeLimit, limited
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.cli.main import main
@@ -88,10 +92,10 @@ def blind_raised(row):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (leak_hidden, "value is told as"),
-        (attack_skipped, "applies value is told as 0.0 and comes out as 1.0"),
-        (utility_raised, "auc value is told as 0.999"),
-        (blind_raised, "ra value is told as 0.99"),
+        (leak_hidden, "value is submitted as"),
+        (attack_skipped, "applies value is submitted as 0.0 and comes out as 1.0"),
+        (utility_raised, "auc value is submitted as 0.999"),
+        (blind_raised, "ra value is submitted as 0.99"),
     ],
 )
 def test_a_forged_row_is_refused_when_its_view_is_computed_again(all_of, change, told, capsys):
@@ -146,5 +150,253 @@ def test_what_is_not_installed_and_tables_of_ones_own_are_refused(all_of, tmp_pa
     (run / "suite.toml").write_text(own)
     (run / "SHA256SUMS").unlink()
     assert call("submit", run, "-o", tmp_path / "out", "--by", "A. Author") == 2
-    assert "table of one's own" in capsys.readouterr().err
+    assert "names a table of its submitter (csv)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def steal(all_of, change=lambda row: row, name="a-copy", by="T. Hief", **about):
+    """Copy the bundle `ours` under another author, change its rows, and list its digests anew."""
+    folder = shutil.copytree(all_of / "ours", all_of / name)
+    path = folder / "submission.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "by": by, **about}))
+    forge(folder, change)
+    return folder
+
+
+def seconds_blank(row):
+    return row | {"version": row["version"], "run": "a-copy"}
+
+
+def score_nudged(row):
+    """Raise every score of an attack by less than what a recomputation tolerates."""
+    if row["stage"] != "attack" or not row["advantage"] or row["metric"] != "ra":
+        return row
+    value = float(row["value"]) - 1e-4
+    gain = (value - float(row["blind"])) / (1 - float(row["blind"]))
+    beyond = row["population"] and (value - float(row["population"])) / (
+        1 - float(row["population"])
+    )
+    return row | {"value": str(value), "advantage": str(gain), "beyond": str(beyond)}
+
+
+def default_written_out(row):
+    """Name a parameter that every training has anyway."""
+    if row["protocol_params"]:
+        params = row["protocol_params"].replace("trees=1", "trees=1,max_depth=6")
+        return row | {"protocol_params": params}
+    return row
+
+
+@pytest.mark.parametrize("change", [seconds_blank, score_nudged, default_written_out])
+def test_a_copy_under_another_name_adds_nothing_and_is_refused(all_of, change, capsys):
+    steal(all_of, change, date="2026-01-01T00:00:00Z")
+    submissions.accept(all_of, [submissions.read(all_of / "ours")])
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    err = capsys.readouterr().err
+    assert "a-copy (by T. Hief)" in err
+    assert "adds nothing" in err or "repeats the results" in err
+
+
+def test_a_copy_with_two_rows_exchanged_is_refused(all_of, capsys):
+    folder = steal(all_of, date="2099-01-01T00:00:00Z")
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert "lies in the future" in capsys.readouterr().err
+    path = folder / "submission.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"date": "2026-11-01T00:00:00Z"}))
+    lines = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    lines[1], lines[2] = lines[2], lines[1]
+    (folder / "rows.csv").write_text("".join(lines))
+    forge(folder, lambda row: row)
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert "repeats the results" in capsys.readouterr().err
+
+
+def test_equal_dates_of_two_authors_of_the_same_cells_are_refused(all_of, capsys):
+    steal(all_of)
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert "state the same date, and neither is in accepted.csv" in capsys.readouterr().err
+
+
+def test_cells_are_credited_to_the_accepted_bundle_although_a_copy_is_backdated(all_of, tmp_path):
+    first = submissions.read(all_of / "ours")
+    submissions.accept(all_of, [first])
+    larger = SUITE.replace("seeds = [0]", "seeds = [0, 1]")
+    bench = Bench(Suite.parse(larger, "tiny.toml"), tmp_path / "run")
+    bench.open(resume=False)
+    bench.run()
+    folder = submissions.write(tmp_path / "run", all_of / "a-first", "T. Hief").folder
+    path = folder / "submission.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"date": "2020-01-01T00:00:00Z"}))
+    forge(folder, lambda row: row)
+    bundles = submissions.read_all(all_of)
+    assert [b.name for b in bundles] == ["ours", "a-first"]
+    rows = submissions.merged(bundles)
+    rows = rows[rows["stage"].isin(["train", "attack"])]
+    assert set(rows.loc[rows["seed"] == 0, "submission"]) == {"ours"}
+    assert set(rows.loc[rows["seed"] == 1, "submission"]) == {"a-first"}
+    submissions.accept(all_of, bundles)
+    lines = (all_of / "accepted.csv").read_text().splitlines()
+    assert [line.split(",")[2] for line in lines] == ["name", "ours", "a-first"]
+
+
+def first(where, /, **changes):
+    """Return a change of the first row of a stage that has a metric."""
+    left = [changes]
+
+    def change(row):
+        wanted = row["stage"] == where and row["metric"] and left
+        return row | left.pop() if wanted else row
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (first("train", value="inf"), "value=inf; give a finite number"),
+        (first("train", value="1e999"), "value=1e999; give a finite number"),
+        (first("attack", n="nan"), "n=nan; give a finite number"),
+        (first("train", value="1.5"), "beyond the best possible, 1"),
+        (first("adversary", stage="exposure"), "stage='exposure'; known: train"),
+        (first("reference", stage="extra"), "stage='extra'; known: train"),
+        (first("attack", status="fine"), "status='fine'; known: ok"),
+        (first("blind", metric="fame"), "measures 'fame', which no installed metric"),
+        (first("train", unit="bananas"), "in 'bananas'; it is measured in"),
+        (first("attack", measure_class="diagnostic"), "of the class 'diagnostic'"),
+        (first("attack", adversary="nobody"), "adversary='nobody', and its threat is server"),
+        (first("train", part="\x1b[2J"), "characters that cannot be printed"),
+        (first("train", seconds="3"), "seconds='3', which fedtrees submit leaves empty"),
+    ],
+)
+def test_a_row_that_no_run_writes_is_refused(all_of, change, message, capsys):
+    forge(all_of / "ours", change)
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    err = capsys.readouterr().err
+    assert message in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("stage", ["reference", "blind", "adversary"])
+def test_a_second_row_of_the_same_measurement_is_refused_in_every_stage(all_of, stage, capsys):
+    path = all_of / "ours/rows.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    again = next(line for line in lines if f",{stage},ok," in line)
+    path.write_text("".join([*lines, again]))
+    forge(all_of / "ours", lambda row: row)
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert "is there twice" in capsys.readouterr().err
+
+
+def test_a_reference_of_another_protocol_is_not_of_the_suite(all_of, capsys):
+    forge(
+        all_of / "ours",
+        lambda r: r | {"protocol_params": "nvflare-hist"} if r["stage"] == "reference" else r,
+    )
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert "fedtree-hist[trees=1] of the suite has no row" in capsys.readouterr().err
+
+
+def references_lowered(row):
+    return row | {"value": "0.01"} if row["stage"] == "reference" else row
+
+
+def blind_row_added(row):
+    best = row["stage"] == "blind" and row["metric"] == "ra" and not row["attack_params"]
+    return row | {"attack_params": "no-such-guess"} if best else row
+
+
+def score_of_another_table(row):
+    return row | {"pair_id": "000000000000"} if row["stage"] == "train" else row
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (references_lowered, "auc value is submitted as 0.01"),
+        (blind_row_added, "ra does not come of it"),
+        (score_of_another_table, "pair_id is submitted as '000000000000'"),
+    ],
+)
+def test_baselines_of_a_drawn_view_are_computed_again(all_of, change, message, capsys):
+    forge(all_of / "ours", change)
+    assert call("leaderboard", all_of, "--draw", "x") == 4
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "suite.toml", "SHA256SUMS"])
+def test_links_devices_and_pipes_in_a_bundle_are_not_read(all_of, name, capsys):
+    path = all_of / "ours" / name
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert f"{name} cannot be read (it is a symbolic link)" in capsys.readouterr().err
+    path.unlink()
+    os.mkfifo(path)
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert f"{name} cannot be read (it is not a regular file)" in capsys.readouterr().err
+
+
+def test_a_link_to_a_folder_and_an_oversized_file_are_refused(all_of, capsys, monkeypatch):
+    (all_of / "link").symlink_to(all_of / "ours", target_is_directory=True)
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert "it is a symbolic link; give a folder" in capsys.readouterr().err
+    (all_of / "link").unlink()
+    with (all_of / "ours/rows.csv").open("ab") as file:
+        file.truncate(50_000_001)
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert "larger than 50,000,000 bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["\x1b[2Jx", "a b", "<b>", "é", "..."])
+def test_names_of_folders_are_plain_in_terminals_and_on_pages(all_of, name, capsys):
+    (all_of / "ours").rename(all_of / name)
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    err = capsys.readouterr().err
+    assert "use at most 100 of the characters" in err
+    assert "\x1b" not in err
+
+
+def test_names_in_a_list_of_checksums_are_shown_without_control_characters(all_of, capsys):
+    sums = all_of / "ours/SHA256SUMS"
+    sums.write_text(sums.read_text() + "0" * 64 + "  \x1b[2J\n")
+    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    err = capsys.readouterr().err
+    assert "lists" in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("clients = [2]", "clients = [1000000]", "1000000 clients but only"),
+        ("seeds = [0]", f"seeds = {[*range(100_000)]}", "give at most 1000 seeds"),
+        ("seeds = [0]", f"seeds = {[*range(900)]}", "has 900 trainings or more, and its run has"),
+    ],
+)
+def test_a_huge_suite_is_refused_before_it_is_expanded(all_of, old, new, message, capsys):
+    path = all_of / "ours/suite.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    forge(all_of / "ours", lambda row: row)
+    begin = time.monotonic()
+    assert call("leaderboard", all_of, "--recompute", 0) in (2, 5)
+    assert time.monotonic() - begin < 10
+    assert message in capsys.readouterr().err
+
+
+def test_a_check_stops_at_its_time_limit(all_of, capsys):
+    assert call("leaderboard", all_of, "--time-limit", "0.001") == 7
+    assert "its check takes more than 0.001 seconds" in capsys.readouterr().err
+    assert call("leaderboard", all_of, "--time-limit", "-1") == 2
+
+
+def test_limits_nest_and_the_outer_one_goes_on():
+    begin = time.monotonic()
+    with contextlib.suppress(TimeLimit), limited(0.3):
+        with limited(60):
+            pass
+        with pytest.raises(TimeLimit), limited(0.05):
+            time.sleep(10)
+        assert time.monotonic() - begin < 0.3
+        time.sleep(10)
+    assert 0.2 < time.monotonic() - begin < 5

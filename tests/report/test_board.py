@@ -123,7 +123,7 @@ def other_version(folder):
 def test_the_same_twice_and_two_that_contradict_each_other_are_refused(tmp_path):
     folder = bundle(tmp_path)
     shutil.copytree(folder, folder.with_name("two"))
-    with pytest.raises(StoreError, match=r"two says what .*one says"):
+    with pytest.raises(StoreError, match=r"two \(by .*\) repeats the results of .*one "):
         submissions.read_all(folder.parent)
 
     def perfect(row):

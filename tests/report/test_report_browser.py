@@ -146,3 +146,5 @@ def test_hostile_names_do_nothing_and_the_console_is_quiet(tmp_path):
     assert "data-pwned" not in text
     assert "<img" not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert console == []
+    (button,) = re.findall(r'<button id="theme"[^>]*>', text)
+    assert "hidden" not in button  # the script of the page ran under its policy
