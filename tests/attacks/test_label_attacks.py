@@ -26,7 +26,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
-from fedtrees.messages.vertical import RoutedRows, replayed, visible_leaves
+from fedtrees.messages import vertical
+from fedtrees.messages.vertical import replayed, visible_leaves
 from fedtrees.metrics.labels import LabelScores
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.routed_labels import RoutedLabelScores
@@ -178,7 +179,7 @@ def test_nodes_without_rows_show_nothing_of_labels():
     last = int(known.partition.rows[-1])  # the node of the last row ends where the rows end
     (node,) = [n for n in known.leaves if last in known.rows_of(n)]
     left, every = 2 * node + 1, np.ones(len(known.rows_of(node)), dtype=bool)
-    split = RoutedRows(number, *(np.array([n], np.int32) for n in (node, left)), every)
+    split = vertical.RoutedRows(number, *(np.array([n], np.int32) for n in (node, left)), every)
     item = replace(view.seen[-1], message=split)
     noisy = replace(view, seen=(*view.seen, item), parameters=view.parameters | {"max_depth": 99})
     tree, *_ = seen_trees(noisy, own_columns(view).positions)
