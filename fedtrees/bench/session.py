@@ -55,9 +55,9 @@ class Bench:
         check_settings(self.plan, self.data_dir)
         self.notes += tuple(limits(self.plan, self.data_dir))
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
-        self.runner = Runner(
-            self.folder, provenance, self.data_dir, self.plugins, self.suite.time_limit, self.memory
-        )
+        limits_of_cells = (self.suite.time_limit, self.memory)
+        options = (self.data_dir, self.plugins, *limits_of_cells, register.unprotected)
+        self.runner = Runner(self.folder, provenance, *options)
 
     @property
     def store(self) -> Store:

@@ -33,13 +33,14 @@ class Registry:
     `installed`: The same of one attack of another package: returns what stands for it.
     `elsewhere`: Path and sha256 of the files that were told of in this way.
     `attacks_here`: bool. Whether this is the process of attacks: all files run.
+    `unprotected`: bool. Whether attacks of plug-ins run on systems that cannot restrict them.
     """
 
     def __init__(self) -> None:
         self.describe: Callable[[str, str], bool] | None = None
         self.installed: Callable[[str], Any] | None = None
         self.elsewhere: dict[str, str] = {}
-        self.attacks_here = False
+        self.attacks_here = self.unprotected = False
         self._known: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
         self._origin: dict[tuple[str, str], str] = {}
 
@@ -151,11 +152,17 @@ def _entries(kind: str) -> tuple[Any, ...]:
 register = Registry()
 
 
-def loaded_plugins() -> tuple[tuple[str, str], ...]:
-    """Return path and sha256 of every plugin file in use: those that run here, then the others."""
+def loaded_plugins(attacks: bool = True) -> tuple[tuple[str, str], ...]:
+    """Return path and sha256 of every plugin file in use.
+
+    Parameters
+    ----------
+    attacks : bool
+        Whether to include the files of attacks, which do not run in this process.
+    """
     plugins = (m for name, m in sys.modules.items() if name.startswith(PLUGIN))
     here = ((str(m.__file__), str(vars(m)["__sha256__"])) for m in plugins)
-    return (*here, *register.elsewhere.items())
+    return (*here, *register.elsewhere.items()) if attacks else tuple(here)
 
 
 def load_plugin(path: str | Path, sha256: str = "") -> str:
