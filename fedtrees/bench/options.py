@@ -161,6 +161,8 @@ class BenchOptions:
         suite = begun.override(self.grid, self.seeds) if begun is not None else None
         if suite is None or self.suite or suite != begun:
             base = Suite.load(self.suite or DEFAULT_SUITE)
+            if self.time_limit is not None:
+                base = replace(base, time_limit=self.time_limit)
             suite = chosen(base, self.grid, self.seeds, self.data_dir)
             note = told(base, self.grid, suite) if begun is None else ""
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:

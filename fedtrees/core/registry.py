@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedtrees.core.errors import UsageError, did_you_mean, short
-from fedtrees.core.specs import Spec
+from fedtrees.core.specs import Spec, parse_grid
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 PLUGIN = "fedtrees_plugin_"  # what modules of plugin files begin with
 _OURS = "fedtrees."
+#: Names with a meaning of their own in a suite: no defense, and all attacks that apply.
+RESERVED = {"defense": "none", "attack": "all"}
 KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset", "sealing")
 
 
@@ -73,7 +75,10 @@ class Registry:
             origin = f"{thing.__module__}:{thing.__qualname__}"
             if kind == "attack" and self.describe and not self.attacks_here:
                 _check_not_here(name, thing)
-            known = self._origin.setdefault((kind, name), origin)
+            _check_name(kind, name)
+            # Built-in classes are loaded when they are needed, which may be later than a plug-in.
+            taken = next((e.value for e in _entries(kind) if e.name == name), origin)
+            known = self._origin.setdefault((kind, name), taken)
             if known != origin:
                 raise UsageError(f"{kind} {name!r} is already defined by {known}; rename {origin}")
             if isinstance(thing, type):
@@ -134,6 +139,12 @@ class Registry:
             return maker(**spec.params)
         except (ArithmeticError, TypeError, ValueError) as err:  # a UsageError is a ValueError
             raise UsageError(f"{short(spec, 200)}: {err}") from err
+
+
+def _check_name(kind: str, name: str) -> None:
+    """Raise `UsageError` unless a name can be written in a suite and has no other meaning there."""
+    if RESERVED.get(kind) == name or [s.name for s in parse_grid(name)] != [name]:
+        raise UsageError(f"{kind} {name!r}: this name is reserved; choose another one")
 
 
 def _check_not_here(name: str, thing: Any) -> None:
