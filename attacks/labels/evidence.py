@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
-from fedtrees.messages.vertical import RootRows, TreeColumns, replayed, visible_leaves
+from fedtrees.messages.vertical import KnownNodes, RootRows, TreeColumns, replayed, visible_leaves
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.sketch import quantile_cuts
 
@@ -102,8 +102,14 @@ def _different(leaf: NDArray[np.int32]) -> int:
     return int((np.bincount(leaf + 1)[1:] > 0).sum()) if len(leaf) else 0
 
 
+def _size(known: KnownNodes, node: int) -> int:
+    """Return the number of rows in a known node."""
+    ((begin, end),) = known.partition.ranges(np.array([node], dtype=np.int32))
+    return int(end - begin)
+
+
 def seen_trees(view: View, positions: NDArray[np.intp]) -> list[SeenTree]:
-    """Return the known nodes of all trees that the principals were told of, in order."""
+    """Return the nodes with rows of all trees whose root rows the principals received, in order."""
     usable = _usable(view, positions)
     deepest = view.parameters.get("max_depth")
     most = int(deepest) if isinstance(deepest, int) and deepest > 0 else 2**30
@@ -117,11 +123,14 @@ def seen_trees(view: View, positions: NDArray[np.intp]) -> list[SeenTree]:
         early = [n for n in nodes if n not in left and depth[n] < most - 1]
         if view.parameters.get("max_leaves"):
             early = []  # left alone for want of leaves
-        split = [n for n in nodes if n in left]
-        at = [*split, *early]
-        ranges = known.partition.ranges(np.array(at, dtype=np.int32))
+        # Noise on the sums lets a tree make children without rows. They show nothing of labels.
+        split = [
+            n for n in nodes if n in left and _size(known, left[n]) * _size(known, left[n] + 1)
+        ]
+        early = [n for n in early if _size(known, n)]
+        ranges = known.partition.ranges(np.array([*split, *early], dtype=np.int32))
         lefts = np.array([left[n] for n in split], dtype=np.int32)
-        middle = np.full(len(at), -1, dtype=np.int64)
+        middle = np.full(len(ranges), -1, dtype=np.int64)
         middle[: len(split)] = known.partition.ranges(lefts)[:, 1]
         leaf = np.full(view.n_rows, -1, dtype=np.int64)
         for code, node in enumerate(known.leaves):

@@ -15,7 +15,7 @@ from fedtrees.bench.choice import chosen, small
 from fedtrees.bench.engine import Processes
 from fedtrees.bench.evaluate import parts_of
 from fedtrees.bench.limits import TimeLimit
-from fedtrees.bench.options import BenchOptions, load_plugins, tell
+from fedtrees.bench.options import BenchOptions, load_plugins, tell, unrestricted
 from fedtrees.bench.session import Bench, default_workers, fresh_folder, reopen
 from fedtrees.bench.suite import Grid, Suite, with_budgets
 from fedtrees.core.counts import listed, many
@@ -168,7 +168,7 @@ class Search:
         # The first seed may take half: more seeds of some tell more than one of all.
         half = begun + _SHARE * (until - begun)
         bench = self._bench(without_dear(suite), folder)
-        tell(bench.notes)
+        tell([*bench.notes, *filter(None, [unrestricted()])])
         rows, left_out = self._round(bench, self._begun(folder, suite), half)
         latest = {t.name: t for t in tried(rows, self.wish)}
         left = [t.name for t in latest.values() if t.excess <= 1] or _nearest(latest.values())
@@ -213,7 +213,9 @@ class Search:
     def _bench(self, suite: Suite, folder: Path) -> Bench:
         given = self.options
         workers = default_workers() if given.jobs is None else given.jobs
-        return Bench(suite, folder, workers, given.data_dir, load_plugins(given.plugin))
+        return Bench(
+            suite, folder, workers, given.data_dir, load_plugins(given.plugin, given.unprotected)
+        )
 
     def _round(self, bench: Bench, resume: bool, until: float) -> tuple[pd.DataFrame, str]:
         """Run what is missing and return the rows, and what time did not suffice for."""

@@ -13,6 +13,7 @@ from typing import Any
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.evaluate import parts_of, seen
 from fedtrees.bench.federation import federation_of, load_dataset
+from fedtrees.bench.limits import TimeLimit, limited_if_possible
 from fedtrees.bench.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.core.attack import contenders
 from fedtrees.core.counts import listed
@@ -48,7 +49,8 @@ def chosen(
     overridden = suite.override(options, seeds)
     if not options:
         return overridden
-    grids = _Choice(overridden.grids, options, overridden.seeds[0], data_dir).grids()
+    limit = overridden.time_limit
+    grids = _Choice(overridden.grids, options, overridden.seeds[0], data_dir, limit).grids()
     return overridden.of(tuple(grids))
 
 
@@ -74,12 +76,16 @@ def told(suite: Suite, options: Mapping[str, Any], made: Suite) -> str:
 
 @dataclass
 class _Choice:
-    """`given`: The suite's grids with what is named in place of theirs."""
+    """`given`: The suite's grids, with the options that the user named in place of theirs.
+
+    `time_limit`: Seconds that one training may take, 0 for no limit.
+    """
 
     given: Sequence[Grid]
     options: Mapping[str, Any]
     seed: int
     data_dir: str | None
+    time_limit: float
     looks: dict[Any, Any] = field(default_factory=dict)  # first looks, by protocol
 
     def grids(self) -> list[Grid]:
@@ -326,6 +332,8 @@ class _Choice:
         if key not in self.looks:
             try:
                 self.looks[key] = self._applies(protocol, attack, threat)
+            except TimeLimit:
+                self.looks[key] = Reason("timeout", seconds=self.time_limit)
             except FedtreesError as err:
                 self.looks[key] = Reason("other", text=str(err))
         return self.looks[key]  # type: ignore[no-any-return]
@@ -347,7 +355,8 @@ class _Choice:
         if key not in self.looks:
             local_data = federation.local_data
             options = {"noise_from": "seed", "behaviours": cheats}
-            self.looks[key] = train(short, local_data, federation.schema, **options)
+            with limited_if_possible(self.time_limit):
+                self.looks[key] = train(short, local_data, federation.schema, **options)
         training: Training = self.looks[key]
         case = federation.case(roles, who, self.seed, threat, training)
         return fit(attack=attack, data=Data(federation.schema, view=seen(training, case)))

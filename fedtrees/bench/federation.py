@@ -168,9 +168,11 @@ def _loaded(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], 
 
 
 def _by_name(name: str, data_dir: str | None) -> Dataset:
-    if name in catalogue.names():
-        return catalogue.load(name, data_dir)
     plugins = register.names("dataset")
+    if name in catalogue.names():
+        if name in plugins:
+            raise UsageError(f"dataset {name!r} is already part of fedtrees; rename the plug-in's")
+        return catalogue.load(name, data_dir)
     if name not in plugins:
         known = [*catalogue.names(), *plugins]
         raise UsageError(f"unknown dataset {name!r}{did_you_mean(name, known)}")

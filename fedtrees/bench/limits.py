@@ -27,6 +27,12 @@ def check_thread() -> None:
         )
 
 
+def limited_if_possible(seconds: float) -> contextlib.AbstractContextManager[None]:
+    """Limit a block as `limited` does on the main thread, and not at all on other threads."""
+    on_main = threading.current_thread() is threading.main_thread()
+    return limited(seconds if on_main else 0.0)
+
+
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
     """Raise `TimeLimit` in the block after so many seconds; 0 sets no limit.

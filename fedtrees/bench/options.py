@@ -115,6 +115,10 @@ class BenchOptions:
         "Folder with data files (default: $FEDTREES_DATA, or the user's own).", default=None
     )
     plugin: tuple[str, ...] = _option("A Python file with @register decorators (repeatable).")
+    unprotected: bool = _option(
+        "Run attacks of plug-ins where the system cannot restrict them (no Landlock).",
+        default=False,
+    )
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -157,6 +161,8 @@ class BenchOptions:
         suite = begun.override(self.grid, self.seeds) if begun is not None else None
         if suite is None or self.suite or suite != begun:
             base = Suite.load(self.suite or DEFAULT_SUITE)
+            if self.time_limit is not None:
+                base = replace(base, time_limit=self.time_limit)
             suite = chosen(base, self.grid, self.seeds, self.data_dir)
             note = told(base, self.grid, suite) if begun is None else ""
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
@@ -173,11 +179,11 @@ class BenchOptions:
         """Return the bench, everything checked and nothing written."""
         from fedtrees.bench.session import Bench, default_workers
 
-        plugins = load_plugins(self.plugin)
+        plugins = load_plugins(self.plugin, self.unprotected)
         suite, folder, note = self._suite_and_folder()
         workers = default_workers() if self.jobs is None else self.jobs
         made = Bench(suite, folder, workers, self.data_dir, plugins, self.memory)
-        tell([note] if note else [])
+        tell([note for note in (note, unrestricted()) if note])
         return made
 
 
@@ -286,17 +292,38 @@ def _columns_in(csv: str, separator: str) -> str:
     return f"; the columns are {', '.join(names[:60])}" + (", ..." if len(names) > 60 else "")
 
 
-def load_plugins(files: Sequence[str] | None) -> tuple[str, ...]:
-    """Load plugin files and return their names."""
-    from fedtrees.core.registry import load_plugin
+def load_plugins(files: Sequence[str] | None, unprotected: bool = False) -> tuple[str, ...]:
+    """Load plug-in files and return their names.
 
+    Parameters
+    ----------
+    unprotected : bool
+        Whether attacks of these files run on a system that cannot restrict them.
+    """
+    from fedtrees.core.registry import load_plugin, register
+
+    register.unprotected = unprotected
     if files:
-        import fedtrees.isolation.plugins  # attacks are told of from there
+        import fedtrees.isolation.plugins  # it registers attacks without running their code
 
         assert fedtrees.isolation.plugins
     for file in files or ():
         load_plugin(file)
     return tuple(files or ())
+
+
+def unrestricted() -> str:
+    """Return a warning if this system cannot restrict attacks, else ""."""
+    from fedtrees.isolation.calls import numbers
+    from fedtrees.isolation.disk import version
+
+    if version() and numbers():
+        return ""
+    return (
+        "warning: this system cannot keep attacks from files and processes of this user (that "
+        "takes Linux 5.13 or newer with Landlock). Built-in attacks run as usual; attacks of "
+        "plug-ins run with --unprotected only"
+    )
 
 
 def tell(notes: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from fedtrees.bench.engine import Engine, run_jobs
 from fedtrees.bench.environment import environment
 from fedtrees.bench.evaluate import NOISE, parts_of, run_training
 from fedtrees.bench.federation import Federation, federation_of, load_dataset
+from fedtrees.bench.limits import TimeLimit, limited_if_possible
 from fedtrees.bench.runner import Job, Runner
 from fedtrees.bench.store import COPY, Store
 from fedtrees.bench.suite import Suite, fits
@@ -30,6 +31,7 @@ from fedtrees.data.sources import sha256
 from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.fit import Data, fit
+from fedtrees.protocols.training import Training
 
 
 @dataclass
@@ -53,12 +55,12 @@ class Bench:
         self.plan = plan(self.suite)
         refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
         self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
-        check_settings(self.plan, self.data_dir)
+        check_settings(self.plan, self.data_dir, self.suite.time_limit)
         self.notes += tuple(limits(self.plan, self.data_dir))
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
-        self.runner = Runner(
-            self.folder, provenance, self.data_dir, self.plugins, self.suite.time_limit, self.memory
-        )
+        limits_of_cells = (self.suite.time_limit, self.memory)
+        options = (self.data_dir, self.plugins, *limits_of_cells, register.unprotected)
+        self.runner = Runner(self.folder, provenance, *options)
 
     @property
     def store(self) -> Store:
@@ -132,16 +134,19 @@ class Bench:
         return counts
 
     def _write_disclosures(self) -> None:
-        """Write who sees what, from one short run per protocol and defense."""
+        """Write who sees what, from one short run per protocol and defense.
+
+        A run that fails or exceeds the time limit is left out; the rows of its cells have the
+        reason.
+        """
         rows: list[dict[str, Any]] = []
         cells = {(g.train.protocol, g.train.defense): g.train for g in reversed(self.plan.groups)}
         kinds = dict.fromkeys((g.train.protocol, g.train.defense) for g in self.plan.groups)
         for protocol, defense in kinds:
             cell = cells[protocol, defense]
             federation = federation_of(cell.setting, self.data_dir)
-            try:
-                training = run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
-            except Exception:  # its cells have said why
+            training = _short_run(cell, federation, self.suite.time_limit)
+            if training is None:
                 continue
             named = {"protocol": str(protocol), "defense": str(defense)}
             rows += [named | d for d in disclosures(training.transcript, training.defense)]
@@ -180,12 +185,21 @@ def check_sizes(suite: Suite, data_dir: str | None) -> None:
                 )
 
 
-def check_settings(todo: Plan, data_dir: str | None) -> None:
+def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) -> None:
     """Build every federation and resolve every threat once.
 
-    Raises `UsageError` or `DataError`: more clients than rows, an unknown partition, a threat that
-    leaves no victim, more columns than rows are matched on, a base score that does not suit the
-    target, ...
+    Parameters
+    ----------
+    time_limit : float
+        Seconds that one training may take, 0 for no limit. Settings with a dishonest party are
+        trained for two rounds.
+
+    Raises
+    ------
+    UsageError, DataError
+        There are more clients than rows, the partition is unknown, a threat leaves no victim, there
+        are more columns than rows are matched on, the base score does not suit the target, or
+        nobody of the federation can behave as a threat says.
     """
     for group in todo.groups:
         train = group.train
@@ -196,7 +210,7 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         roles = dict(train.setting.roles)
         _check_threats(group, roles)
         if train.behaviours and not train.defense.parts:
-            _check_behaviours(train, federation_of(train.setting, data_dir))
+            _short_run(train, federation_of(train.setting, data_dir), time_limit)
         parts = parts_of(train.defense)
         if fit(protocol, parts).ok:
             Composition(tuple(parts)).check(roles, protocol.parameters)
@@ -244,15 +258,23 @@ def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
                 )
 
 
-def _check_behaviours(cell: TrainCell, federation: Federation) -> None:
-    """Refuse behaviours that take the place of nobody here, seen in a short run."""
+def _short_run(cell: TrainCell, federation: Federation, time_limit: float) -> Training | None:
+    """Return a training of two rounds, None if it fails or exceeds the time limit.
+
+    Raises
+    ------
+    Unfit
+        If no party of the federation can take the place that a behaviour is for.
+    """
     try:
-        run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
+        with limited_if_possible(time_limit):
+            return run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
     except Unfit as err:
         if err.reason.code == "behaviour-unfit":
             raise
-    except Exception:  # its cells will say why
-        return
+    except (Exception, TimeLimit):  # the cells of this training report it
+        pass
+    return None
 
 
 def default_workers() -> int:

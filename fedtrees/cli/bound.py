@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedtrees.cli.inspect import console, text_table
-from fedtrees.cli.options import Defenses, Format, Output, Plugins
+from fedtrees.cli.options import Defenses, Format, Output, Plugins, Unprotected
 
 
 def bound(
@@ -34,6 +34,7 @@ def bound(
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")
     ] = None,
     plugin: Plugins = None,
+    unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
     """Train on every table of a few binary rows, and say what no attack on its view can exceed.
@@ -48,13 +49,15 @@ def bound(
     from fedtrees.bounds.tables import TinyTables
     from fedtrees.core.specs import parse_composed, parse_grid, parse_list
 
-    load_plugins(plugin)
+    load_plugins(plugin, unprotected)
     tables, tried = TinyTables(columns, _rows(rows)), parse_list(attack or ())
     asked = [(p, tuple(defense or ("none",))) for p in protocols] if protocols else USUAL
     cells = [(one, against) for name, defenses in asked
              for one in parse_grid(name) for against in parse_composed(defenses)]  # fmt: skip
     most = min(len(cells), jobs or os.cpu_count() or 1)
-    with ProcessPoolExecutor(most, get_context("spawn"), load_plugins, (plugin,)) as processes:
+    with ProcessPoolExecutor(
+        most, get_context("spawn"), load_plugins, (plugin, unprotected)
+    ) as processes:
         shared = (threat or (), tried, draws, seed)
         waiting = [processes.submit(lines, tables, *one, *shared) for one in cells]
         found = [line for made in waiting for line in made.result()]

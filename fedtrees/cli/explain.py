@@ -20,6 +20,7 @@ from fedtrees.cli.options import (
     Format,
     Output,
     Plugins,
+    Unprotected,
     check_clients,
     check_parties,
 )
@@ -60,6 +61,7 @@ def explain(
     ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
+    unprotected: Unprotected = False,
     details: Details = False,
     format: Output = Format.TABLE,
 ) -> None:
@@ -69,7 +71,7 @@ def explain(
     others hold data besides. Without a protocol: which attacks apply to every protocol.
     """
     check_clients(clients)
-    load_plugins(plugin)
+    load_plugins(plugin, unprotected)
     facts: Any
     log = protocol is not None and Path(protocol).is_file()
     if protocol is not None and not log and "/" in protocol.partition("[")[0]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtrees.bench.options import load_plugins
-from fedtrees.cli.options import DataDir, Format, Output, Plugins
+from fedtrees.cli.options import DataDir, Format, Output, Plugins, Unprotected
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import parse_grid
 
@@ -60,10 +60,11 @@ def text_table(
 def list_(
     kind: Annotated[str, typer.Argument(help=f"{', '.join(_KINDS)}, or all.")] = "all",
     plugin: Plugins = None,
+    unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
     """List what can be named on the command line, with one line about each."""
-    load_plugins(plugin)
+    load_plugins(plugin, unprotected)
     if kind != "all" and kind not in _KINDS:
         raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, [*_KINDS, 'all'])}")
     entries = {k: _entries(k) for k in (_KINDS if kind == "all" else [kind])}
@@ -165,12 +166,13 @@ def check(
     files: Annotated[
         list[str], typer.Argument(help="Plugin files, or names of built-ins.", metavar="FILE...")
     ],
+    unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
     """Check that protocols, defenses, attacks and behaviours keep the rules (conformance)."""
     from fedtrees.bench.conformance.checks import check as run_checks
 
-    targets = [target for file in files for target in _targets(file)]
+    targets = [target for file in files for target in _targets(file, unprotected)]
     results = [
         {"kind": kind, "name": name, "rule": f.rule, "kept": f.kept, "detail": f.detail}
         for kind, name in targets
@@ -187,14 +189,14 @@ def check(
         raise typer.Exit(4)
 
 
-def _targets(file: str) -> list[tuple[str, str]]:
+def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:
     """Return (kind, spec) of everything a file registers, or of a built-in of that name."""
-    from fedtrees.core.registry import load_plugin, register
+    from fedtrees.core.registry import register
 
     kinds = _CHECKED.values()
     if Path(file).suffix == ".py" or Path(file).is_file():
         before = {(k, n) for k in kinds for n in register.names(k)}
-        load_plugin(file)
+        load_plugins([file], unprotected)
         added = [(k, n) for k in kinds for n in register.names(k) if (k, n) not in before]
         if not added:
             raise UsageError(f"{file} registers no new protocol, defense, attack or behaviour")

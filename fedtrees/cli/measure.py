@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from fedtrees.bench.options import load_plugins
-from fedtrees.cli.options import Defenses, Format, Output, Plugins, names_of
+from fedtrees.cli.options import Defenses, Format, Output, Plugins, Unprotected, names_of
 
 _BY_CHANCE = "; so is one right claim in twenty by chance: confirm it with other --seed"
 
@@ -24,6 +24,7 @@ def measure(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of rows, coin flips and trainings.")] = 0,
     plugin: Plugins = None,
+    unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
     """Measure the epsilon of a protocol and its defenses: a lower bound, with 95% confidence.
@@ -32,7 +33,7 @@ def measure(
     real mechanism runs on them. Exit code 4: more was shown than was spent. `fedtrees bench` prints
     what one training with the run's own parameters shows, which is less.
     """
-    load_plugins(plugin)
+    load_plugins(plugin, unprotected)
     found = list(_measured(protocol, defense or ("none",), runs, seed))
     if format.is_json:
         typer.echo(json.dumps(found, indent=1))

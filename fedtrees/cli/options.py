@@ -96,6 +96,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 Output = Annotated[Format, typer.Option("--format", help="How to write the result.")]
 Plugins = option("plugin")
+Unprotected = option("unprotected")
 DataDir = option("data_dir")
 Defenses = option("defense")
 Sep = option("sep")

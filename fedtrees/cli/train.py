@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedtrees.protocols.training import Training
 
 
-@takes(*TABLE, "data_dir", "plugin")
+@takes(*TABLE, "data_dir", "plugin", "unprotected")
 def train(
     protocol: Annotated[
         str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
@@ -75,7 +75,7 @@ def train(
     clients = (told["clients"] or [3])[0]
     partition = (told["partitions"] or ["iid"])[0] if partition is None else partition
     check_clients(clients)
-    load_plugins(given["plugin"])
+    load_plugins(given["plugin"], given["unprotected"])
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
     made: Protocol = register.make("protocol", protocol_spec)
     check_parties(made, clients)

@@ -36,7 +36,10 @@ def encode(message: Message) -> bytes:
 def decode(blob: bytes) -> Message:
     """Decode one message.
 
-    Raises `DataError` if the bytes are truncated, malformed, or name an unknown message type.
+    Raises
+    ------
+    DataError
+        If the bytes are truncated, malformed or nested too deep, or name an unknown message type.
     """
     if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
         raise DataError(f"not a fedtrees message: it starts with {blob[:4]!r}")
@@ -48,8 +51,10 @@ def decode(blob: bytes) -> Message:
         message = message_of(json.loads(blob[_PREFIX : _PREFIX + length]), reader)
         reader.end()
         return message
-    except (ValueError, KeyError, TypeError) as err:
-        raise DataError(f"malformed message: {err}") from err
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as err:
+        raise err if isinstance(err, DataError) else DataError(f"malformed message: {err}") from err
+    except RecursionError:
+        raise DataError("malformed message: its header is nested too deep") from None
 
 
 def header_of(message: Message, *, open_seals: bool = False) -> tuple[dict[str, Any], list[Any]]:

@@ -27,17 +27,20 @@ def framed(header: Mapping[str, Any], message: Message | None = None) -> bytes:
 
 
 def unframed(blob: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the header of a frame, and the bytes of its message, none where there is none.
+    """Return the header of a frame and the bytes of its message, which may be empty.
 
-    Raises `DataError` if it is no frame.
+    Raises
+    ------
+    DataError
+        If the bytes are no frame.
     """
     if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
         raise DataError(f"not a frame: it starts with {blob[:4]!r}")
     end = _PREFIX + struct.unpack_from("<I", blob, len(_MAGIC))[0]
     try:
         header = json.loads(blob[_PREFIX:end])
-    except ValueError as err:
-        raise DataError("malformed frame: its header is no JSON") from err
+    except (ValueError, RecursionError) as err:
+        raise DataError("malformed frame: its header is no JSON, or is nested too deep") from err
     if end > len(blob) or not isinstance(header, dict):
         raise DataError("malformed frame: its header is cut off, or no object")
     return header, blob[end:]

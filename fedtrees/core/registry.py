@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedtrees.core.errors import UsageError, did_you_mean, short
-from fedtrees.core.specs import Spec
+from fedtrees.core.specs import Spec, parse_grid
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 PLUGIN = "fedtrees_plugin_"  # what modules of plugin files begin with
 _OURS = "fedtrees."
+#: Names with a meaning of their own in a suite: no defense, and all attacks that apply.
+RESERVED = {"defense": "none", "attack": "all"}
 KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset", "sealing")
 
 
@@ -33,13 +35,14 @@ class Registry:
     `installed`: The same of one attack of another package: returns what stands for it.
     `elsewhere`: Path and sha256 of the files that were told of in this way.
     `attacks_here`: bool. Whether this is the process of attacks: all files run.
+    `unprotected`: bool. Whether attacks of plug-ins run on systems that cannot restrict them.
     """
 
     def __init__(self) -> None:
         self.describe: Callable[[str, str], bool] | None = None
         self.installed: Callable[[str], Any] | None = None
         self.elsewhere: dict[str, str] = {}
-        self.attacks_here = False
+        self.attacks_here = self.unprotected = False
         self._known: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
         self._origin: dict[tuple[str, str], str] = {}
 
@@ -72,7 +75,10 @@ class Registry:
             origin = f"{thing.__module__}:{thing.__qualname__}"
             if kind == "attack" and self.describe and not self.attacks_here:
                 _check_not_here(name, thing)
-            known = self._origin.setdefault((kind, name), origin)
+            _check_name(kind, name)
+            # Built-in classes are loaded when they are needed, which may be later than a plug-in.
+            taken = next((e.value for e in _entries(kind) if e.name == name), origin)
+            known = self._origin.setdefault((kind, name), taken)
             if known != origin:
                 raise UsageError(f"{kind} {name!r} is already defined by {known}; rename {origin}")
             if isinstance(thing, type):
@@ -135,6 +141,12 @@ class Registry:
             raise UsageError(f"{short(spec, 200)}: {err}") from err
 
 
+def _check_name(kind: str, name: str) -> None:
+    """Raise `UsageError` unless a name can be written in a suite and has no other meaning there."""
+    if RESERVED.get(kind) == name or [s.name for s in parse_grid(name)] != [name]:
+        raise UsageError(f"{kind} {name!r}: this name is reserved; choose another one")
+
+
 def _check_not_here(name: str, thing: Any) -> None:
     if thing.__module__ in sys.modules and thing.__module__.startswith(PLUGIN):
         raise UsageError(
@@ -151,11 +163,17 @@ def _entries(kind: str) -> tuple[Any, ...]:
 register = Registry()
 
 
-def loaded_plugins() -> tuple[tuple[str, str], ...]:
-    """Return path and sha256 of every plugin file in use: those that run here, then the others."""
+def loaded_plugins(attacks: bool = True) -> tuple[tuple[str, str], ...]:
+    """Return path and sha256 of every plugin file in use.
+
+    Parameters
+    ----------
+    attacks : bool
+        Whether to include the files of attacks, which do not run in this process.
+    """
     plugins = (m for name, m in sys.modules.items() if name.startswith(PLUGIN))
     here = ((str(m.__file__), str(vars(m)["__sha256__"])) for m in plugins)
-    return (*here, *register.elsewhere.items())
+    return (*here, *register.elsewhere.items()) if attacks else tuple(here)
 
 
 def load_plugin(path: str | Path, sha256: str = "") -> str:

@@ -50,16 +50,31 @@ def pack(value: Any) -> list[Any]:
     return chunks
 
 
-def unpack(blob: bytes, types: Iterable[type] = ()) -> Any:
+def unpack(blob: bytes, types: Iterable[type] = (), most_text: int | None = None) -> Any:
     """Return the value that was packed; its arrays are read-only.
 
-    `types`: Dataclasses that may occur in it.
+    Parameters
+    ----------
+    blob : bytes
+        The packed value.
+    types : iterable of type
+        Dataclasses that may occur in it.
+    most_text : int, optional
+        Refuse more bytes of text (numbers, names and lists) than these. Arrays do not count.
 
-    Raises `DataError` if the bytes are truncated or malformed, or name another dataclass.
+    Raises
+    ------
+    DataError
+        If the bytes are truncated or malformed, have too much text, or name another dataclass.
     """
     if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
         raise DataError(f"not a packed value: it starts with {blob[:4]!r}")
     (length,) = struct.unpack_from("<I", blob, len(_MAGIC))
+    if most_text is not None and length > most_text:
+        raise DataError(
+            f"a value with {length:,} bytes of text; at most {most_text:,} are read: return arrays "
+            "instead of lists"
+        )
     if _PREFIX + length > len(blob):
         raise DataError(f"truncated value: header of {length} bytes, {len(blob)} bytes in all")
     known = {type_name(kind): kind for kind in types}

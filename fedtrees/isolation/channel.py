@@ -8,7 +8,9 @@ from typing import Any, BinaryIO
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.values import pack, unpack
 
-MOST_BYTES = 2**30  # of one value; a guess of more is a mistake, and would fill the memory
+#: Bytes of the largest value that the bench takes from an attack, and of the texts in it. Texts
+#: take up to twenty times as much memory once they are read.
+MOST_BYTES, MOST_TEXTS = 2**26, 2**24
 _LENGTH = struct.Struct("<Q")
 
 
@@ -22,13 +24,31 @@ class Channel:
     def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
         self._reading, self._writing = reading, writing
 
-    def send(self, value: Any) -> None:
+    def send(self, value: Any, most: int | None = None) -> None:
         """Write a value.
 
-        Raises `DataError` if it cannot be packed; nothing is written then. Raises `Closed` if
-        nobody reads it.
+        Parameters
+        ----------
+        most : int, optional
+            Refuse to write more bytes than these.
+
+        Raises
+        ------
+        DataError
+            If the value cannot be packed. Nothing is written then.
+        ProtocolError
+            If it is too large. Nothing is written then.
+        Closed
+            If the other end is gone.
         """
-        self.send_packed(pack(value))
+        chunks = pack(value)
+        size = sum(map(len, chunks))
+        if most is not None and size > most:
+            raise ProtocolError(
+                f"an answer of {size:,} bytes; an attack may return {most:,} ({most // 2**20} "
+                "MiB): return fewer rows, or arrays of a smaller type"
+            )
+        self.send_packed(chunks)
 
     def send_packed(self, chunks: Sequence[Any]) -> None:
         """Write a value that is packed already; raises `Closed` as `send`."""
@@ -53,7 +73,7 @@ class Channel:
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         if most is not None and length > most:
             raise ProtocolError(f"an answer of {length} bytes; at most {most} are taken")
-        return unpack(self._exactly(length), types)
+        return unpack(self._exactly(length), types, None if most is None else MOST_TEXTS)
 
     def close(self) -> None:
         """Close both directions."""

@@ -1,9 +1,11 @@
-"""The process that attacks run in: started afresh, so that it has never held truth.
+"""The process that attacks run in. It is a fresh interpreter, which never contained the truth.
 
-It loads attacks, never runs one: for every view it forks, the copy answers and ends, and nothing
-that an attack leaves behind in its process is there for the next one. Where there is no fork, it
-answers one view and ends. Before a copy loads any attack that is not built in, it gives up the disk
-and the network.
+The process loads built-in attacks and runs none. For every view it forks. The copy receives the
+view, runs the attack, sends the guess and ends, so that nothing that an attack stores in its memory
+is there for the next one. Before a copy loads an attack that is not built in, it gives up the disk
+(`fedtrees.isolation.disk`) and all system calls that an attack does not need
+(`fedtrees.isolation.calls`), and limits its memory, files and CPU time
+(`fedtrees.isolation.resources`). On systems without fork, each view gets a fresh interpreter.
 """
 
 import json
@@ -27,14 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import FedtreesError, ProtocolError
+from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
-from fedtrees.isolation import disk, guesses, kernels, views
+from fedtrees.isolation import disk, guesses, kernels, resources, views
 from fedtrees.isolation.calls import close_calls
-from fedtrees.isolation.channel import Channel, Closed
+from fedtrees.isolation.channel import MOST_BYTES, Channel, Closed
 from fedtrees.isolation.described import described, facts_of
 from fedtrees.isolation.probe import probed
 from fedtrees.isolation.shield import (
@@ -46,17 +48,23 @@ from fedtrees.isolation.shield import (
 from fedtrees.isolation.watch import watching
 
 MOST_TEXT = 20_000  # characters of an error that are passed on
+MOST_OUTPUT = 2**16  # bytes of what an attack prints that are passed on
 _CLOSED = (
-    "; an attack opens installed code, its own file and the empty folder it works in, and no "
-    "sockets"
+    "; an attack may open installed code, its own file and the empty folder that it works in. It "
+    "opens no sockets and starts no processes"
+)
+_UNPROTECTED = (
+    "attacks of plug-ins are not run here: this system cannot keep them from the files of the user "
+    "and from other processes (that takes Linux 5.13 or newer with Landlock and seccomp). Add "
+    "--unprotected to run them without this protection"
 )
 # Messages that come whole; where there are none, nothing is closed and nothing asked for.
 _WHOLE = getattr(socket, "SOCK_SEQPACKET", 1) if sys.platform == "linux" else socket.SOCK_STREAM
 
 
 def main() -> None:
-    """Serve the process that started this one: over the socket it names, or once over the pipes."""
-    where, parent = sys.argv[1], int(sys.argv[2])
+    """Serve the bench that started this process: over the socket given, or once over the pipes."""
+    where, parent = sys.argv[1], os.getppid()
     register.attacks_here = True
     close_for_good()
     if where == "once":
@@ -69,14 +77,12 @@ def main() -> None:
     control = socket.socket(fileno=int(where))
     while wanted := _next(control):
         order, fd = wanted
-        with suppress(FedtreesError, ImportError):  # others' are for the copy to load
-            load(
-                order
-                | {"attacks": [a for a in order["attacks"] if register.is_ours("attack", a[0])]}
-            )
+        built_in = [a for a in order["attacks"] if register.is_ours("attack", a[0])]
+        with suppress(FedtreesError, ImportError):  # the copy loads attacks of plug-ins
+            load(order | {"attacks": built_in})
         kernels.prepare()
         _readable()
-        control.sendall(b"%d\n" % _serve(control, fd))
+        control.sendall(b"%d\n" % _serve(control, fd, bool(order["trusted"])))
 
 
 def load(order: Mapping[str, Any]) -> None:
@@ -100,7 +106,7 @@ def answer(channel: Channel, compiled: Callable[[bytes], bool] = lambda _: False
     """Answer one request; `compiled` has a kernel compiled outside, where machine code is kept."""
 
     def ask(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
-        channel.send({"ask": X} if ids is None else {"ask": X, "ids": ids})
+        channel.send({"ask": X} if ids is None else {"ask": X, "ids": ids}, MOST_BYTES)
         said = channel.receive()
         if "error" in said:
             raise ProtocolError(said["error"])
@@ -109,33 +115,36 @@ def answer(channel: Channel, compiled: Callable[[bytes], bool] = lambda _: False
     try:
         order = channel.receive()
         _shut_in(order, compiled)
-        if "probe" in order:
-            channel.send({"refused": probed(**order["probe"])})
-            return
-        if "file" in order:
-            load_loose(order)
-            file, digest = order["file"]
-            channel.send(described(file, digest, bool(order["bait"])))
-            return
-        load(order)
-        if "installed" in order:
-            channel.send({"facts": facts_of(str(order["installed"]))})
-            return
-        if "make" in order:
-            for spec in order["attacks"]:
-                register.make("attack", Spec(*spec))
-            channel.send({"made": True})
-            return
-        view = views.view_of(channel.receive(views.types()), ask)
-        reply = _guess(order, view) if "randomness" in order else _reasons(order, view)
+        reply = _reply_to(order, channel, ask)
     except BaseException as err:
         reply = _failure(err)
     try:
-        channel.send(reply)
+        channel.send(reply, MOST_BYTES)
     except Closed:
         raise
-    except Exception as err:  # what it returned cannot be packed
+    except Exception as err:  # the returned value cannot be packed, or is too large
         channel.send(_failure(err))
+
+
+def _reply_to(
+    order: Mapping[str, Any], channel: Channel, ask: Callable[..., Any]
+) -> dict[str, Any]:
+    """Return the reply to an order: a probe, a description, an attack made, a guess or reasons."""
+    if "probe" in order:
+        return {"refused": probed(**order["probe"])}
+    if "file" in order:
+        load_loose(order)
+        file, digest = order["file"]
+        return described(file, digest, bool(order["bait"]))
+    load(order)
+    if "installed" in order:
+        return {"facts": facts_of(str(order["installed"]))}
+    if "make" in order:
+        for spec in order["attacks"]:
+            register.make("attack", Spec(*spec))
+        return {"made": True}
+    view = views.view_of(channel.receive(views.types()), ask)
+    return _guess(order, view) if "randomness" in order else _reasons(order, view)
 
 
 @cache
@@ -144,14 +153,27 @@ def _readable() -> tuple[Path, ...]:
 
 
 def _shut_in(order: Mapping[str, Any], compiled: Callable[[bytes], bool]) -> None:
-    """Give up, before an attack's code runs, the disk but for code and this folder, and sockets.
+    """Give up, before an attack's code runs, the disk, most system calls and most resources.
 
-    Of a plugin its file is left, not the folder that it is in: a run may be in the same.
+    The process can open installed code, the empty folder that it works in, and the files of
+    plug-ins, but not the folders that these files are in: a run may be in the same folder. Only
+    built-in attacks have kernels compiled outside: the next attack could see which ones were.
+
+    Raises
+    ------
+    UsageError
+        If the order runs code of a plug-in and this system has no Landlock or no seccomp, unless
+        the user asked to run it unprotected.
     """
+    trusted = bool(order["trusted"])
     files = [file for file, _ in order.get("plugins", ())] + [*order.get("file", ())][:1]
-    if disk.close_disk((*_readable(), *files), (os.getcwd(),)):
-        kernels.only_read(compiled)
-    close_calls()
+    closed = disk.close_disk((*_readable(), *files), (os.getcwd(),))
+    if closed:
+        kernels.only_read(compiled if trusted else lambda _: False)
+    resources.limit_resources(float(order["seconds"]))
+    closed = close_calls() and closed
+    if not (closed or trusted or order["unprotected"]):
+        raise UsageError(_UNPROTECTED)
 
 
 def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
@@ -185,6 +207,7 @@ def _failure(err: BaseException) -> dict[str, Any]:
     kinds = [k.__name__ for k in type(err).__mro__ if k.__module__ == FedtreesError.__module__]
     known = kinds[0] if kinds else ""
     text = str(err) if known else f"{type(err).__name__}: {err}"
+    text += resources.explain(err)
     if PermissionError in (type(err), type(err.__cause__)):
         text += _CLOSED
     trace = "" if known else "".join(traceback.format_exception(err))
@@ -199,42 +222,76 @@ def _next(control: socket.socket) -> tuple[dict[str, Any], int] | None:
     return (json.loads(text), fds[0]) if text else None
 
 
-def _serve(control: socket.socket, fd: int) -> int:
-    """Let a copy of this process answer; return how it ended, when nothing of it is left."""
+def _serve(control: socket.socket, fd: int, trusted: bool) -> int:
+    """Let a copy of this process answer; return its exit status, when nothing of it is left.
+
+    Parameters
+    ----------
+    fd : int
+        Descriptor of the channel to the bench.
+    trusted : bool
+        Whether the copy runs built-in attacks only. Then it may ask for compiled kernels.
+    """
     folder = tempfile.mkdtemp(prefix="fedtrees-")
     ours, theirs = socket.socketpair(type=_WHOLE)
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        ours.close()
-        _answer_and_exit(control, fd, folder, theirs)
-    os.close(fd)
+        _answer_and_exit(fd, folder, theirs, writing)
+    for end in (fd, writing):
+        os.close(end)
     theirs.close()
-    with ours:
-        status = os.waitstatus_to_exitcode(_compile_until_it_ends(pid, ours))
+    try:
+        with ours:
+            status = os.waitstatus_to_exitcode(_attend(pid, ours, reading, trusted))
+    finally:
+        os.close(reading)
     end_children()
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(RecursionError):  # thousands of folders, one in the other
+        shutil.rmtree(folder, ignore_errors=True)
     return status
 
 
-def _compile_until_it_ends(pid: int, orders: socket.socket) -> int:
-    """Compile the kernels that a copy asks for; return its status."""
-    while True:
-        asked, _, _ = select.select([orders], [], [], 0.5)
-        if not asked:  # it may have ended and left a process that still could ask
+def _attend(pid: int, orders: socket.socket, reading: int, trusted: bool) -> int:
+    """Compile the kernels that a copy asks for and print its output; return its wait status."""
+    watched, printed = [orders.fileno(), reading], 0
+    while watched:
+        ready, _, _ = select.select(watched, [], [], 0.5)
+        if not ready:  # the copy may have ended and left a process that keeps the pipe open
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return status
-            continue
-        with suppress(OSError):
-            if order := orders.recv(kernels.MOST_ORDER):
-                orders.send(b"y" if kernels.compiled(order) else b"n")
-                continue
-        return os.waitpid(pid, 0)[1]
+        if reading in ready:
+            size = _print_from(reading, MOST_OUTPUT - printed)
+            printed += size
+            if not size:
+                watched.remove(reading)
+        if orders.fileno() in ready and not _compile_for(orders, trusted):
+            watched.remove(orders.fileno())
+    return os.waitpid(pid, 0)[1]
 
 
-def _answer_and_exit(
-    control: socket.socket, fd: int, folder: str, orders: socket.socket
-) -> NoReturn:
+def _compile_for(orders: socket.socket, trusted: bool) -> bool:
+    """Compile a kernel that a copy asks for; return whether it may ask for more."""
+    order = b""
+    with suppress(OSError):
+        order = orders.recv(kernels.MOST_ORDER)
+        if order:
+            orders.send(b"y" if trusted and kernels.compiled(order) else b"n")
+    return bool(order)
+
+
+def _print_from(reading: int, most: int) -> int:
+    """Print text from a pipe on stderr, without control characters; return the bytes read."""
+    blob = os.read(reading, 4096)
+    text = blob[: max(0, most)].decode(errors="replace")
+    with suppress(OSError):
+        sys.stderr.write("".join(c for c in text if c.isprintable() or c in "\n\t"))
+        sys.stderr.flush()
+    return len(blob)
+
+
+def _answer_and_exit(fd: int, folder: str, orders: socket.socket, writing: int) -> NoReturn:
     def compiled(order: bytes) -> bool:
         orders.send(order)
         return orders.recv(1) == b"y"
@@ -243,12 +300,12 @@ def _answer_and_exit(
     try:
         end_with_parent()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        control.close()
+        _keep_descriptors(fd, orders.fileno(), writing)
         _work_in(folder)
         with socket.socket(fileno=fd) as ours:
             answer(Channel(ours.makefile("rb"), ours.makefile("wb")), compiled)
         status = 0
-    except Closed:  # whoever asked is gone
+    except Closed:  # the bench is gone
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -256,6 +313,22 @@ def _answer_and_exit(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _keep_descriptors(fd: int, orders: int, writing: int) -> None:
+    """Close all descriptors but these, read from nothing and print into a pipe.
+
+    A descriptor that two copies inherit has one position and one set of flags for both. Through
+    these, one attack could leave data for the next one.
+    """
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((nothing, 0), (writing, 1), (writing, 2)):
+        os.dup2(old, new)
+    with suppress(OSError):
+        for name in os.listdir("/dev/fd"):
+            if int(name) not in (0, 1, 2, fd, orders):
+                with suppress(OSError):  # the one of the list is closed already
+                    os.close(int(name))
 
 
 def _work_in(folder: str) -> None:

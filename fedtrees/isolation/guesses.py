@@ -11,6 +11,10 @@ from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.values import type_name
+from fedtrees.isolation import replies
+
+#: The most notes of one guess. Each becomes a row of the results.
+MOST_NOTES = replies.MOST_ENTRIES
 
 
 def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
@@ -55,7 +59,10 @@ def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
 def guess_of(value: Any) -> Guess:
     """Return the guess that a value describes (`told`).
 
-    Raises `ProtocolError` if the value is no guess.
+    Raises
+    ------
+    ProtocolError
+        If the value is no guess, has more than `MOST_NOTES` notes, or a note is no number.
     """
     if not isinstance(value, dict) or set(value) != {"claims", "notes", "reason"}:
         raise ProtocolError("an attack answered with something else than a guess")
@@ -64,9 +71,12 @@ def guess_of(value: Any) -> Guess:
         raise ProtocolError("an attack answered with a guess without claims and without a reason")
     if not isinstance(notes, dict):
         raise ProtocolError(f"the notes of a guess are a {type(notes).__name__}, not a mapping")
-    made = None if reason is None else Reason(str(reason[0]), **dict(reason[1]))
-    guess = Guess(claims, notes, made)
-    return Guess(guess.claims, {name: _number(note) for name, note in guess.notes.items()}, made)
+    if len(notes) > MOST_NOTES:
+        raise ProtocolError(f"a guess has {len(notes)} notes; give {MOST_NOTES} at most")
+    replies.texts(tuple(notes))
+    given = None if reason is None else replies.reason(reason)
+    guess = Guess(claims, notes, given)
+    return Guess(guess.claims, {name: _number(note) for name, note in guess.notes.items()}, given)
 
 
 def scored() -> tuple[type, ...]:

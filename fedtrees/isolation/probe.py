@@ -1,19 +1,39 @@
-"""What an attack is refused on this machine, found out by trying: `fedtrees doctor` prints it."""
+"""Try, in the process of an attack, what no attack should be able to do.
 
+`fedtrees doctor` prints the result. Every attempt is harmless where it is not refused: system calls
+get descriptors, process numbers and addresses that do not exist.
+"""
+
+import ctypes
+import errno
 import os
 import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from fedtrees.isolation import calls
+
+#: Arguments of a call that has no effect: -1 is no descriptor, no process and no address.
+_HARMLESS = (-1, 0, 0, 0, 0, 0)
+# linux/fcntl.h and linux/fs.h: ask for a lock, set the owner of signals, set a hint, set flags.
+_GET_LOCK, _SET_OWNER, _SET_HINT, _SET_FLAGS = 5, 8, 1036, 0x40086602
+_X32, _GETPID = 0x40000000, 39
+
 
 def probed(file: str, bench: int) -> dict[str, bool]:
-    """Try what no attack should be able to do, where attacks run; tell what was refused.
+    """Return, for every attempt, whether it was refused.
 
-    `file`: A file as a run folder's.
-    `bench`: The process that holds truth.
+    Parameters
+    ----------
+    file : str
+        A file in a folder that is like a run folder.
+    bench : int
+        Number of the process that contains the truth.
     """
-    return {name: _refused(attempt) for name, attempt in _attempts(file, bench).items()}
+    attempts = _attempts(file, bench)
+    refused = {name: _refused(attempt) for name, attempt in attempts.items()}
+    return refused | {use: all(map(_call_refused, names)) for use, names in _uses().items()}
 
 
 def _attempts(file: str, bench: int) -> dict[str, Callable[[], object]]:
@@ -25,9 +45,48 @@ def _attempts(file: str, bench: int) -> dict[str, Callable[[], object]]:
         "read the command line": lambda: Path(f"/proc/{bench}/cmdline").read_bytes(),
         "read the memory": lambda: Path(f"/proc/{bench}/mem").open("rb").close(),
         "signal the bench": lambda: os.kill(bench, 0),
+        "limit the bench": lambda: _call("prlimit64", bench),
         "use the network": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close(),
         "open local sockets": lambda: socket.socketpair()[0].close(),
+        "start processes": _fork,
+        "lock files": lambda: _call("fcntl", 0, _GET_LOCK),
+        "have signals sent": lambda: _call("fcntl", 0, _SET_OWNER, bench),
+        "leave hints on files": lambda: _call("fcntl", -1, _SET_HINT),
+        "set flags of files": lambda: _call("ioctl", -1, _SET_FLAGS),
+        "use the x32 calls": lambda: _raw(_X32 + _GETPID),
     }
+
+
+def _uses() -> dict[str, list[str]]:
+    """Return the system calls to try by what they are used for; none where there is no list."""
+    numbers = calls.numbers()
+    uses = {use: [n for n in names if n in numbers] for use, names in calls.refused_uses().items()}
+    return {use: names for use, names in uses.items() if names}
+
+
+def _call_refused(name: str) -> bool:
+    return _refused(lambda: _call(name, *_HARMLESS))
+
+
+def _call(name: str, *arguments: int) -> None:
+    number = calls.numbers().get(name)
+    if number is None:
+        raise OSError(errno.EINVAL, f"{name} has no number on this machine")
+    _raw(number, *arguments)
+
+
+def _raw(number: int, *arguments: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    six = (*arguments, *(0,) * (6 - len(arguments)))
+    if libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, six)) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _fork() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _made(path: Path) -> None:
@@ -36,10 +95,11 @@ def _made(path: Path) -> None:
 
 
 def _refused(attempt: Callable[[], object]) -> bool:
+    """Return whether an attempt is refused: it is not permitted, or the kernel has no such call."""
     try:
         attempt()
     except PermissionError:
         return True
-    except OSError:  # there is no such thing here, which keeps nobody from another way
-        return False
+    except OSError as err:  # it fails for another reason, so that other arguments may succeed
+        return err.errno == errno.ENOSYS
     return False

@@ -1,4 +1,4 @@
-"""Run attacks in a process of their own: the side that holds truth."""
+"""Run attacks in a separate process: the side of the bench, which contains the truth."""
 
 import atexit
 import json
@@ -17,17 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.core import errors
-from fedtrees.core.errors import FedtreesError, ProtocolError
+from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import FITS, Reason
-from fedtrees.core.registry import loaded_plugins
+from fedtrees.core.registry import loaded_plugins, register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.values import pack, type_name
 from fedtrees.core.view import View
-from fedtrees.isolation import guesses, views
+from fedtrees.isolation import guesses, replies, views
 from fedtrees.isolation.channel import MOST_BYTES, Channel, Closed
+from fedtrees.isolation.replies import AttackError as AttackError
+from fedtrees.isolation.replies import AttackFacts
 from fedtrees.isolation.shield import closed_memory
 
 # Of the environment, what an interpreter and its libraries need; nothing of where rows may lie.
@@ -44,15 +45,18 @@ _FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")
 _START = "from fedtrees.isolation.child import main; main()"
 
 
-class AttackError(FedtreesError):
-    """An attack raised what no rule foresees; `traceback` says where."""
+@dataclass(frozen=True)
+class Description:
+    """Attacks that a plug-in file registers, and what else it registers and does, in words."""
 
-    traceback = ""
+    attacks: tuple[AttackFacts, ...]
+    others: tuple[str, ...]
+    did: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one attack."""
+    """The result of one attack."""
 
     guess: Guess | None = None  # None: it does not apply
     reason: Reason = FITS  # why it does not apply
@@ -98,53 +102,74 @@ class AttackProcess:
         reply = self._ask([attack], view, more)
         try:
             if "inapplicable" in reply:
-                return Answer(reason=_reason(reply["inapplicable"]))
-            touched = tuple(map(str, reply["touched"]))
+                return Answer(reason=replies.reason(reply["inapplicable"]))
             guess = guesses.guess_of(reply["guess"])
-            return Answer(guess, FITS, float(reply["wall"]), float(reply["cpu"]), touched)
+            wall, cpu = replies.seconds(reply["wall"]), replies.seconds(reply["cpu"])
+            return Answer(guess, FITS, wall, cpu, replies.texts(reply["touched"]))
         except (KeyError, TypeError, ValueError) as err:
             raise ProtocolError(f"attack {attack.name!r} answered with {err!r} amiss") from err
 
     def reasons(self, attacks: Sequence[Spec], view: View) -> list[Reason]:
         """Return, for each attack, whether it applies to a view, and why not.
 
-        Raises `FedtreesError` as `run`.
+        Each attack of a plug-in is asked in a process of its own, so that it cannot change what
+        another attack answers.
+
+        Raises
+        ------
+        FedtreesError
+            As `run`.
         """
-        reply = self._ask(attacks, view, {})
-        said = reply.get("reasons")
-        if not isinstance(said, tuple) or len(said) != len(attacks):
+        built_in = [a for a in attacks if register.is_ours("attack", a.name)]
+        groups = [built_in, *([a] for a in attacks if a not in built_in)]
+        answers: dict[Spec, Reason] = {}
+        for group in groups:
+            answers.update(zip(group, self._reasons(group, view), strict=True))
+        return [answers[attack] for attack in attacks]
+
+    def _reasons(self, attacks: Sequence[Spec], view: View) -> list[Reason]:
+        if not attacks:
+            return []
+        listed = self._ask(attacks, view, {}).get("reasons")
+        if not isinstance(listed, tuple) or len(listed) != len(attacks):
             raise ProtocolError(
                 "the attacks gave no reasons; one returned no text from inapplicable"
             )
-        return [FITS if reason is None else _reason(reason) for reason in said]
+        return [FITS if reason is None else replies.reason(reason) for reason in listed]
 
     def make(self, attack: Spec) -> None:
         """Construct an attack there, and keep nothing; raises `FedtreesError` as `run`."""
         self._answered({"attacks": (_named(attack),), "make": True})
 
-    def describe(self, file: str, digest: str, *, bait: bool = False) -> dict[str, Any]:
-        """Let a plugin file be imported there, and say what it registers.
+    def describe(self, file: str, digest: str, *, bait: bool = False) -> Description:
+        """Import a plug-in file there and return what it registers.
 
-        Raises `FedtreesError` as `run`.
+        Parameters
+        ----------
+        file, digest : str
+            Path and sha256 of the file.
+        bait : bool
+            Load the modules of a bench next to it, to see what the import does to them.
 
-        `file, digest`: Its path and sha256.
-        `bait`: Load the bench beside it, to see what the import does to it.
-
-        Returns: ``attacks``, a dict of facts each; ``others``, in words; ``did``, what its import
-        did beside registering, in words.
+        Raises
+        ------
+        FedtreesError
+            As `run`.
         """
-        others = tuple(known for known in loaded_plugins() if known != (file, digest))
-        order = {"attacks": (), "file": (file, digest), "bait": bait, "plugins": others}
+        loaded = tuple(plugin for plugin in loaded_plugins() if plugin != (file, digest))
+        order = {"attacks": (), "file": (file, digest), "bait": bait, "plugins": loaded}
         reply = self._answered(order)
-        return {name: reply[name] for name in ("attacks", "others", "did")}
+        try:
+            facts = tuple(replies.facts_of_reply(value) for value in reply["attacks"])
+            return Description(facts, replies.texts(reply["others"]), replies.texts(reply["did"]))
+        except (KeyError, TypeError) as err:
+            raise ProtocolError(f"plugin {file!r} was described with {err!r} amiss") from err
 
-    def describe_installed(self, name: str) -> dict[str, Any]:
-        """Return the same facts of an attack of an installed package."""
-        reply = self._answered({"attacks": (), "installed": name})
-        facts = reply["facts"]
-        if not isinstance(facts, dict):
-            raise ProtocolError(f"attack {name!r} was described by a {type(facts).__name__}")
-        return facts
+    def describe_installed(self, name: str) -> AttackFacts:
+        """Return the facts of an attack of an installed package."""
+        return replies.facts_of_reply(
+            self._answered({"attacks": (), "installed": name}).get("facts")
+        )
 
     def refused(self) -> dict[str, bool]:
         """Let it be tried there what no attack should be able to do; return what was refused.
@@ -159,14 +184,14 @@ class AttackProcess:
 
     def _answered(self, more: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to an order that has no view."""
-        order = {"plugins": loaded_plugins(), "modules": (), **more}
+        order = {"modules": (), **_bounds(more), **more}
         with self._one_at_a_time, closed_memory():
             try:
                 reply = self._exchange(order, None, None)
             except Closed as err:
                 raise ProtocolError(f"the process of attacks was killed ({err})") from None
         if "failed" in reply:
-            raise _error(reply)
+            raise replies.error(reply)
         return reply
 
     def end(self) -> None:
@@ -183,10 +208,10 @@ class AttackProcess:
     def _ask(self, attacks: Sequence[Spec], view: View, more: dict[str, Any]) -> dict[str, Any]:
         order = {
             "attacks": tuple(map(_named, attacks)),
-            "plugins": loaded_plugins(),
             "modules": views.modules(view),
             **more,
         }
+        order = _bounds(order) | order
         packed = pack(views.told(view))
         if "randomness" in order and order["randomness"] is None:
             order["randomness"] = views.randomness(view, attacks[0].name)
@@ -197,12 +222,12 @@ class AttackProcess:
                     reply = self._exchange(order, packed, view)
                     break
                 except Closed as err:
-                    if attempt == 2:
-                        raise ProtocolError(str(Reason("killed", code=str(err)))) from None
+                    if attempt == 2 or str(err).startswith("SIGXCPU"):
+                        raise ProtocolError(_why_killed(str(err))) from None
                     if view.oracle is not None:
                         del view.oracle.log[asked:]
         if "failed" in reply:
-            raise _error(reply)
+            raise replies.error(reply)
         return reply
 
     def _exchange(
@@ -233,7 +258,7 @@ class AttackProcess:
     def _forked(self, order: Mapping[str, Any]) -> tuple[Channel, Any]:
         if self._process is None:
             self._start()
-        needed = {name: order[name] for name in ("modules", "attacks")}
+        needed = {name: order[name] for name in ("modules", "attacks", "trusted")}
         text = json.dumps(needed).encode() + b"\n"
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -292,7 +317,7 @@ def _interpreter(where: str, **options: Any) -> subprocess.Popen[bytes]:
         k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_PREFIXES)
     }
     environment = dict.fromkeys(_THREADS, "1") | environment  # as the bench's own processes
-    command = [sys.executable, "-P", "-c", _START, where, str(os.getpid())]
+    command = [sys.executable, "-P", "-c", _START, where]
     options = {"stdin": subprocess.DEVNULL, "stdout": sys.__stderr__, **options}
     return subprocess.Popen(command, env=environment, cwd=tempfile.gettempdir(), **options)
 
@@ -318,26 +343,28 @@ def _answers(view: View, X: Any, ids: Any) -> dict[str, Any]:
         return {"error": str(err)}
 
 
-def _reason(told: Any) -> Reason:
-    """Return the reason that was told; raises `ProtocolError` if it is none."""
-    try:
-        code, args = told
-        plain = all(isinstance(value, (str, int, float)) for value in args.values())
-        if plain:
-            return Reason(str(code), **args)
-    except (AttributeError, TypeError, ValueError):
-        pass
-    raise ProtocolError(f"an attack gave {str(told)[:200]!r} for a reason")
+def _bounds(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the process may do under an order, and which files of plug-ins it loads.
+
+    Built-in attacks run without the files of other attacks, whose code could change them.
+    """
+    named = [register.is_ours("attack", name) for name, _ in order["attacks"]]
+    trusted = all(named) and not {"file", "installed"} & set(order)
+    return {
+        "trusted": trusted,
+        "plugins": loaded_plugins(attacks=not trusted),
+        "unprotected": register.unprotected,
+        "seconds": _seconds_left(),
+    }
 
 
-def _error(reply: dict[str, Any]) -> FedtreesError:
-    kind = getattr(errors, str(reply["failed"]), None)
-    text = str(reply.get("text", ""))
-    if isinstance(kind, type) and issubclass(kind, FedtreesError):
-        return kind(text)
-    failed = AttackError(text)
-    failed.traceback = str(reply.get("traceback", ""))
-    return failed
+def _seconds_left() -> float:
+    """Return the seconds left of a time limit (an alarm of this process), 0 without one."""
+    return signal.getitimer(signal.ITIMER_REAL)[0] if hasattr(signal, "getitimer") else 0.0
+
+
+def _why_killed(code: str) -> str:
+    return str(Reason("used-cpu-time" if code.startswith("SIGXCPU") else "killed", code=code))
 
 
 def _manner(status: int) -> str:

@@ -26,7 +26,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
-from fedtrees.messages.vertical import visible_leaves
+from fedtrees.messages import vertical
+from fedtrees.messages.vertical import replayed, visible_leaves
 from fedtrees.metrics.labels import LabelScores
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.routed_labels import RoutedLabelScores
@@ -168,6 +169,25 @@ def test_what_is_read_of_a_tree_is_what_was_seen():
             here = leaves[tree.rows[begin:end], tree.number]
             outside = np.delete(tree.rows, np.s_[begin:end])
             assert not set(here) & set(leaves[outside, tree.number])  # a slice is a whole node
+
+
+@pytest.mark.long
+def test_nodes_without_rows_show_nothing_of_labels():
+    """Noise on the sums of bins can make a tree split a node into all of its rows and none."""
+    view, _ = world("vertical-forest")
+    (number, known), *_ = sorted(replayed(view).items())
+    last = int(known.partition.rows[-1])  # the node of the last row ends where the rows end
+    (node,) = [n for n in known.leaves if last in known.rows_of(n)]
+    left, every = 2 * node + 1, np.ones(len(known.rows_of(node)), dtype=bool)
+    split = vertical.RoutedRows(number, *(np.array([n], np.int32) for n in (node, left)), every)
+    item = replace(view.seen[-1], message=split)
+    noisy = replace(view, seen=(*view.seen, item), parameters=view.parameters | {"max_depth": 99})
+    tree, *_ = seen_trees(noisy, own_columns(view).positions)
+    assert (tree.begin < tree.end).all()
+    inner = tree.middle >= 0
+    assert (tree.middle[inner] > tree.begin[inner]).all()
+    assert (tree.middle[inner] < tree.end[inner]).all()
+    assert len(np.unique(tree.leaf[tree.early])) == len(tree.early)  # a row of each leaf
 
 
 @pytest.mark.long

@@ -1,7 +1,7 @@
 import pytest
 
 from fedtrees.core.errors import UsageError
-from fedtrees.core.registry import Registry, load_plugin, register
+from fedtrees.core.registry import Registry, _entries, load_plugin, register
 from fedtrees.core.specs import Spec
 
 
@@ -39,6 +39,37 @@ def test_a_name_belongs_to_one_class():
     names.attack("twin")(First)  # the same one again is no clash
     with pytest.raises(UsageError, match="already defined"):
         names.attack("twin")(Second)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("protocol", "fedtree-hist"),
+        ("defense", "split-only"),
+        ("attack", "timberstrike"),
+        ("behaviour", "lying-count"),
+        ("metric", "records"),
+    ],
+)
+def test_a_plugin_cannot_take_the_name_of_a_built_in_that_is_not_loaded_yet(kind, name):
+    names = Registry()
+    with pytest.raises(UsageError, match=f"{kind} '{name}' is already defined by fedtrees"):
+        getattr(names, kind)(name)(type("Mine", (), {}))
+    assert names.get(kind, name).__module__.startswith("fedtrees.")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("defense", "none"), ("attack", "all")])
+def test_a_plugin_cannot_take_a_name_that_means_something_else_in_a_suite(kind, name):
+    with pytest.raises(UsageError, match="this name is reserved"):
+        getattr(Registry(), kind)(name)(type("Mine", (), {}))
+
+
+@pytest.mark.parametrize("kind", ["protocol", "defense", "attack", "behaviour", "metric"])
+def test_every_built_in_registers_itself_under_the_name_that_it_is_installed_with(kind):
+    for name in register.names(kind):
+        thing = register.get(kind, name)
+        (entry,) = [e for e in _entries(kind) if e.name == name]
+        assert f"{thing.__module__}:{thing.__qualname__}" == entry.value
 
 
 def test_a_plugin_file_registers_what_it_defines(tmp_path):

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedtrees.core.codec import encode
+from fedtrees.core import line
+from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.schema import Feature, Schema, Table
@@ -160,7 +161,23 @@ def test_a_header_that_lies_is_refused(entry):
         unpack(b"FTV1" + struct.pack("<I", len(text)) + text + bytes(64), TYPES)
 
 
-def test_a_header_nested_too_deep_is_refused():
+@pytest.mark.parametrize(
+    ("magic", "read"), [(b"FTV1", unpack), (b"FTM1", decode), (line._MAGIC, line.unframed)]
+)
+def test_a_header_nested_too_deep_is_refused(magic, read):
     text = b"[" * 100_000
     with pytest.raises(DataError, match="nested too deep"):
-        unpack(b"FTV1" + struct.pack("<I", len(text)) + text)
+        read(magic + struct.pack("<I", len(text)) + text)
+
+
+@pytest.mark.parametrize("text", [b'{"type":"Histogram","fields":[]}', b'{"type":5}', b"[]"])
+def test_a_message_whose_header_is_of_another_shape_is_refused(text):
+    with pytest.raises(DataError):
+        decode(b"FTM1" + struct.pack("<I", len(text)) + text)
+
+
+def test_more_text_than_the_reader_takes_is_refused():
+    packed = b"".join(pack(["x" * 100]))
+    assert unpack(packed, most_text=200) == ["x" * 100]
+    with pytest.raises(DataError, match="at most 50 are read: return arrays"):
+        unpack(packed, most_text=50)
