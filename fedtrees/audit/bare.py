@@ -19,22 +19,33 @@ FEATURE_TYPES = ("float", "int", "i", "q", "c")
 MOST_VALUES = 2**31  # of a list of whole numbers: XGBoost's are int32
 
 
-def bare_model(model: ModelFile, learner: Mapping[str, Any]) -> dict[str, Any]:
+def bare_model(model: ModelFile, whole: Mapping[str, Any]) -> dict[str, Any]:
     """Return an XGBoost model of the same trees, in their order, with statistics of zero.
 
-    Trees come from `model`. Of `learner`, the object of its file, only what is listed here is read,
-    checked and written; of the booster's attributes that is ``best_iteration``. XGBoost 1.7 to 3.2
-    load it. A part that prediction needs and XGBoost does not write so raises DataError.
+    XGBoost 1.7 to 3.4 load it.
+
+    Raises `DataError` if a part that prediction needs is not as XGBoost writes it.
+
+    `model`: the trees come from it.
+    `whole`: the object of its file. Only the entries listed here are read, checked and written. Of
+    the booster's attributes these are ``best_iteration`` and whether XGBoost's scikit-learn
+    interface saved the file.
     """
+    learner = _of(whole, "learner")
     forest = model.forest
     booster, width = _of(learner, "gradient_booster", "model"), len(model.categorical)
     outputs = forest.objective.n_outputs
     places = order_of_trees(booster["tree_info"], len(forest), outputs)
     trees = sorted(zip(places, forest.trees, strict=True), key=lambda pair: pair[0])
     score = _base_score(_of(learner, "learner_model_param").get("base_score"), outputs)
+    categories = _categories(booster.get("cats"), width)
+    # Older and newer versions read the format of 2.1. The names of categories are read as the
+    # version that wrote them means them (`fedtrees.trees.files.categories.read_categories`).
+    version = [3, 1, 0] if "[" in score else [2, 1, 0]
+    if model.categories:
+        version = _whole("version", whole.get("version"), 0, 1000)
     return {
-        # The format of 2.1 where it suffices: older and newer versions read it.
-        "version": [3, 1, 0] if "[" in score else [2, 1, 0],
+        "version": version,
         "learner": {
             "attributes": _attributes(learner, len(forest)),
             "feature_names": _names(learner.get("feature_names"), width),
@@ -43,7 +54,7 @@ def bare_model(model: ModelFile, learner: Mapping[str, Any]) -> dict[str, Any]:
                 "name": "gbtree",
                 "model": {
                     **_rounds(booster, len(forest)),
-                    **_categories(booster.get("cats"), width),
+                    **categories,
                     "tree_info": _whole("tree_info", booster["tree_info"], 0, outputs - 1),
                     "trees": [_bare_tree(k, tree, width) for k, tree in trees],
                 },

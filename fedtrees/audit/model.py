@@ -46,6 +46,8 @@ class ModelFile:
     raw: Mapping[str, Sequence[Floats]]
     feature_names: tuple[str, ...] = ()  # empty where the file names none
     categorical: tuple[bool, ...] = ()  # columns that some split takes as categories
+    # names of the categories by column, in the order of their codes, if the file states them
+    categories: Mapping[int, Sequence[str] | Sequence[int]] = field(default_factory=dict)
     # learning_rate, reg_lambda: where the file states them (LightGBM does, XGBoost does not)
     learning_rate: float | None = None
     reg_lambda: float | None = None

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import Floats, ModelFile, Statistics, width_of
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.files.categories import read_categories
 from fedtrees.trees.files.xgboost import (
     from_xgboost_json,
     is_ubjson,
-    learner_of,
+    model_of,
     order_of_trees,
     trees_alone,
 )
@@ -24,7 +25,8 @@ LARGEST = float(np.finfo(np.float32).max)  # statistics and weights are float32
 
 
 def read_xgboost(path: Path, data: bytes) -> ModelFile:
-    learner = learner_of(data)
+    whole = model_of(data)
+    learner = whole["learner"]
     _fill_absent(learner)
     left_out = _without_lone_trees(learner)
     forest = from_xgboost_json({"learner": learner})
@@ -50,6 +52,7 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
         raw=raw,
         feature_names=_names(learner.get("feature_names") or (), width),
         categorical=_categorical(forest, width),
+        categories=_categories(learner, whole.get("version"), width),
         positive_weight=_positive_weight(settings),
         parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
         places=tuple(places),
@@ -101,6 +104,16 @@ def _names(listed: Any, width: int) -> tuple[str, ...]:
     return tuple(
         "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(name)) for name in listed
     )
+
+
+def _categories(
+    learner: Mapping[str, Any], version: Any, width: int
+) -> dict[int, tuple[str, ...] | tuple[int, ...]]:
+    listed = np.ravel(np.asarray([] if version is None else version)).tolist()
+    names = read_categories(learner["gradient_booster"]["model"], listed)
+    if any(k >= width for k in names):
+        raise DataError(f"the model names categories of column {max(names)} and has {width}")
+    return names
 
 
 def _positive_weight(settings: Any) -> float:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
+from fedtrees.data.cells import missing
 from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
-from fedtrees.data.csv_table import coded, numeric, read_target
+from fedtrees.data.csv_table import numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
@@ -30,8 +31,18 @@ class Columns:
     """What the columns of the files are."""
 
     target: str  # label column
-    categorical: tuple[str, ...] = ()  # columns of text, coded alphabetically
+    # columns of text, each by its name or, if the model does not state its categories, as
+    # ``name=first|second|third`` in the order of their codes
+    categorical: tuple[str, ...] = ()
     positive: str | None = None  # the class coded 1
+
+    def orders(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the declared categories by column; none for a column declared by its name only.
+
+        `names`: of the columns of a table; one of them may contain an equals sign.
+        """
+        parts = ((e, "", "") if e in names else e.partition("=") for e in self.categorical)
+        return {name: tuple(order.split("|")) if mark else () for name, mark, order in parts}
 
 
 def check_sizes(own: str | None, truth: str | None) -> None:
@@ -67,14 +78,15 @@ def read_rows(
 ) -> tuple[list[Dataset], list[str]]:
     """Return a table per file, in the model's columns, and notes on the columns left out.
 
-    Classes and categories are coded over all files together: one alone may lack some.
+    Categories have the codes that the model states. Classes are coded over all files together,
+    because one file may lack some of them.
 
-    Raises `DataError` if a column of the model is missing, or a file cannot be read as `load_csv`
-    reads it.
+    Raises `DataError` if a column of the model is missing, the codes of its categories are not
+    known, or a file cannot be read as `load_csv` reads it.
     """
     files = [read_csv(path) for path in paths]
     for file in files:
-        for name in (columns.target, *columns.categorical):
+        for name in (columns.target, *columns.orders(file.names)):
             file.column(name)
     wanted = _wanted(model, files[0], columns.target)
     notes = []
@@ -116,14 +128,18 @@ def _datasets(
     y, classes = _target(model, files, columns)
     features: list[Feature] = []
     values: list[NDArray[np.float64]] = []
-    for name in wanted:
-        if name in columns.categorical:
-            codes, names = coded(_together(files, name), name)
-            features.append(Feature(name, "categorical", categories=names))
-            values.append(codes)
+    declared = columns.orders(files[0].names)
+    for k, name in enumerate(wanted):
+        together = _together(files, name)
+        if k in model.categories or name in declared:
+            order = _order(model, k, name, declared.get(name, ()))
+            features.append(Feature(name, "categorical", categories=tuple(map(str, order))))
+            values.append(_codes(model, together, name, order))
         else:
             features.append(Feature(name, "continuous"))
             values.append(np.concatenate([numeric(file, name) for file in files]))
+            if k < len(model.categorical) and model.categorical[k]:
+                _check_codes(model, name, values[-1])
     schema = Schema(tuple(features), columns.target, classes)
     places = [f"line {line} of {file.path}" for file in files for line in file.lines]
     whole = prepare("rows", schema, np.column_stack(values), y, place=places.__getitem__)
@@ -132,6 +148,65 @@ def _datasets(
         Dataset(file.path.stem, schema, whole.table.take(part))
         for file, part in zip(files, parts, strict=True)
     ]
+
+
+def _order(model: ModelFile, k: int, name: str, declared: tuple[str, ...]) -> Sequence[Any]:
+    """Return the categories of a column in the order of their codes: the model's, or declared.
+
+    Raises `DataError` if there are none, or they differ.
+    """
+    order = model.categories.get(k, declared)
+    if not order:
+        raise DataError(
+            f"{model.path.name} does not state which code stands for which category of {name!r} "
+            "(XGBoost writes the names of categories since 3.1), and another order would give "
+            f"wrong results: declare them in the order of their codes, --categorical "
+            f"'{name}=FIRST|SECOND|...', or leave {name!r} out of --categorical if the column "
+            "contains the numbers that the model takes"
+        )
+    if declared and declared != tuple(map(str, order)):
+        raise DataError(
+            f"--categorical declares {'|'.join(declared)} for {name!r}, and {model.path.name} "
+            f"states {'|'.join(map(str, order))}: leave the order out"
+        )
+    return order
+
+
+def _codes(
+    model: ModelFile, table: TextTable, name: str, order: Sequence[Any]
+) -> NDArray[np.float64]:
+    """Return the codes of one column, float64, shape (n,); NaN where the cell is empty.
+
+    Raises `DataError` if a cell is none of the categories.
+    """
+    cells: Sequence[Any] = table.column(name)
+    code: dict[Any, float] = {category: float(c) for c, category in enumerate(order)}
+    if not isinstance(order[0], str):
+        cells = [None if np.isnan(value) else value for value in numeric(table, name)]
+    for i, cell in enumerate(cells):
+        if cell is not None and cell not in code and not (isinstance(cell, str) and missing(cell)):
+            shown = ", ".join(map(repr, order[:10])) + (", ..." if len(order) > 10 else "")
+            raise DataError(
+                f"{table.path}, line {table.lines[i]}: column {name!r} contains "
+                f"{table.column(name)[i]!r}, and the categories of {model.path.name} are {shown}: "
+                "correct the value, or leave the cell empty if it is missing"
+            )
+    return np.array([code.get(cell, np.nan) for cell in cells])
+
+
+def _check_codes(model: ModelFile, name: str, values: NDArray[np.float64]) -> None:
+    """Refuse numbers of which it is not clear whether they are codes of categories.
+
+    A data frame codes its numbers by their ranks. Only for 0, 1, ..., K - 1 are these the numbers.
+    """
+    different = np.unique(values[~np.isnan(values)])
+    if not np.array_equal(different, np.arange(len(different))):
+        shown = "|".join(f"{value:g}" for value in different[:4].tolist())
+        raise DataError(
+            f"{model.path.name} splits {name!r} by categories and does not state which code stands "
+            f"for which of {shown.replace('|', ', ')}{', ...' if len(different) > 4 else ''}: "
+            f"declare them in the order of their codes, --categorical '{name}={shown}|...'"
+        )
 
 
 def _target(

@@ -1,6 +1,5 @@
 """Write a model without what prediction does not need, and compare its predictions."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -18,7 +17,7 @@ from fedtrees.audit.read import read_model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.files import write_text
 from fedtrees.trees.boosted.forest import Forest, Tree
-from fedtrees.trees.files.xgboost import learner_of
+from fedtrees.trees.files.xgboost import learner_of, model_of, model_text
 from fedtrees.trees.forest.random_forest import RandomForest
 
 MOST_POINTS = 50_000  # rows the predictions are compared on
@@ -77,7 +76,7 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
         raise UsageError(f"--scrub {out}: end the name in .json")
     if out.exists() and out.samefile(model.path):
         raise UsageError(f"--scrub {out} would overwrite the model; name another file")
-    text = json.dumps(bare_model(model, learner_of(model.path)))
+    text = model_text(bare_model(model, model_of(model.path)))
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "copy.json"
         copy.write_text(text, encoding="utf-8")

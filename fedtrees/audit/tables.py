@@ -139,7 +139,8 @@ def conditions(model: ModelFile, tree: Tree | ClassTree, leaf: int) -> str:
         f, cut = int(tree.feature[node]), float(tree.threshold[node])
         if math.isnan(cut) and isinstance(tree, Tree):
             codes = np.flatnonzero(tree.categories[node]).tolist()
-            shown = ", ".join(map(str, codes[:6])) + (", ..." if len(codes) > 6 else "")
+            chosen = [category_of(model, f, code) for code in codes[:6]]
+            shown = ", ".join(chosen) + (", ..." if len(codes) > 6 else "")
             sets.append(f"{model.name_of(f)} {'not in' if left else 'in'} {{{shown}}}")
         elif left:
             high[f] = min(high.get(f, math.inf), cut)
@@ -153,6 +154,13 @@ def conditions(model: ModelFile, tree: Tree | ClassTree, leaf: int) -> str:
         else:
             texts.append(f"{name} ≥ {low[f]:g}" if f in low else f"{name} < {high[f]:g}")
     return ", ".join([*texts, *sets]) or "every row"
+
+
+def category_of(model: ModelFile, feature: int, code: int) -> str:
+    """Return the name of a category, its code if the file does not state one."""
+    names = model.categories.get(feature, ())
+    text = str(names[code]) if code < len(names) else str(code)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _path(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:

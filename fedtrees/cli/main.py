@@ -131,7 +131,11 @@ def audit(
     target: Annotated[str, typer.Option(help="Label column of these files.")] = "",
     positive: Annotated[str, typer.Option(help="Their positive class.")] = "",
     categorical: Annotated[
-        list[str] | None, typer.Option(help="Their columns of text (repeat or commas).")
+        list[str] | None,
+        typer.Option(
+            help="Their columns of text (repeat or commas): NAME, or NAME=first|second|... in the "
+            "order of the codes if the model does not state its categories."
+        ),
     ] = None,
     scrub: Annotated[
         str | None,

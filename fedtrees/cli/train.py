@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,7 +66,9 @@ def train(
     from fedtrees.bench.federation import load_dataset, spread
     from fedtrees.bench.suite import DataRef
     from fedtrees.core.registry import register
+    from fedtrees.protocols.base import ENCODED_FILE
     from fedtrees.protocols.training import train as train_federation
+    from fedtrees.trees.files.categories import check_features
 
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a whole number from 0 up")
@@ -85,6 +88,8 @@ def train(
     dataset = load_dataset(ref, given["data_dir"])
     federation = spread(dataset, spreading, made.holder_names(clients), seed, made.layout)
     tell(dataset.notes if table else ())
+    if out and made.file[0] != ENCODED_FILE[0]:
+        check_features(dataset.schema.features, bool(made.parameters.get("enable_categorical")))
     began = time.perf_counter()
     training = train_federation(
         made, federation.local_data, federation.schema, defense=composed, seed=seed,
@@ -99,8 +104,11 @@ def train(
         "seconds": round(seconds, 3),
     }
     if out:
-        made.save(training, Path(out))
-        facts["model"] = out
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            made.save(training, Path(out))
+        facts |= {"model": out, "notes": [str(warning.message) for warning in caught]}
+        tell(facts["notes"])
     if transcript:
         try:
             training.transcript.save(Path(transcript))

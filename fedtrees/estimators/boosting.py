@@ -15,6 +15,7 @@ from fedtrees.estimators.columns import row_weights
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.files.categories import by_names
 from fedtrees.trees.files.xgboost import save_xgboost, writable
 
 _SAME = (
@@ -140,9 +141,10 @@ class _Boosting(FederatedEstimator):
     def save_model(self, path: str | PathLike[str]) -> None:
         """Write the model as XGBoost JSON; `fedtrees.load_model` and XGBoost read it.
 
-        Names of features are written where a DataFrame gave them and XGBoost takes them. Classes
-        are not: XGBoost speaks of 0 to K-1, in the order of `classes_`; and categories are their
-        codes, in the order of `categories_`.
+        The file contains the names of the features if X was a DataFrame. Classes are 0 to K-1, in
+        the order of `classes_`. Columns of dtype ``category`` are coded in the order of
+        `categories_`. The file contains the names of their categories, by which XGBoost since 3.1
+        codes another DataFrame. Earlier versions take the codes of that DataFrame.
 
         Raises
         ------
@@ -150,6 +152,11 @@ class _Boosting(FederatedEstimator):
             If the file cannot be written.
         UsageError
             If its name ends in .ubj: XGBoost would read it as the binary format.
+
+        Warns
+        -----
+        UserWarning
+            If the file contains no feature names because XGBoost refuses one of them.
         """
         check_is_fitted(self)
         if str(path).endswith(".ubj"):
@@ -157,7 +164,8 @@ class _Boosting(FederatedEstimator):
         protocol = self.training_.protocol
         params = protocol if isinstance(protocol, TreeParams) else None
         names = writable(getattr(self, "feature_names_in_", ()))
-        save_xgboost(self.model_, path, self.n_features_in_, names, params)
+        forest, categories = by_names(self.model_, self._categories_at)
+        save_xgboost(forest, path, self.n_features_in_, names, params, categories)
 
 
 class FederatedGBDTClassifier(ClassifierPart, _Boosting):

@@ -202,16 +202,23 @@ class Protocol(ABC):
         return iter(())
 
     def save(self, training: Training, path: Path) -> None:
-        """Write a model that was trained, into a file of its `file`'s suffix."""
+        """Write a trained model into a file with the suffix of `file`.
+
+        An XGBoost model takes the values of the table, not codes (`in_table_values`).
+
+        Raises `DataError` if the file cannot be written, or cannot contain the values of a column.
+        """
         if self.file == ENCODED_FILE:
             write_whole(path, encode(as_message(training.model)))
             return
         from fedtrees.trees.boosted.params import TreeParams
+        from fedtrees.trees.files.categories import in_table_values
         from fedtrees.trees.files.xgboost import save_xgboost, writable
 
         names = training.schema.names
         params = self if isinstance(self, TreeParams) else None
-        save_xgboost(training.model, path, len(names), writable(names), params)
+        forest, categories = in_table_values(training.model, training.schema.features)
+        save_xgboost(forest, path, len(names), writable(names), params, categories)
 
     def canaries(self) -> Any:
         """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""

@@ -20,7 +20,7 @@ from fedtrees.audit.margins import margins_of
 from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
 from fedtrees.audit.scrub import scrub
 from fedtrees.core.errors import DataError, FedtreesError
-from fedtrees.trees.files.xgboost import learner_of
+from fedtrees.trees.files.xgboost import model_of
 
 WEIRD = (None, True, -1, 0, 7, 1e39, float("nan"), float("inf"), 10**30, 2**31, "", "x", "1" * 5000,
          "NaN", "[1,2]", [], {}, [[1], 2], {"a": 1}, "\x1b[2J\ud800", 65535)  # fmt: skip
@@ -78,7 +78,7 @@ def ends_well(path, out):
     try:
         model = read_model(path)
         audit(model)
-        out.write_text(json.dumps(bare_model(model, learner_of(path))))
+        out.write_text(json.dumps(bare_model(model, model_of(path))))
     except FedtreesError:
         return False
     assert module._same_trees(model.forest, read_model(out).forest)
@@ -163,7 +163,7 @@ def test_notes_and_unknown_keys_are_not_copied(models, tmp_path):
     done = scrub(read_model(changed(models, tmp_path, note)), tmp_path / "out.json")
     assert done.same
     assert "ward 7" not in done.path.read_text()
-    assert learner_of(done.path)["attributes"] == {"best_iteration": "1"}
+    assert model_of(done.path)["learner"]["attributes"] == {"best_iteration": "1"}
 
 
 @pytest.mark.long

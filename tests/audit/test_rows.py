@@ -1,5 +1,6 @@
 """Rows at hand are read as the model means them, whatever each file alone would suggest."""
 
+import json
 import os
 import threading
 import tracemalloc
@@ -37,9 +38,78 @@ def read(folder, *frames, **columns):
         paths.append(str(folder / f"{k}.csv"))
         frame.to_csv(paths[-1], index=False)
     model = read_model(folder / "m.json")
-    return read_rows(
-        model, paths, Columns(**({"target": "ill", "categorical": ("ward",)} | columns))
+    order = ("ward=east|north|south",)
+    return read_rows(model, paths, Columns(**({"target": "ill", "categorical": order} | columns)))
+
+
+def categorical_model(folder, categories, values):
+    """Train a model on a category column; return its rows as a frame with these values."""
+    rng = np.random.default_rng(2)
+    code, age = rng.integers(0, len(categories), 200), rng.normal(50, 9, 200)
+    ill = (rng.random(200) < np.where(code == 1, 0.9, 0.1)).astype(int)
+    size = pd.Categorical.from_codes(code, categories=categories)
+    X = pd.DataFrame({"size": size, "age": age})
+    xgb.train(trained.PARAMS, xgb.DMatrix(X, ill, enable_categorical=True), 2).save_model(
+        folder / "m.json"
     )
+    return code, pd.DataFrame({"size": np.array(values)[code], "age": age, "ill": ill})
+
+
+WITH_NAMES = pytest.mark.skipif(
+    tuple(map(int, xgb.__version__.split(".")[:2])) < (3, 1), reason="needs category names"
+)
+
+
+@WITH_NAMES
+@pytest.mark.parametrize("categorical", [(), ("size",), ("size=low|mid|high",)])
+def test_categories_have_the_codes_that_the_model_states(tmp_path, categorical):
+    """Not those of the alphabet: high, low, mid."""
+    sizes = ["low", "mid", "high"]
+    code, frame = categorical_model(tmp_path, sizes, sizes)
+    (table,), _ = read(tmp_path, frame, categorical=categorical)
+    assert np.array_equal(table.table.X[:, 0], code)
+    assert table.schema.features[0].categories == ("low", "mid", "high")
+    served = xgb.Booster(model_file=tmp_path / "m.json")
+    expected = served.predict(
+        xgb.DMatrix(np.column_stack([code, frame.age]), feature_names=["size", "age"])
+    )
+    found = read_model(tmp_path / "m.json").forest.predict(table.table.X)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@WITH_NAMES
+def test_numbers_that_are_categories_are_not_taken_for_codes(tmp_path):
+    code, frame = categorical_model(tmp_path, [10, 20, 50], [10, 20, 50])
+    (table,), _ = read(tmp_path, frame, categorical=())
+    assert np.array_equal(table.table.X[:, 0], code)
+
+
+@WITH_NAMES
+def test_a_category_that_the_model_does_not_state_is_refused(tmp_path):
+    _, frame = categorical_model(tmp_path, ["low", "mid"], ["low", "medium"])
+    with pytest.raises(DataError, match=r"line 2: .*'medium'|'medium'.*are 'low', 'mid'"):
+        read(tmp_path, frame, categorical=())
+    with pytest.raises(DataError, match="leave the order out"):
+        read(tmp_path, frame, categorical=("size=mid|low",))
+
+
+def without_names(path):
+    model = json.loads(path.read_text())
+    model["learner"]["gradient_booster"]["model"].pop("cats", None)
+    path.write_text(json.dumps(model))
+
+
+def test_codes_that_the_model_does_not_state_are_refused_unless_declared(tmp_path):
+    code, frame = categorical_model(tmp_path, ["low", "mid", "high"], ["low", "mid", "high"])
+    without_names(tmp_path / "m.json")
+    with pytest.raises(DataError, match="does not state which code stands for which category"):
+        read(tmp_path, frame, categorical=("size",))
+    (table,), _ = read(tmp_path, frame, categorical=("size=low|mid|high",))
+    assert np.array_equal(table.table.X[:, 0], code)
+    with pytest.raises(DataError, match=r"--categorical 'size=10\|20\|50"):
+        read(tmp_path, frame.assign(size=np.array([10, 20, 50])[code]), categorical=())
+    (table,), _ = read(tmp_path, frame.assign(size=code), categorical=())
+    assert np.array_equal(table.table.X[:, 0], code)
 
 
 def test_a_file_without_some_categories_is_coded_as_the_whole_is(ward):

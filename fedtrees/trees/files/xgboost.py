@@ -1,9 +1,12 @@
 """Read and write forests as XGBoost's models (gbtree, XGBoost 1.7 to 3.x), JSON and UBJ."""
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from fedtrees.trees.boosted.losses import (
     sigmoid,
 )
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.files.categories import Names, write_categories
 from fedtrees.trees.files.model_file import read_model_file
 from fedtrees.trees.files.ubjson import decode_ubjson
 from fedtrees.trees.files.xgboost_tree import check_categories, check_kind, read_tree, write_tree
@@ -33,6 +37,8 @@ READ_OBJECTIVES = (
     "reg:squarederror",
 )
 
+_UNWRITABLE = re.compile(r"[\[\]<\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
+
 _MOST_ADDED = 10**5  # trees of nothing, beside those that stand alone
 
 # Relative. Probabilities near 1 are so far apart in float32 that log-odds of 10 are met to 1e-4.
@@ -44,11 +50,12 @@ def to_xgboost_json(
     n_features: int,
     feature_names: Sequence[str] = (),
     params: TreeParams | None = None,
+    categories: Mapping[int, Names] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return a model that ``xgboost.Booster`` loads and that predicts the same.
 
     XGBoost 1.7 to 3.x load it, except where classes start from different margins: XGBoost before
-    3.1 does not know a base score for each class and, without a word, starts all from 0.5.
+    3.1 does not know a base score for each class and starts all of them from 0.5 without a warning.
 
     Raises `DataError` if there are no trees (XGBoost would misread the base score), the trees use
     more features than there are, or the names do not fit.
@@ -56,6 +63,8 @@ def to_xgboost_json(
     `n_features`: Columns of the table.
     `feature_names`: sequence of str, shape (d,).
     `params`: Given, inner nodes get the weight they would have as leaves, as XGBoost writes it.
+    `categories`: Names of the categories by column, as the functions of
+    `fedtrees.trees.files.categories` return them together with the forest.
     """
     if not forest.trees:
         raise DataError("a forest without trees cannot be written; XGBoost misreads its base score")
@@ -72,10 +81,14 @@ def to_xgboost_json(
         "tree_info": [t % outputs for t in range(len(forest))],
         "trees": [write_tree(i, t, n_features, params) for i, t in enumerate(forest.trees)],
     }
+    if categories:
+        model["cats"] = write_categories(categories, n_features)
     learner = {
         "attributes": {},
         "feature_names": list(feature_names),
-        "feature_types": _feature_types(forest, n_features) if feature_names else [],
+        "feature_types": (
+            _feature_types(forest, n_features, categories) if feature_names or categories else []
+        ),
         "gradient_booster": {"name": "gbtree", "model": model},
         "learner_model_param": {
             "base_score": score,
@@ -86,8 +99,10 @@ def to_xgboost_json(
         },
         "objective": _written_objective(forest.objective),
     }
-    # The format of 2.1 where it suffices: older and newer versions read it.
-    return {"version": [3, 1, 0] if "[" in score else [2, 1, 0], "learner": learner}
+    # Older and newer versions read the format of 2.1. A file that states 3.1 to 3.3 is expected to
+    # contain the names of categories that these versions cut at wrong places (`read_categories`).
+    newest = [3, 4, 0] if categories else [3, 1, 0]
+    return {"version": newest if "[" in score else [2, 1, 0], "learner": learner}
 
 
 def save_xgboost(
@@ -96,20 +111,27 @@ def save_xgboost(
     n_features: int,
     feature_names: Sequence[str] = (),
     params: TreeParams | None = None,
+    categories: Mapping[int, Names] = MappingProxyType({}),
 ) -> None:
     """Write a forest as an XGBoost JSON model; parameters and errors as `to_xgboost_json`.
 
     Raises `DataError`: also if the file cannot be written.
     """
-    text = json.dumps(to_xgboost_json(forest, n_features, feature_names, params))
+    model = to_xgboost_json(forest, n_features, feature_names, params, categories)
+    text = model_text(model)
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot write the model {path!s}: {error.strerror}") from error
 
 
-def _feature_types(forest: Forest, n_features: int) -> list[str]:
-    types = ["float"] * n_features
+def model_text(model: dict[str, Any]) -> str:
+    """Return the JSON of a model, in which names are UTF-8: XGBoost decodes no ``\\u`` escapes."""
+    return json.dumps(model, ensure_ascii=False)
+
+
+def _feature_types(forest: Forest, n_features: int, categories: Mapping[int, Names]) -> list[str]:
+    types = ["c" if k in categories else "float" for k in range(n_features)]
     for tree in forest.trees:
         for f in np.unique(tree.feature[np.isnan(tree.threshold)]):
             types[f] = "c"
@@ -231,9 +253,15 @@ _NOTHING = Tree(
 
 
 def learner_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, Any]:
-    """Return the 'learner' object of a model: the parsed JSON, its bytes, UBJ, or a file.
+    """Return the 'learner' object of a model; parameter and errors as `model_of`."""
+    learner: dict[str, Any] = model_of(model)["learner"]
+    return learner
 
-    Raises `DataError` if there is none, or the model is neither JSON nor UBJ.
+
+def model_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, Any]:
+    """Return the object of a model: the parsed JSON, its bytes, UBJ, or a file.
+
+    Raises `DataError` if it contains no 'learner', or the model is neither JSON nor UBJ.
     """
     if isinstance(model, str | PathLike):
         model = read_model_file(model)
@@ -241,8 +269,7 @@ def learner_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str,
         model = _decoded(bytes(model))
     if not isinstance(model, dict) or not isinstance(model.get("learner"), dict):
         raise DataError("not an XGBoost model: there is no 'learner' object")
-    learner: dict[str, Any] = model["learner"]
-    return learner
+    return model
 
 
 def is_ubjson(data: bytes) -> bool:
@@ -354,6 +381,24 @@ def order_of_trees(tree_info: Sequence[int], trees: int, outputs: int) -> list[i
 
 
 def writable(names: Iterable[Any]) -> list[str]:
-    """Return feature names as a model file may carry them: none where XGBoost would refuse some."""
-    texts = [str(n) for n in names]
-    return [] if any(set("[]<") & set(text) for text in texts) else texts
+    """Return feature names as a model file may contain them, none if XGBoost refuses one of them.
+
+    XGBoost refuses names with ``[``, ``]`` or ``<``, and reads no control characters other than
+    tab, line feed and the like.
+
+    Warns
+    -----
+    UserWarning
+        If names are left out.
+    """
+    texts = [str(name) for name in names]
+    refused = [text for text in texts if _UNWRITABLE.search(text)]
+    if not refused:
+        return texts
+    warnings.warn(
+        f"the model file contains no column names, because XGBoost reads none with [, ], < or a "
+        f"control character ({', '.join(map(repr, refused[:5]))}): predict with the columns in the "
+        "order of the training table, or rename these columns before training",
+        stacklevel=3,
+    )
+    return []
