@@ -60,7 +60,7 @@ LEFT = ("no.", "measure", "score", "blind baseline", "population baseline", "sco
         "table", "adversary", "attack")  # fmt: skip
 _PLACE = ("recipe", "place", "untested", "bytes", "utility", "change")
 _LISTS = ("scores", "blinds", "populations", "advantages", "errors", "seeds")
-_CELL = ("metric", "state", "rows", *_LISTS, "attacks")
+_CELL = ("metric", "state", "rows", *_LISTS, "attacks", "no_claim")
 
 Trials = Mapping[str, Sequence[Trial]]
 
@@ -76,8 +76,8 @@ def written(trials: Trials) -> str:
             place = (recipe, t.place, t.untested, f"{t.bytes:.0f}", t.price.utility.metric, changes)
             for c in t.cells:
                 lists = [_texts(getattr(c, name)) for name in _LISTS]
-                attacks = " ".join(c.attacks)
-                writer.writerow((*place, c.metric, c.state, f"{c.rows:g}", *lists, attacks))
+                attacks, silent = " ".join(c.attacks), " ".join(name for name, _ in c.no_claim)
+                writer.writerow((*place, c.metric, c.state, f"{c.rows:g}", *lists, attacks, silent))
     return out.getvalue()
 
 
@@ -116,7 +116,9 @@ def _cell(line: Mapping[str, str]) -> Cell:
     lists["seeds"] = tuple(map(int, lists["seeds"]))
     state: Any = line["state"]
     attacks = tuple(line["attacks"].split())
-    cell = Cell(line["metric"], state, **lists, attacks=attacks, rows=float(line["rows"]))
+    silent = tuple((name, "") for name in line["no_claim"].split())
+    rows = float(line["rows"])
+    cell = Cell(line["metric"], state, **lists, attacks=attacks, rows=rows, no_claim=silent)
     return replace(cell, state="unsettled") if state == "shut" and not is_safe(cell) else cell
 
 
@@ -227,12 +229,25 @@ def reading(best: Candidate) -> str:
         return f"It is not tested completely ({best.reason})."
     if best.shown:
         return "Every measure is shown to be within the margin of its baselines."
-    unsettled = [c for t in best.trials for c in t.cells if c.state in ("unsettled", "unknown")]
-    number_of_results = sum(len(t.cells) for t in best.trials)
-    return (
-        f"It may hold: {len(unsettled)} of {number_of_results} results are not settled by these "
-        "seeds."
-    )
+    return f"It may hold: {unsettled_results(best)}"
+
+
+def unsettled_results(best: Candidate) -> str:
+    """Write how many results of a recipe are not settled, and why, as a clause with a full stop."""
+    cells = [c for t in best.trials for c in t.cells]
+    unsettled = [c for c in cells if c.state in ("unsettled", "unknown")]
+    below = [c for c in unsettled if c.below_baseline]
+    silent = [c for c in unsettled if c.no_claim and not c.below_baseline]
+    reasons = [
+        f"in {len(group)} {reason}"
+        for group, reason in (
+            (below, "the strongest attack scored worse than its baseline"),
+            (silent, "an attack returned no claim"),
+            (unsettled[len(below) + len(silent) :], "the interval is too wide"),
+        )
+        if group
+    ]
+    return f"{len(unsettled)} of {len(cells)} results are not settled ({listed(reasons)})."
 
 
 def open_results(best: Candidate) -> str:
