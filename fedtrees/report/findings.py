@@ -240,10 +240,17 @@ def _named(setting: Setting, spec: str) -> str:
     return setting.protocol if spec == UNDEFENDED else Elsewhere(setting.protocol, spec)
 
 
-def _guaranteed(mine: _Read) -> bool:
-    """Tell whether a protocol claims anything by itself."""
-    guarantees = mine.guarantees.get(UNDEFENDED)
-    claims = [g for terms in (guarantees.claimed if guarantees else ()) for g in terms]
+def _guaranteed(table: _Read) -> bool:
+    """Return whether the protocol of a setting is a recipe by itself.
+
+    It is if it claims a guarantee without a defense. It is also if its grid omitted the undefended
+    run (`fedtrees.bench.suite.Grid.undefended`), because its results are then meant to be compared
+    with another protocol.
+    """
+    guarantees = table.guarantees.get(UNDEFENDED)
+    if guarantees is None:
+        return True
+    claims = [g for terms in guarantees.claimed or () for g in terms]
     return any(g.kind != NoGuarantee.kind for g in claims)
 
 

@@ -98,9 +98,10 @@ def verdict(findings: Findings) -> Verdict:
     if not findings.settings:
         return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
     first, *rest = findings.settings
-    lines = _fitting_lines(first)
+    lines = _fitting_lines(first, findings)
     room = SCREEN_LINES - sum(line.height for line in lines)
-    others = [_other_setting(found) for found in rest]
+    compared = {name for c in first.recommendation.candidates if (name := said.parted(c.name)[0])}
+    others = [_other_setting(f) for f in rest if f.setting.protocol not in compared]
     for at, line in enumerate(others):
         remaining = Line("ALSO", f"{many(len(others) - at, 'more setting')}: see the report.")
         is_last = at == len(others) - 1
@@ -115,7 +116,7 @@ def verdict(findings: Findings) -> Verdict:
     return Verdict(f"{first.setting} · {many(first.seeds, 'seed')}", tuple(lines))
 
 
-def _fitting_lines(found: Found) -> list[Line]:
+def _fitting_lines(found: Found, findings: Findings) -> list[Line]:
     """Return the entries of a setting, with as many details as there is room for."""
     lines: list[Line] = []
     for leaks, details in ((_LEAKS_PER_ADVERSARY, True), (1, True), (1, False), (0, False)):
@@ -123,16 +124,22 @@ def _fitting_lines(found: Found) -> list[Line]:
         if sum(line.height for line in lines) <= SCREEN_LINES:
             break
     room = SCREEN_LINES - sum(line.height for line in lines)
-    return [*lines, *(line for line in _epsilon(found) if line.height <= room)]
+    return [*lines, *(line for line in _epsilon(found, findings) if line.height <= room)]
 
 
-def _epsilon(found: Found) -> Iterator[Line]:
-    """Yield the meaning of the epsilon of the recommended defense, if it spent a finite one."""
-    spec = None if found.use is None else said.parted(found.use.name)[1]
-    defended = next((d for d in found.defenses if d.spec == spec), None)
+def _epsilon(found: Found, findings: Findings) -> Iterator[Line]:
+    """Yield the epsilon that the recommended defense spent, if it is finite.
+
+    The report also states it for other coalitions and for another neighbouring relation.
+    """
+    if found.use is None:
+        return
+    protocol, spec = said.parted(found.use.name)
+    trained = next((f for f in findings.settings if f.setting.protocol == protocol), found)
+    defended = trained.defended(spec)
     text = in_words(defended.guarantees.spent) if defended is not None else ""
     if text:
-        yield Line("EPSILON", f"{said.capital(text)}.")
+        yield Line("EPSILON", f"{said.capital(text.partition(' (')[0])}.")
 
 
 def _lines(found: Found, leaks: int, details: bool) -> Iterator[Line]:

@@ -208,9 +208,9 @@ class Table:
         self.add("attack", defense, seed, metric, value, attack=attack, advantage=advantage,
                  blind=0.4, threat="t", **more)  # fmt: skip
 
-    def applies(self, defense, seed, *attacks):
+    def applies(self, defense, seed, *attacks, **more):
         for attack in attacks:
-            self.add("adversary", defense, seed, "applies", 1.0, attack=attack, threat="t")
+            self.add("adversary", defense, seed, "applies", 1.0, attack=attack, threat="t", **more)
 
     def trouble(self, defense, seed, attack, status, reason="r"):
         self.add("attack", defense, seed, attack=attack, status=status, reason=reason, threat="t")

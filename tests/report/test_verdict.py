@@ -336,3 +336,16 @@ def test_what_is_read_far_more_of_than_what_leads_is_said_beside_it(table):
     for seed in range(3):
         table.attack("none", seed, "b", 0.9, "members_1pct", value=0.9)
     assert "can also recognise" in said(table)["LEAK FOUND"]
+
+
+def test_a_protocol_whose_grid_omits_the_undefended_run_is_a_recipe(table):
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    for seed in range(3):
+        other = {"protocol": "private", "protocol_params": ""}
+        table.train("grid-cuts", seed, 0.9 + 0.001 * seed, **other)
+        table.applies("grid-cuts", seed, *TWO, **other)
+        for attack in TWO:
+            table.attack("grid-cuts", seed, attack, 0.0, value=0.4, **other)
+    text = said(table)
+    assert text["BEST DEFENSE COMMAND"] == '-p "private" -d "grid-cuts"'
+    assert "ALSO" not in text
