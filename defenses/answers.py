@@ -29,6 +29,7 @@ class _Answers(Defense):
     exact scores.
     """
 
+    # Overriding `endpoint` is what lets `fedtrees.protocols.fit` find and refuse these defenses.
     acts_through = frozenset({"answer", "endpoint"})
     guarantee = Structural()
 
@@ -107,6 +108,8 @@ class AnswerNoise(_Answers):
     def law(self, classes: int) -> Channel:
         """Return the noise, followed by clipping if the scores are probabilities."""
         if classes > 2:
+            # One joint channel, because the division by the sum couples the K probabilities.
             return NoisyShares(float(self.scale))
         noise = Laplace(float(self.scale))
+        # Predictions of a numeric target have no bounds to clip to.
         return Chain((noise, Ends(0.0, 1.0))) if classes else noise

@@ -51,6 +51,7 @@ class DecryptedPrecision(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding to multiples of ``2^-bits``."""
+        # The statement is in the unit of the gradient, not in the fixed-point unit of the message.
         law = Rounding(2.0**-self.bits)
         return {(Gradient, "values"): law, (AverageWeights, "weights"): law}
 
@@ -61,6 +62,8 @@ class DecryptedPrecision(Defense):
         if places <= 0:
             return message
         if isinstance(message, Gradient):
+            # Gradients can exceed 64 bits. They are packed as bytes of arbitrary-precision
+            # integers.
             rounded_values = rounded(unpacked(message.values), places)
             return replace(message, values=packed(rounded_values), bits=self.bits)
         rounded_values = rounded(integers(message.weights), places)

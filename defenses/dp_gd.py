@@ -121,10 +121,17 @@ class DPGradientDescent(Defense):
         places : int
             Number of binary places of the grid. A step is ``2^-places``.
         """
+        # Each party receives one gradient per round. The mu of k releases with Gaussian noise is
+        # sqrt(k) times the mu of one (Dong, Roth and Su 2022), so that one release may have mu /
+        # sqrt(k).
         mu = mu_of(self.epsilon, self.delta) / math.sqrt(parameters["rounds"] * self.parties)
         moved = self.clip * largest_residual(link_of(parameters, bool(schema.classes)))
         places = max(0, _FINE - math.frexp(moved / mu)[1])
+        # The longest gradient has an entry for every column of the schema, for every fake column,
+        # and for the intercept.
         longest = len(schema.features) + parameters["fake"] + 1
+        # Rounding moves two neighbouring gradients by up to half a step in opposite directions: one
+        # step per coordinate, or sqrt(longest) in Euclidean norm.
         steps = moved * 2.0**places + math.sqrt(longest)
         return math.hypot(steps / mu, 2.0), steps, places
 
@@ -148,6 +155,7 @@ class DPGradientDescent(Defense):
                 "own mean, which no noise covers"
             )
         scale, steps, places = self.scale(ctx.schema, ctx.parameters)
+        # The sensitivity is computed for rounded values, so that rounding comes before the noise.
         on_grid = rounded(unpacked(message.values), message.bits - places)
         noisy = integers(Gaussian(scale, whole=True).send(on_grid, ctx.rng("gradient-noise")))
         ctx.spend("discrete-gaussian", l2=steps, scale=scale, what="Gradient", trusted="arbiter")

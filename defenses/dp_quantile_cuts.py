@@ -97,14 +97,17 @@ class PrivateQuantileCuts(Defense):
         X = ctx.held.X
         each = self._each(X.shape[1])
         rng = ctx.rng("quantiles")
+        # The exponential mechanism runs once per column, each time with the budget of one column.
         ctx.spend("exponential", l1=X.shape[1], scale=1 / each, what="FeatureSketch")
         ctx.spend("laplace", l1=1, scale=1 / each, what="FeatureSketch")
+        # The noisy number of rows can be 0 or negative, and the server needs positive weights.
         rows = max(int(len(X) + discrete_laplace(1 / each, 1, rng)[0]), 1)
         weight = max(rows // (self.quantiles + 1), 1)
         columns = [
             self._quantiles(column, (low, high), each, rng)
             for column, low, high in zip(X.T, *ctx.schema.ranges, strict=True)
         ]
+        # Several quantiles of a column can be equal. They are sent once, with the weight of all.
         pairs = [np.unique(column, return_counts=True) for column in columns]
         return replace(
             message,
@@ -130,6 +133,7 @@ class PrivateQuantileCuts(Defense):
         chosen = private_quantiles(steps, self.quantiles, first, last, epsilon, rng)
         low, high = ends
         if np.isnan(low):
+            # Without a declared range the steps are ranks among all float32 numbers.
             return of_rank(chosen)
         return (low + chosen * ((high - low or 1.0) / _STEPS)).astype(np.float32)
 
@@ -153,6 +157,9 @@ class PrivateQuantileCuts(Defense):
         assert isinstance(message, FeatureSketch)
         each, part = self._each(X.shape[1]), self.quantiles + 1
         times, weight = message.weights, int(message.weights.sum()) // self.quantiles
+        # The message contains the noisy number of rows divided by the number of parts, rounded
+        # down. The probability is that of all numbers with this quotient. A quotient of 1 also
+        # results from every smaller number.
         smallest_rows, largest_rows = (
             (weight * part if weight > 1 else -np.inf),
             (weight + 1) * part - 1,

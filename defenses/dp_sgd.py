@@ -85,6 +85,7 @@ class DPSGD(Defense):
 
     @property
     def _told(self) -> str:
+        """Name of the number of rows in the claim, empty if a declared number replaces it."""
         return "" if self.declared_rows else "rows"
 
     def claim(self) -> Guarantee:
@@ -119,6 +120,7 @@ class DPSGD(Defense):
         sigma = multiplier(float(self.epsilon), self.delta, stage.rate, stage.steps) * self.clip
         noise = sigma * ctx.rng("step-noise").standard_normal((1, values.shape[1]))
         ctx.spend("gaussian", l2=self.clip, scale=sigma, what="NetworkUpdate", rate=stage.rate)
+        # The noise is a further row, so that the caller can sum the batch without a special case.
         return np.concatenate([clipped(values, self.clip), noise.astype(np.float32)])
 
     def spent(self, transcript: Transcript) -> Guarantee:
@@ -133,6 +135,7 @@ class DPSGD(Defense):
         events = [e for e in transcript.events if e.what == "NetworkUpdate"]
         epsilon = composed(events, self.delta) if events else math.inf
         names = {Trait.SUMMED_SECURELY: "columns", Trait.GROWN_ALONE: "trees"}
+        # The traits of all sent messages show whether exact sums or trees were among them.
         crossed = {trait for d in transcript for trait in d.message.traits}
         exact_releases = {names[trait] for trait in crossed & {*names}}
         unprotected = "+".join(sorted({*exact_releases, self._told} - {""}))
@@ -155,5 +158,6 @@ def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]
     gradients : float32 array, shape (n, P)
     """
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    # Opacus adds 1e-6 to the norm. The clipped norm is therefore slightly below the bound.
     factor = np.minimum(np.float32(bound) / (norms + np.float32(1e-6)), np.float32(1))
     return np.asarray(gradients * factor, dtype=np.float32)

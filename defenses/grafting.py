@@ -153,6 +153,7 @@ def grafted_nodes(
     for node in np.flatnonzero(tree.feature >= 0).tolist():
         depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
     regrown: dict[int, int] = {}
+    # Children have greater numbers, so that descending order visits them before their parent.
     for node in range(len(tree) - 1, -1, -1):
         left, right = int(tree.left[node]), int(tree.right[node])
         inner = tree.feature[node] >= 0
@@ -162,6 +163,8 @@ def grafted_nodes(
         contaminated[node] = len(node_rows) and np.bincount(noisy[node_rows]).argmax() != (
             np.bincount(true[node_rows]).argmax()
         )
+        # The search upwards ends at the first ancestor with the right majority. A contaminated root
+        # has no such ancestor and is grown again itself.
         if (inner and not contaminated[node]) or (node == 0 and contaminated[0]):
             regrown[node] = int(depth[node])
     for node in sorted(regrown):  # a regrown node replaces everything below it
@@ -177,6 +180,7 @@ def _repaired_forest(model: Any, held: LocalData, parameters: Mapping[str, Any])
     assert held.y is not None
     cuts, deepest = quantile_cuts(held.X, parameters["max_bin"]), parameters["max_depth"]
     limits = {n: parameters[n] for n in ("min_samples_split", "min_samples_leaf", "max_bin")}
+    # A graft is a plain tree: no bootstrap, and all features at every split.
     params = ForestParams(trees=1, bootstrap=False, max_features=None, **limits)
     grafts = {}
     for t, (tree, rows) in enumerate(zip(model.trees, model.rows, strict=True)):
@@ -198,6 +202,7 @@ def _repaired_boosting(model: Any, held: LocalData, parameters: Mapping[str, Any
     params = TreeParams(**{f.name: parameters[f.name] for f in fields(TreeParams)})
     objective, start = model.forest.objective, model.forest.base_margin
     totals = objective.target_sums(held.y, held.weight)
+    # The base score of the training was estimated from noisy labels.
     if params.base_score is None and totals[1:].all():  # no base score if a class has no rows
         start = objective.start(totals)
     repair = _Boosting(held, quantile_cuts(held.X, params.max_bin), params, objective.bits(totals))
@@ -208,6 +213,7 @@ def _repaired_boosting(model: Any, held: LocalData, parameters: Mapping[str, Any
     for t, (tree, rows) in enumerate(zip(model.trees, model.rows, strict=True)):
         k = t % per_round
         if k == 0:
+            # All trees of a round use the gradients at the margins before this round.
             gradients = objective.gradients(margin, held.y)
             gh = to_fixed(weighted(gradients, held.weight, repair.bits), repair.bits)
         outputs = slice(None) if is_multi_output else slice(k, k + 1)
@@ -216,6 +222,8 @@ def _repaired_boosting(model: Any, held: LocalData, parameters: Mapping[str, Any
         for node, depth in nodes.items():
             node_rows = _rows_at(rows, node)
             grafts[t, node] = graft = repair.grown(node_rows, depth, gh[outputs])
+            # Grafts name features by their position in the schema, and use only the active party's
+            # columns. All remaining columns stay NaN.
             wide = np.full((len(node_rows), len(model.owners)), np.nan, dtype=np.float32)
             wide[:, held.columns] = held.X[node_rows]
             added[node_rows] = graft(wide).reshape(len(node_rows), -1)

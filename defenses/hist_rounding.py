@@ -52,6 +52,7 @@ class HistogramRounding(Defense):
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round the sums of bins and of nodes."""
         assert isinstance(message, Histogram)
+        # Sums are integers in fixed point. The rounding is done in these units, without floats.
         law = Rounding(float(self.step), self.random).within(*message.unit_of("sums"))
         rng = ctx.rng("rounding")
         return replace(

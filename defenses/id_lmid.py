@@ -102,6 +102,7 @@ class IDLMID(Defense):
             raise UsageError("id-lmid bounds what ids tell of classes; the target is a number")
         if not self.relative:
             return self.xi
+        # log(1 / p) with p the share of the rarest class that occurs.
         return self.xi * float(np.log(totals.sum() / totals[totals > 0].min()))
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
@@ -146,10 +147,12 @@ class IDLMID(Defense):
         widths, ends = np.diff(level.offsets), level.offsets[1:] - 1
         of_passive = np.repeat(level.others, widths)
         assert level.left is not None
+        # The last candidate of a column has all rows with a value on its left side.
         left = level.left[:, of_passive]
         with_value = np.repeat(level.left[:, ends], widths, axis=1)[:, of_passive]
         node = level.counts[:, None]
         bound, largest_bound = self.bound(level.totals), np.zeros(left.shape[:2])
+        # Rows with a missing value can go to the left or to the right child.
         for side in (left, left + (node - with_value)):
             for child in (side, node - side):
                 np.maximum(largest_bound, node_information(child, level.totals), out=largest_bound)

@@ -119,6 +119,8 @@ class NoisyLabels(Defense):
         if K < 2:
             problem = "the target has one" if K else "the target is a number: name another defense"
             raise UsageError(f"{self.name!r} answers with one of several classes; {problem}")
+        # A random division into stages does not depend on the labels, and therefore costs no
+        # budget.
         order = ctx.rng("stages").permutation(n) if self.parts > 1 else np.arange(n)
         if n < self.parts:
             raise DataError(f"stages={self.parts}: {n} rows make {n} stages at most; give fewer")
@@ -130,6 +132,8 @@ class NoisyLabels(Defense):
         for rows in np.array_split(order, self.parts):
             prior = self.believed(noisy_labels, uniform_rows, rows, ctx)
             n_candidates = ranked(prior, odds)[1]
+            # With the authors' rule a response outside the candidates has probability 0 for every
+            # label among them, so that no epsilon bounds the privacy loss.
             unbounded = self.as_published and (n_candidates < K).any()
             cost = math.inf if unbounded else float(self.epsilon)
             ctx.spend(_MECHANISM, l1=cost, scale=1.0, what="labels")
@@ -137,6 +141,8 @@ class NoisyLabels(Defense):
             noisy_labels[rows] = respond(
                 noisy_labels[rows], prior, odds, randomness, published=self.as_published
             )
+            # Only responses over all K classes follow the same noise matrix, which `true_shares`
+            # inverts.
             uniform_rows = np.concatenate([uniform_rows, rows[n_candidates == K]])
         return noisy_labels
 
@@ -186,6 +192,7 @@ class NoisyLabels(Defense):
         X, cuts = local_data.X, quantile_cuts(local_data.X, PRIOR.max_bin)
         randomness = ctx.streams.child("prior", str(len(told)))
         forest = grow_random_forest(X[told], said[told], cuts, PRIOR, n_classes=K, seed=randomness)
+        # The forest predicts noisy labels. Inverting the noise matrix gives shares of true labels.
         return true_shares(forest.probabilities(X[rows]), odds)
 
 

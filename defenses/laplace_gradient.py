@@ -90,6 +90,7 @@ class LaplaceGradient(Defense):
     def scale(self, schema: Schema, parameters: Mapping[str, Any]) -> float:
         """Return the Laplace scale in the unit of the gradient. It is public."""
         outputs = objective_of(parameters.get("objective"), schema.classes).n_outputs
+        # A round grows one tree per output, for example one per class.
         per_tree = self.epsilon / (_HALVES * parameters["trees"] * outputs)
         return float(2.0 * self.clip / per_tree)
 
@@ -117,6 +118,7 @@ class LaplaceGradient(Defense):
             return values
         units, bits = values, stage.bits
         scale = self.scale(ctx.schema, ctx.parameters)
+        # The noise is drawn in fixed-point units, because sums of integers are exact.
         law = Laplace(scale).within(np.ldexp(1.0, bits[0]))
         g = law.send(units[..., 0], ctx.rng("gradient-noise"))
         bound, _ = clipped_bounds(
@@ -133,5 +135,6 @@ class LaplaceGradient(Defense):
         by any other gradient and whose bins stay the same.
         """
         epsilon = composed(e for e in transcript.events if e.what == "gradients")
+        # Hessians of 1 make the hessian sums equal to the numbers of rows.
         unprotected = "+".join(["counts", *exact_releases(transcript)])
         return PureDP(math.inf, histograms=epsilon, unprotected=unprotected)

@@ -132,6 +132,7 @@ class LaplaceHistogram(Defense):
         """Return the Laplace scale in the unit of the gradient. It is public."""
         if not self.calibrated:
             return 2.0 * self.clip / self.epsilon
+        # A round grows one tree per output, for example one per class.
         trees = parameters["trees"] * _objective(schema, parameters).n_outputs
         return float(trees * self.tree_sensitivity(schema, parameters) / self.epsilon)
 
@@ -146,6 +147,8 @@ class LaplaceHistogram(Defense):
 
     def loss_scale(self, parameters: Mapping[str, Any]) -> float:
         """Return the Laplace scale of the validation loss and of the number of validation rows."""
+        # One loss is sent per round. A row changes it by at most LOSS_BOUND, and the number of rows
+        # by 1.
         rounds = parameters["trees"] if self.calibrated else 1
         return float(rounds * (LOSS_BOUND + 1.0) / self.epsilon)
 
@@ -171,6 +174,7 @@ class LaplaceHistogram(Defense):
         rng = ctx.rng("histogram-noise")
         law = Laplace(scale).within(*message.unit_of("sums"))
         sums, totals = law.send(message.sums, rng), message.totals
+        # Only the histogram of a root contains the totals of the node.
         if totals.size:
             totals = law.send(totals, rng)
             # The root pays for all levels of its tree, because the depth that the tree reaches
@@ -185,6 +189,8 @@ class LaplaceHistogram(Defense):
         scale = self.scale(ctx.schema, ctx.parameters)
         law = Laplace(scale).within(*message.unit_of("sums"))
         if 0 in message.nodes:
+            # A row is in one bin of each column at every level. Replacing its value moves it from
+            # one bin to another, which changes both (factor 2).
             count = int(ctx.parameters["max_depth"]) * len(message.columns)
             for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
                 ctx.spend("laplace", l1=2 * bound, scale=scale, count=count, what="OpenedBinSums")
@@ -208,6 +214,7 @@ class LaplaceHistogram(Defense):
             Its epsilon is infinite if no histogram was sent, or if exact summaries, an exact base
             score or exact routes of rows were sent. The field ``unprotected`` names them.
         """
+        # Sums of passive parties exist in vertical training only, where exact routes are sent, too.
         bins = [e for e in transcript.events if e.what == "OpenedBinSums"]
         if bins:
             return PureDP(math.inf, histograms=composed(bins), unprotected="routes")

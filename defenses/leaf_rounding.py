@@ -52,6 +52,8 @@ class LeafRounding(Defense):
 
     def law(self, kind: type[Message]) -> Decimals:
         """Return the rounding that is applied to messages of a type."""
+        # Leaf values are float32 and class shares float64, which matters for the exact preimage of
+        # a rounded value.
         return Decimals(self.decimals, single=kind.leaf_value == "value")
 
     def outgoing(self, message: Message, ctx: Context) -> Message:

@@ -47,6 +47,7 @@ class MaskSumHessian(Defense):
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Replace the hessian sums, if the message contains any."""
         assert isinstance(message, ClientTrees)
+        # Another defense, for example `split-only`, has removed the sums already.
         if message.sum_hessian is None:
             return message
         return replace(message, sum_hessian=np.ones_like(message.sum_hessian))

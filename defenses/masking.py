@@ -168,6 +168,7 @@ class Masking(RealSums):  # type: ignore[misc]
         colluding = [name for name in clients if name in principals]
         threshold = self.threshold or usual_threshold(len(clients))
         servers = [name for name in principals if roles[name] == "server"]
+        # The collusion only matters if it reveals a reply that the sum does not reveal anyway.
         if not servers or len(colluding) < threshold or len(clients) - len(colluding) < 2:
             return None
         names = ", ".join((*servers, *colluding))
@@ -345,6 +346,8 @@ class MaskedReplies(Closing):
             return None
         if message.sum not in self._shares:
             refuse(message, "sum", f"{self._name!r} has masked nothing for that sum")
+        # A malicious server could name fewer survivors than the noise needs. Clients check the
+        # number themselves.
         _check_shares(message, survivors, self._shares[message.sum])
         text = self._masker.opening(message.sum, survivors)
         return MaskOpening(message.sum, sums.opaque(text, sizes.unmasking(self._dealt)))
@@ -378,6 +381,8 @@ class MaskedReplies(Closing):
         """
         assert reply is not None
         if how["sum"] in self._shares:
+            # The difference of two arrays under the same mask is the difference of the plain
+            # arrays.
             raise RepeatedError(
                 f"{self._name!r} has masked an array for sum {how['sum']} before; two under one "
                 "mask tell their difference. Plan another sum"
@@ -385,6 +390,7 @@ class MaskedReplies(Closing):
         self._shares[how["sum"]] = self._known.shares.get(type(reply), 0)
         arrays = summands(reply)
         parts = {field: whole(array) for field, array in arrays.items()}
+        # A single array per reply needs one mask and one tag, whatever the number of fields.
         array = np.concatenate(list(parts.values()))
         text = self._masker.masked(how["sum"], array, self._told.digest())
         fields: dict[str, Sealed] = {}
@@ -450,6 +456,8 @@ class UnmaskedSums(Opening):
         first = agreed(arrived.values())
         self._check_series(first.series, tuple(arrived))
         masks = self._masks
+        # New keys are needed at the start, if a client returns that missed the last agreement, and
+        # if all prepared sums are used.
         if masks is None or not {*arrived} <= self._dealt or self._used == masks.plan.sums:
             masks = self._masks = self._agree(plan, tuple(arrived), wire)
         index, self._used = self._used, self._used + 1
@@ -467,6 +475,7 @@ class UnmaskedSums(Opening):
 
     def _check_series(self, series: str, arrived: tuple[str, ...]) -> None:
         """Raise MissingPartyError unless all sums of a series are over the same parties."""
+        # The first sum of a series decides its parties.
         earlier = self._series.setdefault(series, arrived)
         if earlier != arrived:
             differ = [name for name in {**dict.fromkeys(earlier), **dict.fromkeys(arrived)}
@@ -501,6 +510,7 @@ def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:
     """Return whether the network loses the series that a client's reply belongs to."""
     if not dropout:
         return False
+    # One draw per client and series: a client misses either all sums of a tree or none.
     randomness = wire.streams.rng(f"{name} misses {reply.series}")
     return bool(randomness.random() < dropout)
 

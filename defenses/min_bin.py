@@ -77,6 +77,7 @@ class MinBin(Defense):
     @property
     def requires(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Histograms of passive parties if `node` is set, because only they contain row counts."""
+        # `node` has an effect on passive parties only, so that their messages must occur.
         return (OpenedBinSums,) if self.node else ()
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
@@ -86,6 +87,7 @@ class MinBin(Defense):
 
     def law(self, schema: Schema, parameters: Mapping[str, Any]) -> Suppression:
         """Return the limit on sums of hessians."""
+        # The bound on the hessian of one row, for example 1/4 for two classes.
         _, bound = objective_of(parameters.get("objective"), schema.classes).bounds
         return Suppression(self.k * bound)
 

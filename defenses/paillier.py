@@ -160,6 +160,7 @@ def ranges(reply: Message, known: Known, told: Declared) -> tuple[tuple[int, int
         above, below = told.classes
     hessians = -(-rows // 2) << h_bits
     if known.classes == 2:
+        # p (1 - p) is at most 1/4, rounded up to a fixed-point number.
         hessians = -(-(rows << h_bits) // 4)
     return (-below << g_bits, above << g_bits), (0, hessians)
 
@@ -222,13 +223,16 @@ class PaillierSums(Aggregation):
         """
         terms = len(known.parties)
         if np.dtype(field.dtype).kind == "f":
+            # Floats are represented by twelve digits of 32 bits each (`fedtrees.core.aggregation`).
             return Slots(FLOAT_LIMIT, terms)
+        # The limit is that of signed integers of `packing` bits.
         limit = (1 << (self.how.packing or _INT64_BITS) - 1) - 1
         field_ranges = None if self.how.packing else ranges(reply, known, told)
         if (
             field_ranges is None
             or (bound := max(max(-low, high) for low, high in field_ranges)) > limit
         ):
+            # Without known ranges the sum of all addends must not exceed the limit.
             return Slots(limit // terms, terms)
         return Slots(bound, terms, field_ranges)
 
@@ -260,6 +264,7 @@ class PaillierSums(Aggregation):
         for field, text in texts.items():
             value = getattr(reply, field)
             count, nbytes = sizes.array(size_of_whole(value), slots[field], self.how.bits)
+            # Byte counts of the transcript are computed, also if nothing is encrypted.
             assert len(text) == (0 if self.ideal else nbytes)
             dtype = np.dtype(value.dtype).newbyteorder("<").str
             fields[field] = Sealed((holder,), value.shape, dtype, nbytes, text)
@@ -295,6 +300,7 @@ class _Client(Closing):
             )
             checked.check(numbers[field])
         if Trait.LABELS_COUNTED in reply.traits:
+            # A client may have no row of a class. A range must contain a number besides 0.
             classes = (max(int(rows), 1) for rows in arrays["sums"][1:])  # it may have none
             self._own = replace(self._own, classes=tuple(classes))
         return numbers, slots
@@ -397,6 +403,7 @@ class Encrypting(_Client):
         """Encrypt the reply. `how` contains the declared ``rows`` and ``classes``."""
         assert reply is not None
         numbers, slots = self._numbers(reply, how)
+        # The mask depends on everything that the client received, see `KeyHolding`.
         digest = self._told.digest()
         texts = {f: self._encrypter.encrypted(n, slots[f], digest) for f, n in numbers.items()}
         return self._sums.sealed(reply, texts, slots, self._holder, self.ledger)

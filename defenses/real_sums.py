@@ -60,5 +60,6 @@ class RealSums(SealedSums):  # type: ignore[misc]
 
 def opaque(text: bytes, nbytes: int, *, real: bool) -> Sealed:
     """Return bytes without information about rows as a message field. Empty if not `real`."""
+    # The declared length enters the transcript in both modes.
     assert len(text) == (nbytes if real else 0)
     return Sealed((), (nbytes,), "|u1", nbytes, text)

@@ -95,4 +95,5 @@ class ReducedLeakage(Defense):
                 f"{self.name!r} grows trees from {ctx.party!r}'s columns alone, and it holds none"
             )
         assert ctx.level is not None
+        # Hiding the root of a tree makes the protocol grow it without the passive parties.
         return mask & (ctx.level.round >= self.trees)

@@ -197,6 +197,7 @@ class PrivateGridCuts(SummedCounts):
                 f"survivors={self.survivors} of {clients} clients; give at most as many as there "
                 "are, or leave it out"
             )
+        # Raises UsageError if the colluding clients know all shares of the noise.
         if clients:
             self._shares(clients)
 
@@ -230,6 +231,8 @@ class PrivateGridCuts(SummedCounts):
             "client"
         )  # from the agreement: a malicious server could state another number
         shares = self._shares(clients)
+        # A message repeats the number of features. The scale follows from it in the same way at
+        # every client.
         noise = discrete_laplace_share(scale, message.counts.shape, rng, shares)
         ctx.spend(
             "geometric",
@@ -253,6 +256,8 @@ def _counted(schema: Schema, parameters: Mapping[str, Any]) -> int:
 
     Features with declared cut points, or with few categories, have public cut points.
     """
+    # A categorical feature with one bin per category needs no quantiles. With native categorical
+    # splits there is no limit on the number of categories.
     few = parameters["max_bin"] if not parameters.get("enable_categorical") else math.inf
     return sum(not f.cuts and not 0 < len(f.categories) <= few for f in schema.features)
 

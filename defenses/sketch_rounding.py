@@ -57,6 +57,7 @@ class SketchRounding(Defense):
         rounded = self._rounded(message.points)
         points, weights = [rounded[:0]], [message.weights[:0]]
         for a, b in pairwise(message.offsets):
+            # Values that become equal are merged, and the weights of all of them are added.
             values, group = np.unique(rounded[a:b], return_inverse=True)
             rows = np.zeros(len(values), dtype=np.int64)
             np.add.at(rows, group, message.weights[a:b])

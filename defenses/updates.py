@@ -38,6 +38,7 @@ class ChangedUpdates(Defense):
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Change the mean of an update. Clients without rows send zeros without a change."""
         assert isinstance(message, NetworkUpdate)
+        # An update is the mean times the number of rows, because the server averages over all rows.
         rows = np.float32(message.rows[0])
         if not rows:
             return message
@@ -137,6 +138,7 @@ class TopK(ChangedUpdates):
 
     def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
         """Replace all but the largest coordinates in absolute value by 0."""
+        # A stable order makes the choice among equal coordinates reproducible.
         n_sent = max(int(self.share * len(mean)), 1)
         order = np.argsort(-np.abs(mean), kind="stable")
         sent = np.zeros_like(mean)
