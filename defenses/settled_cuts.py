@@ -231,8 +231,6 @@ class PrivateGridCuts(SummedCounts):
             "client"
         )  # from the agreement: a malicious server could state another number
         shares = self._shares(clients)
-        # A message repeats the number of features. The scale follows from it in the same way at
-        # every client.
         noise = discrete_laplace_share(scale, message.counts.shape, rng, shares)
         ctx.spend(
             "geometric",
