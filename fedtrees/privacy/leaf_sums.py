@@ -1,7 +1,7 @@
 """Calibration of Gaussian noise on the sums of gradients and hessians in leaves.
 
-Both sums share one budget. Used by protocols whose splits do not depend on the data, so that only
-leaf sums need noise.
+Both sums share one budget. The protocol `dp-gbdt` uses it: its splits do not depend on the data, so
+that only the sums in the leaves need noise.
 """
 
 import math

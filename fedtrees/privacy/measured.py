@@ -58,6 +58,7 @@ def bound_of_guesses(
     """
     check_share("confidence", confidence)
     order = np.argsort(-np.abs(scores), kind="stable")
+    # A score of 0 is no guess.
     order = order[scores[order] != 0]
     correct = ((scores > 0) == present)[order]
     n, m = len(correct), len(scores)
