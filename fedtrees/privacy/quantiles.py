@@ -23,11 +23,12 @@ def private_quantiles(
 ) -> NDArray[np.int64]:
     """Choose the quantiles ``1/(count + 1), ..., count/(count + 1)`` of integers.
 
-    For example, ``count=3`` gives the quartiles. Kaplan, Schnapp and Stemmer (2022), Algorithm 1: it chooses the middle quantile first, and then
-    those on either side among the values there. A value takes part once per level of the recursion,
-    so that each choice may cost ``epsilon / levels``. Neighbours differ in one added or removed
-    value, unlike in the paper, where a value is replaced. The distance in rank from quantile q then
-    changes by at most ``max(q, 1 - q)``.
+    For example, ``count=3`` gives the quartiles. The algorithm (Kaplan, Schnapp and Stemmer 2022,
+    Algorithm 1) chooses the middle quantile first, and then those on either side among the values
+    there. A value takes part once per level of the recursion, so that each choice may cost
+    ``epsilon / levels``. Neighbours differ in one added or removed value, unlike in the paper,
+    where a value is replaced. The distance in rank from quantile q then changes by at most ``max(q,
+    1 - q)``.
 
     Parameters
     ----------
