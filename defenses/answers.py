@@ -43,13 +43,7 @@ class _Answers(Defense):
 
     @abstractmethod
     def law(self, classes: int) -> Channel:
-        """Return the channel that is applied to the scores of one record.
-
-        Parameters
-        ----------
-        classes : int
-            Number of classes of the target, 0 if the target is numeric.
-        """
+        """Return the channel of one record's scores. 0 classes: the target is numeric."""
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the channel of the scores."""

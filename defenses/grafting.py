@@ -176,37 +176,39 @@ def grafted_nodes(
     return regrown
 
 
-def _repaired_forest(model: Any, held: LocalData, parameters: Mapping[str, Any]) -> Any:
-    assert held.y is not None
-    cuts, deepest = quantile_cuts(held.X, parameters["max_bin"]), parameters["max_depth"]
+def _repaired_forest(model: Any, local_data: LocalData, parameters: Mapping[str, Any]) -> Any:
+    assert local_data.y is not None
+    cuts, deepest = quantile_cuts(local_data.X, parameters["max_bin"]), parameters["max_depth"]
     limits = {n: parameters[n] for n in ("min_samples_split", "min_samples_leaf", "max_bin")}
     # A graft is a plain tree: no bootstrap, and all features at every split.
     params = ForestParams(trees=1, bootstrap=False, max_features=None, **limits)
     grafts = {}
     for t, (tree, rows) in enumerate(zip(model.trees, model.rows, strict=True)):
-        for node, depth in grafted_nodes(tree, rows, model.y, held.y).items():
+        for node, depth in grafted_nodes(tree, rows, model.y, local_data.y).items():
             node_rows, depth_left = (
                 _rows_at(rows, node),
                 None if deepest is None else deepest - depth,
             )
             grown = grow_random_forest(
-                held.X[node_rows], held.y[node_rows], cuts, replace(params, max_depth=depth_left),
+                local_data.X[node_rows], local_data.y[node_rows], cuts, replace(params, max_depth=depth_left),
                 n_classes=model.forest.n_classes,
             )  # fmt: skip
-            grafts[t, node] = _graft(held, grown.trees, [g.probability for g in grown.trees])
+            grafts[t, node] = _graft(local_data, grown.trees, [g.probability for g in grown.trees])
     return replace(model, grafts=grafts)
 
 
-def _repaired_boosting(model: Any, held: LocalData, parameters: Mapping[str, Any]) -> Any:
-    assert held.y is not None
+def _repaired_boosting(model: Any, local_data: LocalData, parameters: Mapping[str, Any]) -> Any:
+    assert local_data.y is not None
     params = TreeParams(**{f.name: parameters[f.name] for f in fields(TreeParams)})
     objective, start = model.forest.objective, model.forest.base_margin
-    totals = objective.target_sums(held.y, held.weight)
+    totals = objective.target_sums(local_data.y, local_data.weight)
     # The base score of the training was estimated from noisy labels.
     if params.base_score is None and totals[1:].all():  # no base score if a class has no rows
         start = objective.start(totals)
-    repair = _Boosting(held, quantile_cuts(held.X, params.max_bin), params, objective.bits(totals))
-    margin = np.repeat(start[:, None], len(held.y), axis=1)
+    repair = _Boosting(
+        local_data, quantile_cuts(local_data.X, params.max_bin), params, objective.bits(totals)
+    )
+    margin = np.repeat(start[:, None], len(local_data.y), axis=1)
     is_multi_output = model.trees[0].value.ndim == 2  # every leaf has a value for each class
     per_round = 1 if is_multi_output else len(margin)
     trees, grafts = [], {}
@@ -214,10 +216,10 @@ def _repaired_boosting(model: Any, held: LocalData, parameters: Mapping[str, Any
         k = t % per_round
         if k == 0:
             # All trees of a round use the gradients at the margins before this round.
-            gradients = objective.gradients(margin, held.y)
-            gh = to_fixed(weighted(gradients, held.weight, repair.bits), repair.bits)
+            gradients = objective.gradients(margin, local_data.y)
+            gh = to_fixed(weighted(gradients, local_data.weight, repair.bits), repair.bits)
         outputs = slice(None) if is_multi_output else slice(k, k + 1)
-        nodes = grafted_nodes(tree, rows, model.y, held.y)
+        nodes = grafted_nodes(tree, rows, model.y, local_data.y)
         refreshed, added = repair.leaves(tree, rows, gh[outputs])
         for node, depth in nodes.items():
             node_rows = _rows_at(rows, node)
@@ -225,7 +227,7 @@ def _repaired_boosting(model: Any, held: LocalData, parameters: Mapping[str, Any
             # Grafts name features by their position in the schema, and use only the active party's
             # columns. All remaining columns stay NaN.
             wide = np.full((len(node_rows), len(model.owners)), np.nan, dtype=np.float32)
-            wide[:, held.columns] = held.X[node_rows]
+            wide[:, local_data.columns] = local_data.X[node_rows]
             added[node_rows] = graft(wide).reshape(len(node_rows), -1)
         margin[outputs] += added.T
         trees.append(refreshed)
@@ -290,12 +292,12 @@ class _Boosting:
         return _graft(self.held, grown, [tree.value for tree in grown])
 
 
-def _graft(held: LocalData, trees: Sequence[Any], outputs: Sequence[NDArray[Any]]) -> Graft:
+def _graft(local_data: LocalData, trees: Sequence[Any], outputs: Sequence[NDArray[Any]]) -> Graft:
     """Make a graft of trees over the active party's columns.
 
     It replaces the numbers of the features among these columns by their positions in the schema.
     """
-    columns = held.columns.astype(np.int32)
+    columns = local_data.columns.astype(np.int32)
     named = (np.where(t.feature < 0, -1, columns[t.feature]).astype(np.int32) for t in trees)
     placed = (replace(t, feature=f) for t, f in zip(trees, named, strict=True))
     return Graft(tuple(placed), tuple(outputs))

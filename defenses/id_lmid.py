@@ -86,17 +86,9 @@ class IDLMID(Defense):
         return {("shown", "nodes"): event, ("candidates", "splits"): event}
 
     def bound(self, totals: NDArray[np.int64]) -> float:
-        """Return the bound in nats.
+        """Return the bound in nats for the numbers of training rows by class, shape (K,).
 
-        Parameters
-        ----------
-        totals : int64 array, shape (K,)
-            Number of training rows of each class.
-
-        Raises
-        ------
-        UsageError
-            If the target is numeric, because the bound is about classes.
+        It raises `UsageError` if the target is numeric, because the bound is about classes.
         """
         if len(totals) < 2:
             raise UsageError("id-lmid bounds what ids tell of classes; the target is a number")

@@ -179,16 +179,8 @@ class Masking(RealSums):  # type: ignore[misc]
 class MaskedSums(Aggregation):
     """Secure aggregation of one run with masks.
 
-    Parameters
-    ----------
-    threshold : int or None
-        As in `Masking`.
-    real : bool
-        Compute masks. False: use the ideal functionality.
-    lost : callable
-        ``lost(name, reply, wire)`` returns whether the network loses a client's reply.
-    exposing : bool
-        As in `Masking`.
+    `threshold` and `exposing` are those of `Masking`. Without `real` the ideal functionality is
+    used. ``lost(name, reply, wire)`` returns whether the network loses a client's reply.
     """
 
     def __init__(self, threshold: int | None, real: bool, lost: Lost, *, exposing: bool) -> None:
@@ -196,17 +188,7 @@ class MaskedSums(Aggregation):
         self._kept: defaultdict[int, Kept] = defaultdict(dict)  # ideal arrays, by batch
 
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:
-        """Create the side of one client.
-
-        Parameters
-        ----------
-        name : str
-            Name of the client.
-        rows : int or None
-            Not used.
-        known : Known
-            Public facts about the sums of the run.
-        """
+        """Create the side of one client. Its number of rows is not used."""
         return MaskedReplies(self, name, known)
 
     def opening(self) -> Opening:
@@ -227,35 +209,14 @@ class MaskedSums(Aggregation):
     ) -> Masker:
         """Create the cryptographic state of a client for a batch of sums.
 
-        Parameters
-        ----------
-        plan : MaskPlan
-            Public parameters of the batch.
-        batch : int
-            Number of the batch.
-        name : str
-            Name of the client.
-        ledger : Ledger
-            Counts the operations of the client.
-        opened : SurvivorSets
-            Sets of survivors whose sums the client helped to open.
+        `opened` contains the sets of survivors whose sums the client helped to open.
         """
         if self.real:
             return RealMasker(plan, name, ledger, opened)
         return IdealMasker(plan, name, ledger, opened, self._kept[batch])
 
     def unmasker(self, plan: MaskPlan, batch: int, ledger: Ledger) -> Unmasker:
-        """Create the cryptographic state of the server for a batch of sums.
-
-        Parameters
-        ----------
-        plan : MaskPlan
-            Public parameters of the batch.
-        batch : int
-            Number of the batch.
-        ledger : Ledger
-            Counts the operations of the server.
-        """
+        """Create the cryptographic state of the server for a batch of sums."""
         if self.real:
             return RealUnmasker(plan, ledger)
         return IdealUnmasker(plan, ledger, self._kept[batch])
@@ -308,12 +269,8 @@ class MaskedReplies(Closing):
     def answer(self, message: Message) -> Message | None:
         """Handle a message of the server in round 0, 1 or 3 of the protocol, and return the reply.
 
-        Raises
-        ------
-        ProtocolError
-            If the server requests other public parameters than agreed.
-        BeyondParametersError
-            If a message violates one of the `rules`.
+        It raises `ProtocolError` if the server requests other public parameters than agreed, and
+        `BeyondParametersError` if a message violates one of the `rules`.
         """
         sums = self._sums
         if isinstance(message, MaskKeysRequest):
@@ -360,24 +317,10 @@ class MaskedReplies(Closing):
         return names
 
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
-        """Mask all summed fields of the reply as one array.
+        """Mask all summed fields of the reply as one array. The tag follows the last field.
 
-        Parameters
-        ----------
-        reply : Message or None
-            The stored reply.
-        how : mapping of str to object
-            ``sum`` is the number of the sum in its batch.
-
-        Returns
-        -------
-        message : Message
-            The reply with masked fields. The tag of the array follows the last field.
-
-        Raises
-        ------
-        RepeatedError
-            If the client has masked another array for the same sum.
+        `how` contains ``sum``, the number of the sum in its batch. It raises `RepeatedError` if the
+        client has masked another array for the same sum.
         """
         assert reply is not None
         if how["sum"] in self._shares:

@@ -175,14 +175,7 @@ class PaillierSums(Aggregation):
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:
         """Create the side of one client. The first client of the agreement holds the key.
 
-        Parameters
-        ----------
-        name : str
-            Name of the client.
-        rows : int or None
-            Number of its rows, None if they have weights.
-        known : Known
-            Public facts about the sums of the run.
+        `rows` is the number of the client's rows, None if they have weights.
         """
         return (KeyHolding if name == known.parties[0] else Encrypting)(self, name, rows, known)
 
@@ -245,20 +238,9 @@ class PaillierSums(Aggregation):
         self, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots],
         holder: str, ledger: Ledger,
     ) -> Message:  # fmt: skip
-        """Replace the summed fields of a reply by ciphertexts, and count these in the ledger.
+        """Replace the summed fields of a reply by ciphertexts, and count these in `ledger`.
 
-        Parameters
-        ----------
-        reply : Message
-            Provides shapes and dtypes of the fields.
-        texts : mapping of str to bytes
-            Ciphertexts by field.
-        slots : mapping of str to Slots
-            Layout of the plaintexts by field.
-        holder : str
-            Name of the key holder, who can open the fields.
-        ledger : Ledger
-            Counts ciphertexts and bytes of the sender.
+        `texts` and `slots` contain the ciphertexts and the layout of the plaintexts by field.
         """
         fields = {}
         for field, text in texts.items():

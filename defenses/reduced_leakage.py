@@ -74,21 +74,9 @@ class ReducedLeakage(Defense):
         return {("shown", "nodes"): Event("nodes of the first trees are hidden")}
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Hide all nodes of the first trees.
+        """Hide all nodes of the first trees. `mask` is bool, shape (n_nodes,).
 
-        Parameters
-        ----------
-        mask : bool array, shape (n_nodes,)
-            Nodes that would be revealed.
-        tree : int
-            Number of the tree. Not used, because several trees can belong to one round.
-        ctx : Context
-            ``ctx.level`` contains the number of the round.
-
-        Raises
-        ------
-        DataError
-            If the active party has no columns.
+        It raises `DataError` if the active party has no columns.
         """
         if ctx.columns is not None and not len(ctx.columns):
             raise DataError(

@@ -261,12 +261,6 @@ def _counted(schema: Schema, parameters: Mapping[str, Any]) -> int:
 
 
 def check_grid(cells: int, rounds: int) -> None:
-    """Check the size of a grid.
-
-    Raises
-    ------
-    UsageError
-        If `cells` is not between 2 and 65536, or `rounds` not between 1 and 4.
-    """
+    """Raise `UsageError` unless a grid has 2 to 65536 cells and 1 to 4 rounds."""
     check_whole("cells", cells, 2, _MOST_CELLS)
     check_whole("rounds", rounds, 1, 4)

@@ -138,7 +138,7 @@ class Encoding:
         return X
 
     def bounds(self, schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the declared ranges of continuous columns, standardised, infinite if undeclared."""
+        """Return the standardised ranges of continuous columns, infinite where undeclared."""
         k = self.continuous
         low, high = (ends[self.feature[k]] for ends in schema.ranges)
         low, high = (low - self.mean[k]) / self.std[k], (high - self.mean[k]) / self.std[k]

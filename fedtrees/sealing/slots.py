@@ -69,10 +69,7 @@ class Slots:
     def per_plaintext(self, bits: int) -> int:
         """Return the number of slots of one plaintext under a key of `bits` bits.
 
-        Raises
-        ------
-        UsageError
-            If a plaintext has no room for a slot.
+        It raises `UsageError` if a plaintext has no room for a slot.
         """
         if self.ranges:
             radix_of_turn = math.prod(high - low + 1 for low, high in self.ranges)
@@ -126,10 +123,7 @@ class Slots:
     def join(self, numbers: NDArray[np.int64]) -> list[int]:
         """Pack each row of an int64 array, shape (plaintexts, slots), into one plaintext.
 
-        Raises
-        ------
-        PlaintextOverflowError
-            If a number is beyond `limit`, or outside of its range.
+        It raises `PlaintextOverflowError` as `check` does.
         """
         self.check(numbers)
         plaintexts = [0] * len(numbers)
@@ -142,10 +136,8 @@ class Slots:
     def split(self, plaintexts: Sequence[int], slots: int) -> NDArray[np.int64]:
         """Unpack plaintexts into numbers, int64, shape (plaintexts, slots).
 
-        Raises
-        ------
-        PlaintextOverflowError
-            If a plaintext is larger than `slots` slots allow, or a sum is beyond its bound.
+        It raises `PlaintextOverflowError` if a plaintext is too large for `slots` slots, or a sum
+        is beyond its bound.
         """
         places = self._places(slots)
         top = math.prod(radix for _, radix in places)
