@@ -190,9 +190,12 @@ def _repaired_forest(model: Any, local_data: LocalData, parameters: Mapping[str,
                 None if deepest is None else deepest - depth,
             )
             grown = grow_random_forest(
-                local_data.X[node_rows], local_data.y[node_rows], cuts, replace(params, max_depth=depth_left),
+                local_data.X[node_rows],
+                local_data.y[node_rows],
+                cuts,
+                replace(params, max_depth=depth_left),
                 n_classes=model.forest.n_classes,
-            )  # fmt: skip
+            )
             grafts[t, node] = _graft(local_data, grown.trees, [g.probability for g in grown.trees])
     return replace(model, grafts=grafts)
 
