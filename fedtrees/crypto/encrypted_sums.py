@@ -200,8 +200,6 @@ class RealEncrypter(Unprintable):
         # The number of the array is part of the mask's seed, so that no mask is used twice.
         sealed = EncryptedArray.of(array, slots, self._obfuscators, self._ledger)
         self._made += 1
-        # The mask is a second encryption layer with respect to the key holder: it hides single
-        # arrays.
         sealed = _masked(sealed, self._seed, self._made, told, sign=1)
         return sealed.payload_of(_place(self._name, self._made))
 

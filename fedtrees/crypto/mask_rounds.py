@@ -141,7 +141,7 @@ class RealMasker(Unprintable):
     def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
         """End of round 1."""
         self._party.collect(read_boxes(boxes, self.plan, senders))
-        # All messages use the order of the plan, because they contain no names.
+        # Shares are sent in the order of the plan, because messages contain no names.
         self._dealt = [name for name in self.plan.parties if name in (self._name, *senders)]
 
     def masked(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> bytes:
