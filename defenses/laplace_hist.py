@@ -235,7 +235,7 @@ class LaplaceHistogram(Defense):
 
 
 def exact_releases(transcript: Transcript) -> list[str]:
-    """Name what was sent without noise before the first tree: ``cuts``, ``base-score`` or both."""
+    """Name exact information that was sent before the first tree: cut points, base score."""
     cuts = ["cuts"] if exact_summaries(transcript) else []
     exact_start = any(isinstance(d.message, LabelSums) for d in transcript)
     return cuts + (["base-score"] if exact_start else [])

@@ -100,8 +100,8 @@ class Masking(RealSums):  # type: ignore[misc]
         Probability in [0, 1) that the network loses a client's replies for one tree. It is drawn
         from the experiment's seed, and the tree is grown on the remaining clients. The same applies
         to label sums, counts on a grid and validation losses. With fewer clients than the
-        threshold, the run stops. It also stops if a client is missing from a sum whose noise the
-        clients share.
+        threshold, the run stops. It also stops if fewer clients contribute to a sum than its shared
+        noise is calibrated for.
     exposing : bool
         Open sums over different sets of survivors even if their combination reveals the reply of
         one client (`fedtrees.crypto.survivor_sets`). False: the clients refuse, and the run stops.

@@ -141,8 +141,8 @@ def ranges(reply: Message, known: Known, told: Declared) -> tuple[tuple[int, int
     -------
     ranges : tuple of (int, int) or None
         One pair for counts. For gradients, two pairs: for g and for h, which alternate in the
-        array. None if the sums are not bounded by rows: with weights, noise, a numeric target, or
-        another type of message.
+        array. None if the sums are not bounded by rows: with weights, noise or rounding, a
+        numeric target, or another type of message.
     """
     if told.rows is None or not known.exact:
         return None

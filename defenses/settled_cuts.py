@@ -72,8 +72,8 @@ class ForcedBins(SettledCuts):
     assign to rows.
 
     Each machine needs a different file. The file counts columns from the first one that the machine
-    computes bins for. LightGBM 4.7 reads the file in this way (``dataset_loader.cpp``), in contrast
-    to its documentation.
+    computes bins for. LightGBM 4.7 reads the file in this way (``dataset_loader.cpp``): a
+    column number in the file is a position among these columns.
 
     Parameters
     ----------

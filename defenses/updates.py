@@ -36,7 +36,7 @@ class ChangedUpdates(Defense):
     )
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Change the mean of an update. Clients without rows send zeros without a change."""
+        """Change the mean of an update. The zeros of clients without rows stay unchanged."""
         assert isinstance(message, NetworkUpdate)
         # An update is the mean times the number of rows, because the server averages over all rows.
         rows = np.float32(message.rows[0])

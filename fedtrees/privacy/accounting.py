@@ -325,7 +325,7 @@ def pure_epsilon(event: BudgetEvent, colluders: int | None = None) -> float:
 def gaussian_mu(event: BudgetEvent, colluders: int | None = None) -> float:
     """Return the mu of each of an event's releases with Gaussian noise (`gaussian_dp`).
 
-    Discrete noise of scale s on whole numbers is continuous noise of variance ``s^2 - 4`` that is
+    Discrete noise of scale s on integers is continuous noise of variance ``s^2 - 4`` that is
     rounded at random: to k with a probability in proportion to ``exp(-(k - y)^2 / 8)``. The sums of
     these over k differ by a factor of less than ``1 + 4 exp(-8 pi^2)`` for all y (Poisson
     summation), so that the error is below 1e-15 for 10^18 numbers.

@@ -26,7 +26,7 @@ from fedtrees.privacy.polya import log_probabilities, log_tails
 from fedtrees.privacy.randomised_response import odds_within, respond
 
 Scale = float | tuple[float, ...]
-Shape = tuple[int, ...]  # of what is drawn
+Shape = tuple[int, ...]  # shape of the draws
 # From this scale on, the weights exp(-k^2 / (2 s^2)) of integers k add up to the Gaussian integral.
 _SMOOTH = 2.0
 _LAGUERRE = 48  # nodes of the quadrature of a tail
