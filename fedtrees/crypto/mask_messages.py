@@ -71,7 +71,11 @@ class MaskPlan:
 
 
 def usual_threshold(parties: int) -> int:
-    """Return ``floor(2 n / 3) + 1``, at most n. A third of the parties cannot recover a secret."""
+    """Return ``floor(2 n / 3) + 1``, at most n. A third of the parties cannot recover a secret.
+
+    >>> usual_threshold(5)
+    4
+    """
     return min(2 * parties // 3 + 1, parties)
 
 

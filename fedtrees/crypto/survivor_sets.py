@@ -21,6 +21,12 @@ class SurvivorSets:
     """Sets of survivors whose sums one party knows to be opened.
 
     With `exposing` every set is admitted, even if the sums together expose a reply.
+
+    >>> sets = SurvivorSets(exposing=True)
+    >>> sets.admit(["a", "b"])
+    >>> sets.admit(["a", "b", "c"])
+    >>> sets.told
+    ['c']
     """
 
     def __init__(self, *, exposing: bool = False) -> None:

@@ -45,6 +45,13 @@ class Slots:
     ------
     UsageError
         If sums would not fit into int64, or if a range does not contain 0 or contains only 0.
+
+    Examples
+    --------
+    >>> slots = Slots(limit=100, terms=3)
+    >>> (plaintext,) = slots.join(np.array([[5, -7]]))
+    >>> slots.split([3 * plaintext], 2).tolist()
+    [[15, -21]]
     """
 
     limit: int
