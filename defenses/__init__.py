@@ -1,6 +1,7 @@
-"""Defenses: what keeps a protocol from revealing what it need not reveal.
+"""Defenses: classes that change messages, local data or models before an adversary can use them.
 
-They may import `core`, `messages`, `trees` and `privacy`; not attacks, nor one another.
+A defense may import `core`, `messages`, `trees`, `privacy`, `crypto` and `sealing`. It must not
+import an attack.
 """
 
 if __name__ != "fedtrees.defenses":

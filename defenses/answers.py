@@ -1,4 +1,8 @@
-"""What an endpoint's scores are changed by before they are answered: rounding, noise."""
+"""Defenses of an inference endpoint: the scores are rounded or perturbed before they are returned.
+
+They protect the training rows against adversaries that query the deployed model. They do not change
+any message of the training.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -19,37 +23,50 @@ from fedtrees.privacy.noise import Laplace, NoisyShares
 
 
 class _Answers(Defense):
-    """Acts on scores that are answered alone: no more than the model itself where it is told."""
+    """Base of defenses that change the scores of inference queries.
 
+    They are refused if the protocol releases its model, because its recipients can then compute the
+    exact scores.
+    """
+
+    # Overriding `endpoint` is what lets `fedtrees.protocols.fit` find and refuse these defenses.
     acts_through = frozenset({"answer", "endpoint"})
     guarantee = Structural()
 
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
-        """Change neither: overridden so that protocols which release their model refuse it."""
+        """Return both arguments unchanged.
+
+        The hook is overridden because protocols that release their model refuse every defense that
+        acts through it.
+        """
         return answers, budget
 
     @abstractmethod
     def law(self, classes: int) -> Channel:
-        """Return what happens to a record's scores, by the number of classes; 0: a number."""
+        """Return the channel of one record's scores. 0 classes: the target is numeric."""
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State what happens to a record's scores."""
+        """State the channel of the scores."""
         return {("answers", "scores"): self.law(len(schema.classes))}
 
     def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
-        """Change the scores."""
+        """Apply the channel to scores, float64, shape (m,) or (m, K)."""
         return self.law(len(ctx.schema.classes)).send(scores, ctx.rng("answers"))
 
 
 @register.defense("answer-rounding")
 @dataclass(frozen=True)
 class AnswerRounding(_Answers):
-    """Round every score to `decimals` before it is answered.
+    """Round every score to `decimals` before the endpoint returns it.
 
-    Probabilities of more than two classes are rounded so that they still add up to 1: down, and up
-    again where most was cut off.
+    With more than two classes, the K probabilities of a record are rounded by the method of largest
+    remainders, so that they still add up to 1. All are rounded down, and those with the largest
+    remainders are then rounded up.
 
-    `decimals`: Decimals kept, 0 to 12.
+    Parameters
+    ----------
+    decimals : int
+        Number of decimals of the returned scores, 0 to 12.
     """
 
     decimals: int = 2
@@ -58,19 +75,23 @@ class AnswerRounding(_Answers):
         check_whole("decimals", self.decimals, 0, 12)
 
     def law(self, classes: int) -> Channel:
-        """Return the rounding; of more than two classes joint over a record."""
+        """Return `Decimals` for two classes or a number, `LargestRemainders` for more classes."""
         return Decimals(self.decimals) if classes <= 2 else LargestRemainders(self.decimals)
 
 
 @register.defense("answer-noise")
 @dataclass(frozen=True)
 class AnswerNoise(_Answers):
-    """Add Laplace noise to every score that is answered, afresh in every answer.
+    """Add Laplace noise to every score before the endpoint returns it.
 
-    Probabilities stay between 0 and 1, and those of more than two classes add up to 1. Whoever may
-    ask the same record again averages it out; nothing is claimed of it.
+    Every query gets new noise. Probabilities are clipped to [0, 1], and those of more than two
+    classes are divided by their sum. No privacy is claimed, because an adversary that may repeat a
+    query can average the noise out.
 
-    `scale`: Of the noise, in the unit of the scores.
+    Parameters
+    ----------
+    scale : float
+        Scale of the Laplace noise, above 0, in the unit of the scores.
     """
 
     scale: float = 0.01
@@ -79,8 +100,10 @@ class AnswerNoise(_Answers):
         check_positive("scale", self.scale)
 
     def law(self, classes: int) -> Channel:
-        """Return the noise, and what keeps probabilities such."""
+        """Return the noise, followed by clipping if the scores are probabilities."""
         if classes > 2:
+            # One joint channel, because the division by the sum couples the K probabilities.
             return NoisyShares(float(self.scale))
         noise = Laplace(float(self.scale))
+        # Predictions of a numeric target have no bounds to clip to.
         return Chain((noise, Ends(0.0, 1.0))) if classes else noise

@@ -1,4 +1,8 @@
-"""Decrypted precision: what is opened for a party keeps so many binary places."""
+"""Defense `decrypted-precision`: values that are decrypted for a party have a limited precision.
+
+Applies to vertical regressions, in which an arbiter decrypts gradients, and to federated averaging
+of regressions, in which the server broadcasts averaged weights.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,12 +25,17 @@ from fedtrees.messages.regression import AverageWeights, Gradient
 @register.defense("decrypted-precision")
 @dataclass(frozen=True)
 class DecryptedPrecision(Defense):
-    """Round gradients that an arbiter opens, and averages that a server tells.
+    """Round the gradients that an arbiter decrypts, and the averages that a server broadcasts.
 
-    Residuals of successive rounds are nearly collinear, so that an inversion multiplies what
-    rounding leaves by their condition. Rounding bounds nothing.
+    A party that inverts the gradients of successive rounds solves a nearly singular system, because
+    the residuals of successive rounds are nearly collinear. The rounding error is multiplied by the
+    condition number of this system. Rounding does not guarantee a bound on the leakage.
 
-    `bits`: Binary places that are kept, 0 or more.
+    Parameters
+    ----------
+    bits : int
+        Number of binary places of the rounded values, 0 or more. Values that have fewer places are
+        sent unchanged.
     """
 
     bits: int = 16
@@ -41,18 +50,21 @@ class DecryptedPrecision(Defense):
         check_whole("bits", self.bits, 0)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State the rounding."""
+        """State the rounding to multiples of ``2^-bits``."""
+        # The statement is in the unit of the gradient, not in the fixed-point unit of the message.
         law = Rounding(2.0**-self.bits)
         return {(Gradient, "values"): law, (AverageWeights, "weights"): law}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Round."""
+        """Round the gradient or the averaged weights."""
         assert isinstance(message, (Gradient, AverageWeights))
         places = message.bits - self.bits
         if places <= 0:
             return message
         if isinstance(message, Gradient):
-            kept = rounded(unpacked(message.values), places)
-            return replace(message, values=packed(kept), bits=self.bits)
-        kept = rounded(integers(message.weights), places)
-        return replace(message, weights=kept.astype(np.int64), bits=self.bits)
+            # Gradients can exceed 64 bits. They are packed as bytes of arbitrary-precision
+            # integers.
+            rounded_values = rounded(unpacked(message.values), places)
+            return replace(message, values=packed(rounded_values), bits=self.bits)
+        rounded_values = rounded(integers(message.weights), places)
+        return replace(message, weights=rounded_values.astype(np.int64), bits=self.bits)

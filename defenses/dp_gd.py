@@ -1,4 +1,9 @@
-"""DP gradient descent: an arbiter adds accounted Gaussian noise to the gradients that it opens."""
+"""Defense `dp-gd`: an arbiter adds Gaussian noise to the gradients that it decrypts.
+
+The noise gives (epsilon, delta)-differential privacy to all gradients of a vertical logistic
+regression together. `fedtrees.privacy.gaussian_dp` converts the budget into a noise multiplier, and
+`fedtrees.protocols.regression` applies the bounds on rows and scores.
+"""
 
 import math
 from collections.abc import Mapping
@@ -26,31 +31,38 @@ from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
 
-#: Binary places of the noise's scale: as fine as to cost nothing, and far from what int64 holds.
+# The grid of the rounded gradients is chosen so that the noise has a scale of 2^23 to 2^24 steps.
+# Rounding then adds a negligible sensitivity, and the noise stays far from the limit of int64.
 _FINE = 24
 
 
 @register.defense("dp-gd")
 @dataclass(frozen=True)
 class DPGradientDescent(Defense):
-    """Noisy gradient descent (Bassily et al. 2014) in a vertical regression.
+    """Noisy gradient descent (Bassily et al. 2014) in a vertical logistic regression.
 
-    Every party scales the rows of its columns down to norm `clip`, and keeps what they bring to a
-    score within 2 over the number of parties: then a residual is at most 1 (of FATE's sigmoid) and
-    a row moves no gradient by more than `clip` times that. The arbiter adds discrete Gaussian noise
-    to each gradient that it opens, of a scale by which all parties' gradients of all rounds
-    together keep to the budget: fewer rounds, less noise. The arbiter itself reads gradients
-    without noise. How many rows there are is told, and means and deviations of columns unless
-    ``statistics=public``.
+    Every party scales the rows of its standardised columns down to Euclidean norm `clip`, and clips
+    their contribution to a score to 2 / `parties` in absolute value. A score is therefore between
+    -2 and 2, and a residual is at most 1 in absolute value with FATE's linear approximation of the
+    sigmoid. One row then changes a party's gradient by at most `clip` times the largest residual.
+
+    The arbiter adds discrete Gaussian noise to each gradient that it decrypts. The noise is
+    calibrated so that the gradients of all parties and all rounds together satisfy the budget.
+    Fewer rounds therefore need less noise. The arbiter is trusted, because it decrypts the
+    gradients without noise. The number of rows is public. Unless the protocol has
+    ``statistics=public``, the means and standard deviations of the columns are sent as well, and
+    the run has no finite epsilon.
 
     Parameters
     ----------
-    epsilon, delta : float
-        Of the whole run, for one row added or removed; epsilon in nats.
+    epsilon : float
+        Budget of the complete run for one row added or removed, in nats.
+    delta : float
+        Delta of the budget, in (0, 1).
     clip : float
         Bound on the Euclidean norm of a row of one party's standardised columns.
     parties : int
-        How many hold columns, at most.
+        Upper bound on the number of parties that have columns.
     """
 
     epsilon: float
@@ -72,18 +84,24 @@ class DPGradientDescent(Defense):
 
     @cached_property
     def row_bounds(self) -> tuple[float, float]:  # type: ignore[override]
-        """Norm of a party's rows, and what these may bring to a score."""
+        """Bound on the norm of a party's rows, and bound on their contribution to a score."""
         return float(self.clip), SCORE_BOUND / self.parties
 
     def claim(self) -> Guarantee:
-        """Return (epsilon, delta)-DP of all gradients that are opened."""
+        """Return (epsilon, delta)-DP of all decrypted gradients."""
         return ApproximateDP(float(self.epsilon), self.delta, unprotected="rows", trusted="arbiter")
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-        """Refuse another number of parties, and batches."""
-        there = sum(role in ("active", "passive") for role in roles.values())
-        if there > self.parties:
-            raise UsageError(f"dp-gd[parties={self.parties}]: {there} hold columns; say so")
+        """Refuse more parties than `parties`, and mini-batches.
+
+        Raises
+        ------
+        UsageError
+            If more than `parties` active and passive parties take part, or if ``batch`` is not 0.
+        """
+        n_parties = sum(role in ("active", "passive") for role in roles.values())
+        if n_parties > self.parties:
+            raise UsageError(f"dp-gd[parties={self.parties}]: {n_parties} hold columns; say so")
         if parameters.get("batch"):
             raise UsageError(
                 f"batch={parameters['batch']}: a row more moves others to other batches; dp-gd "
@@ -91,24 +109,45 @@ class DPGradientDescent(Defense):
             )
 
     def scale(self, schema: Schema, parameters: Mapping[str, Any]) -> tuple[float, float, int]:
-        """Return scale and sensitivity of an opened gradient in grid steps, and the grid's places.
+        """Return the noise scale, the sensitivity and the grid of a decrypted gradient.
 
-        Rounding to the grid moves each number of a gradient by at most half a step.
+        Returns
+        -------
+        scale : float
+            Standard deviation of the noise, in steps of the grid.
+        sensitivity : float
+            L2 sensitivity of one gradient to one row, in steps of the grid. It includes the
+            rounding to the grid, which moves each coordinate by at most half a step.
+        places : int
+            Number of binary places of the grid. A step is ``2^-places``.
         """
+        # Each party receives one gradient per round. The mu of k releases with Gaussian noise is
+        # sqrt(k) times the mu of one (Dong, Roth and Su 2022), so that one release may have mu /
+        # sqrt(k).
         mu = mu_of(self.epsilon, self.delta) / math.sqrt(parameters["rounds"] * self.parties)
         moved = self.clip * largest_residual(link_of(parameters, bool(schema.classes)))
         places = max(0, _FINE - math.frexp(moved / mu)[1])
+        # The longest gradient has an entry for every column of the schema, for every fake column,
+        # and for the intercept.
         longest = len(schema.features) + parameters["fake"] + 1
+        # Rounding moves two neighbouring gradients by up to half a step in opposite directions: one
+        # step per coordinate, or sqrt(longest) in Euclidean norm.
         steps = moved * 2.0**places + math.sqrt(longest)
         return math.hypot(steps / mu, 2.0), steps, places
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State the noise."""
+        """State the noise in the unit of the gradient."""
         scale, _, places = self.scale(schema, parameters)
         return {(Gradient, "values"): Gaussian(scale / 2.0**places)}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Round to the grid, add noise, and enter the cost."""
+        """Round a gradient to the grid, add noise, and record the privacy loss.
+
+        Raises
+        ------
+        UsageError
+            If the target is numeric, because its residuals are not bounded.
+        """
         assert isinstance(message, Gradient)
         if not ctx.schema.classes:
             raise UsageError(
@@ -116,18 +155,27 @@ class DPGradientDescent(Defense):
                 "own mean, which no noise covers"
             )
         scale, steps, places = self.scale(ctx.schema, ctx.parameters)
-        kept = rounded(unpacked(message.values), message.bits - places)
-        noisy = integers(Gaussian(scale, whole=True).send(kept, ctx.rng("gradient-noise")))
+        # The sensitivity is computed for rounded values, so that rounding comes before the noise.
+        on_grid = rounded(unpacked(message.values), message.bits - places)
+        noisy = integers(Gaussian(scale, whole=True).send(on_grid, ctx.rng("gradient-noise")))
         ctx.spend("discrete-gaussian", l2=steps, scale=scale, what="Gradient", trusted="arbiter")
         return replace(message, values=packed(noisy), bits=places)
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose what was opened; infinite where columns' own means and deviations were told."""
-        own = [e for e in transcript.events if e.what == "Gradient"]
-        found = composed(own, self.delta) if own else math.inf
-        told = any(isinstance(d.message, ColumnScales) and not d.message.declared
+        """Compose the privacy loss of all decrypted gradients.
+
+        Returns
+        -------
+        guarantee : ApproximateDP
+            Its epsilon is infinite if no gradient was decrypted, or if a party sent means and
+            standard deviations of its columns that were not declared. In the second case the field
+            ``updates`` contains the epsilon of the gradients.
+        """
+        events = [e for e in transcript.events if e.what == "Gradient"]
+        epsilon = composed(events, self.delta) if events else math.inf
+        statistics_sent = any(isinstance(d.message, ColumnScales) and not d.message.declared
                    for d in transcript)  # fmt: skip
-        if told:
+        if statistics_sent:
             return ApproximateDP(math.inf, self.delta, unprotected="columns+rows",
-                                 trusted="arbiter", updates=found)  # fmt: skip
-        return ApproximateDP(found, self.delta, unprotected="rows", trusted="arbiter")
+                                 trusted="arbiter", updates=epsilon)  # fmt: skip
+        return ApproximateDP(epsilon, self.delta, unprotected="rows", trusted="arbiter")

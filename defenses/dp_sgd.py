@@ -1,4 +1,8 @@
-"""DP-SGD: clients clip the gradient of every row and add noise to every step's sum."""
+"""Defense `dp-sgd`: clients clip the gradient of every row and add noise to the sum of each step.
+
+Applies to networks that are trained by federated averaging. The noise multiplier is computed in
+`fedtrees.privacy.sampled_gaussian`.
+"""
 
 import math
 from collections.abc import Mapping
@@ -26,23 +30,31 @@ from fedtrees.privacy.sampled_gaussian import multiplier
 class DPSGD(Defense):
     """DP-SGD (Abadi et al. 2016) at every client.
 
-    Every row is drawn into a batch by itself; its gradient is scaled down to norm `clip` where it
-    is longer, and the sum gets Gaussian noise. So what a client sends is differentially private by
-    itself, whoever reads it. The noise multiplier is the smallest that privacy loss distributions
-    grant for all steps of the run (`fedtrees.privacy.sampled_gaussian`). Means of columns that
-    inputs are standardised by are no part of that: with ``statistics=public`` none cross. Nor are
-    trees that clients share before (`fedxgbllr`): it is the network over them alone that is
-    private. Sampling rate, steps and so noise follow from how many rows a client has, and
-    `fedavg-mlp` tells it: the claim says so, unless one number is declared for all in its place.
+    Each row is included in a batch independently (Poisson sampling). Its gradient is scaled down to
+    Euclidean norm `clip` if it is longer, and the sum over the batch gets Gaussian noise. The
+    messages of a client are therefore differentially private against every recipient. The noise
+    multiplier is the smallest one that privacy loss distributions allow for all steps of the run.
+
+    The claim does not cover three kinds of information:
+
+    - Sums over columns by which the inputs are standardised. With ``statistics=public`` none are
+      sent.
+    - Trees that the clients share before the network is trained (`fedxgbllr`). Only the network is
+      private.
+    - The number of rows of a client, from which the sampling rate, the number of steps and the
+      noise follow, and which `fedavg-mlp` sends. A declared number of rows replaces it.
 
     Parameters
     ----------
-    epsilon, delta : float
-        Of the whole run, for one row added or removed; epsilon in nats.
+    epsilon : float
+        Budget of the complete run for one row added or removed, in nats.
+    delta : float
+        Delta of the budget, in (0, 1).
     clip : float
         Bound on the Euclidean norm of a row's gradient.
     declared_rows : int
-        How many rows each client is said to have, known beforehand; 0: as many as it has.
+        Public number of rows that every client uses in place of its true one. 0: clients use, and
+        reveal, their true number of rows.
     """
 
     epsilon: float
@@ -73,6 +85,7 @@ class DPSGD(Defense):
 
     @property
     def _told(self) -> str:
+        """Name of the number of rows in the claim, empty if a declared number replaces it."""
         return "" if self.declared_rows else "rows"
 
     def claim(self) -> Guarantee:
@@ -80,36 +93,71 @@ class DPSGD(Defense):
         return ApproximateDP(float(self.epsilon), self.delta, unprotected=self._told)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State that rows are drawn, cut to a norm, and joined by one row of noise."""
+        """State the subsampled Gaussian mechanism."""
         why = (
             "rows are drawn by chance and scaled down to a norm; one row of Gaussian noise is added"
         )
         return {("example-gradients", "rows"): Mechanism(why)}
 
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
-        """Clip the rows' gradients, and add one row of noise."""
+        """Clip the gradients of the rows in a batch, and append one row of noise.
+
+        Parameters
+        ----------
+        stage : Stage
+            Sampling rate, and number of steps of the run.
+        values : float32 array, shape (n, P)
+            Gradients of the rows in the batch.
+        ctx : Context
+
+        Returns
+        -------
+        values : float32 array, shape (n + 1, P)
+            The training code sums the rows, so that the last one adds noise to the sum.
+        """
         if stage.kind != "example-gradients":
             return values
         sigma = multiplier(float(self.epsilon), self.delta, stage.rate, stage.steps) * self.clip
         noise = sigma * ctx.rng("step-noise").standard_normal((1, values.shape[1]))
         ctx.spend("gaussian", l2=self.clip, scale=sigma, what="NetworkUpdate", rate=stage.rate)
+        # The noise is a further row, so that the caller can sum the batch without a special case.
         return np.concatenate([clipped(values, self.clip), noise.astype(np.float32)])
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the steps that were taken; infinite where columns' sums or trees crossed."""
-        own = [e for e in transcript.events if e.what == "NetworkUpdate"]
-        found = composed(own, self.delta) if own else math.inf
+        """Compose the privacy loss of all steps.
+
+        Returns
+        -------
+        guarantee : ApproximateDP
+            Its epsilon is infinite if no step was taken, or if sums over columns or trees were
+            sent. In the second case the field ``updates`` contains the epsilon of the steps.
+        """
+        events = [e for e in transcript.events if e.what == "NetworkUpdate"]
+        epsilon = composed(events, self.delta) if events else math.inf
         names = {Trait.SUMMED_SECURELY: "columns", Trait.GROWN_ALONE: "trees"}
+        # The traits of all sent messages show whether exact sums or trees were among them.
         crossed = {trait for d in transcript for trait in d.message.traits}
-        told = {names[trait] for trait in crossed & {*names}}
-        unprotected = "+".join(sorted({*told, self._told} - {""}))
-        if told:
-            return ApproximateDP(math.inf, self.delta, unprotected=unprotected, updates=found)
-        return ApproximateDP(found, self.delta, unprotected=unprotected)
+        exact_releases = {names[trait] for trait in crossed & {*names}}
+        unprotected = "+".join(sorted({*exact_releases, self._told} - {""}))
+        if exact_releases:
+            return ApproximateDP(math.inf, self.delta, unprotected=unprotected, updates=epsilon)
+        return ApproximateDP(epsilon, self.delta, unprotected=unprotected)
 
 
 def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]:
-    """Scale rows down to a norm, as ``opacus.optimizers.DPOptimizer`` does, float32, (n, P)."""
+    """Scale gradients down to a norm, as ``opacus.optimizers.DPOptimizer`` does.
+
+    Parameters
+    ----------
+    gradients : float32 array, shape (n, P)
+    bound : float
+        Largest Euclidean norm of a row of the result.
+
+    Returns
+    -------
+    gradients : float32 array, shape (n, P)
+    """
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    # Opacus adds 1e-6 to the norm. The clipped norm is therefore slightly below the bound.
     factor = np.minimum(np.float32(bound) / (norms + np.float32(1e-6)), np.float32(1))
     return np.asarray(gradients * factor, dtype=np.float32)

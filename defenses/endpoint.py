@@ -1,4 +1,4 @@
-"""What an endpoint answers at all, and how many rows."""
+"""Defenses of an inference endpoint that limit the kind and the number of its answers."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,15 @@ from fedtrees.core.registry import register
 @register.defense("query-limit")
 @dataclass(frozen=True)
 class QueryLimit(Defense):
-    """Answer so many rows to one asker, and no more.
+    """Limit the number of rows that one client of the endpoint can query.
 
-    Rows count, not requests: what takes a hundred requests of 201 rows takes fewer rows in requests
-    of one (Li et al. 2022 count requests).
+    The limit counts rows, not requests. A limit on requests would depend on their size: 20,100 rows
+    are 100 requests of 201 rows, or 20,100 requests of one row. Li et al. 2022 count requests.
 
-    `records`: At least 1.
+    Parameters
+    ----------
+    records : int
+        Number of rows, at least 1.
     """
 
     records: int = 1000
@@ -28,22 +31,22 @@ class QueryLimit(Defense):
         check_whole("records", self.records, 1)
 
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
-        """Cut the budget."""
+        """Reduce the budget to `records` rows."""
         return answers, min(budget, self.records)
 
 
 @register.defense("hide-leaf-ids")
 @dataclass(frozen=True)
 class HideLeafIds(Defense):
-    """Answer scores where leaf ids were asked for.
+    """Return scores from an endpoint that would otherwise return leaf indices.
 
-    It takes parties that route rows without telling each other the way; what does that is assumed
-    to be ideal.
+    The parties must then route rows without revealing the path of a row to one another. fedtrees
+    assumes an ideal functionality for this, and does not implement a protocol.
     """
 
     acts_through = frozenset({"endpoint"})
     guarantee = Structural()
 
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
-        """Answer scores."""
+        """Replace leaf indices by scores."""
         return ("score" if answers == "leaf-ids" else answers), budget

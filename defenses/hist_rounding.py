@@ -1,4 +1,4 @@
-"""Histogram rounding: sums of gradients leave a client on a coarse grid."""
+"""Defense `hist-rounding`: clients round the gradient and hessian sums of their histograms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,13 +18,18 @@ from fedtrees.messages.boosting import Histogram
 @register.defense("hist-rounding")
 @dataclass(frozen=True)
 class HistogramRounding(Defense):
-    """Round every gradient and hessian sum to a multiple of `step` before it is sent.
+    """Round every gradient and hessian sum to a multiple of `step` before a client sends it.
 
-    Rounding is no noise: it bounds nothing, and sums are of few whole numbers of rows.
+    Rounding guarantees no bound on the leakage, because an adversary can exploit that a sum adds
+    the gradients of a whole number of rows, and these take few values.
 
-    `step`: In units of the gradient, above 0.
-    `random`: Round to one of the two multiples beside a sum, so that its mean stays, in place of
-    the nearest.
+    Parameters
+    ----------
+    step : float
+        Distance of the rounded values, in the unit of the gradient, above 0.
+    random : bool
+        Round up or down at random so that the expected value is the sum (stochastic rounding).
+        False: round to the nearest multiple.
     """
 
     step: float = 0.001
@@ -40,13 +45,14 @@ class HistogramRounding(Defense):
         check_flag("random", self.random)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State the rounding of sums and totals."""
+        """State the rounding of the sums of bins and of nodes."""
         law = Rounding(float(self.step), self.random)
         return {(Histogram, "sums"): law, (Histogram, "totals"): law}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Round sums and totals."""
+        """Round the sums of bins and of nodes."""
         assert isinstance(message, Histogram)
+        # Sums are integers in fixed point. The rounding is done in these units, without floats.
         law = Rounding(float(self.step), self.random).within(*message.unit_of("sums"))
         rng = ctx.rng("rounding")
         return replace(

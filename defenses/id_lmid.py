@@ -1,4 +1,8 @@
-"""ID-LMID: what a set of record ids tells of the labels is bounded (Takahashi et al. 2023, 5.2)."""
+"""Defense `id-lmid`: the active party reveals only row ids of nodes with a small leakage.
+
+Implements ID-LMID (Takahashi et al. 2023, Sec. 5.2) for vertical training. The bound on the mutual
+information of one node is computed in `fedtrees.privacy.node_information`.
+"""
 
 import math
 from collections.abc import Mapping
@@ -18,23 +22,32 @@ from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
 from fedtrees.privacy.node_information import node_information
 
-_MOST_ROWS = 2**31  # a class has one row at least: more than the log of all rows hides nothing
+# The rarest class has at least one row, so that the information is at most the log of the number of
+# rows. A larger bound would not hide any node.
+_MOST_ROWS = 2**31
 
 
 @register.defense("id-lmid")
 @dataclass(frozen=True)
 class IDLMID(Defense):
-    """Show a node only if membership in it tells little of the label.
+    """Reveal the row ids of a node only if they contain little information about the labels.
 
-    The bound on the mutual information of label and membership is the larger of the divergences of
-    the label among the rows in the node, and among those outside, from that of all rows (Corollary
-    1). A passive party's candidate is dropped if a child would exceed it; children of the active
-    party's splits that exceed it are grown, with all below, by the active party alone. **The bound
-    is that of each node by itself**: what all nodes tell together is not bounded by it.
+    The bound on the mutual information of label and membership is the larger one of two
+    divergences: that of the label distribution of the rows in the node, and that of the rows
+    outside, both from the label distribution of all rows (Takahashi et al. 2023, Corollary 1).
 
-    `xi`: Bound in nats, above 0; at least ``log(1 / p)``, p the share of the rarest class, it
-    bounds nothing.
-    `relative`: Whether `xi` is a share of that ``log(1 / p)`` instead.
+    A candidate split of a passive party is dropped if the bound of one of its children would exceed
+    `xi`. If the children of a split of the active party exceed `xi`, the active party grows them,
+    and everything below, without the passive parties. **The bound holds for each node separately.**
+    It does not bound the information of all nodes together.
+
+    Parameters
+    ----------
+    xi : float
+        Bound on the mutual information, in nats, above 0. With p the share of the rarest class, a
+        value of ``log(1 / p)`` or more does not hide any node.
+    relative : bool
+        Interpret `xi` as a fraction of ``log(1 / p)``.
     """
 
     xi: float
@@ -56,49 +69,86 @@ class IDLMID(Defense):
     def __post_init__(self) -> None:
         check_positive("xi", self.xi)
         check_flag("relative", self.relative)
-        most, what = (1.0, "a share") if self.relative else (math.log(_MOST_ROWS), "nats")
-        if self.xi > most:
+        largest, unit = (1.0, "a share") if self.relative else (math.log(_MOST_ROWS), "nats")
+        if self.xi > largest:
             raise UsageError(
-                f"xi={self.xi:g}: no node tells more than {most:.3g} ({what}), so that it hides "
+                f"xi={self.xi:g}: no node tells more than {largest:.3g} ({unit}), so that it hides "
                 "nothing; give less, such as 0.5"
             )
 
     def claim(self) -> Guarantee:
-        """Return the bound."""
+        """Return the bound on the mutual information of each node."""
         return MutualInformation(self.xi, "share" if self.relative else "nats")
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State that class counts decide what is shown."""
-        least = Event("a node of which membership tells more of the label than the bound is hidden")
-        return {("shown", "nodes"): least, ("candidates", "splits"): least}
+        """State that class counts decide which nodes and splits are revealed."""
+        event = Event("a node of which membership tells more of the label than the bound is hidden")
+        return {("shown", "nodes"): event, ("candidates", "splits"): event}
 
     def bound(self, totals: NDArray[np.int64]) -> float:
-        """Return the bound in nats, given the rows of each class."""
+        """Return the bound in nats for the numbers of training rows by class, shape (K,).
+
+        It raises `UsageError` if the target is numeric, because the bound is about classes.
+        """
         if len(totals) < 2:
             raise UsageError("id-lmid bounds what ids tell of classes; the target is a number")
         if not self.relative:
             return self.xi
+        # log(1 / p) with p the share of the rarest class that occurs.
         return self.xi * float(np.log(totals.sum() / totals[totals > 0].min()))
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Hide nodes above the bound."""
+        """Hide the nodes whose bound exceeds `xi`.
+
+        Parameters
+        ----------
+        mask : bool array, shape (n_nodes,)
+            Nodes that would be revealed.
+        tree : int
+            Number of the tree. Not used.
+        ctx : Context
+            ``ctx.level`` contains the class counts of the nodes.
+
+        Returns
+        -------
+        mask : bool array, shape (n_nodes,)
+        """
         level = _level(ctx)
         return mask & (node_information(level.counts, level.totals) <= self.bound(level.totals))
 
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Drop others' candidates with a child above the bound, wherever missing values go."""
+        """Drop candidate splits of passive parties if the bound of a child exceeds `xi`.
+
+        The children are computed for both directions of missing values, and the larger bound
+        counts.
+
+        Parameters
+        ----------
+        mask : bool array, shape (n_nodes, total_bins)
+            Splits that may be chosen. Changed in place.
+        tree : int
+            Number of the tree. Not used.
+        ctx : Context
+            ``ctx.level`` contains the class counts up to every candidate.
+
+        Returns
+        -------
+        mask : bool array, shape (n_nodes, total_bins)
+        """
         level = _level(ctx)
         widths, ends = np.diff(level.offsets), level.offsets[1:] - 1
-        others = np.repeat(level.others, widths)
+        of_passive = np.repeat(level.others, widths)
         assert level.left is not None
-        left = level.left[:, others]
-        valued = np.repeat(level.left[:, ends], widths, axis=1)[:, others]
+        # The last candidate of a column has all rows with a value on its left side.
+        left = level.left[:, of_passive]
+        with_value = np.repeat(level.left[:, ends], widths, axis=1)[:, of_passive]
         node = level.counts[:, None]
-        bound, worst = self.bound(level.totals), np.zeros(left.shape[:2])
-        for side in (left, left + (node - valued)):
+        bound, largest_bound = self.bound(level.totals), np.zeros(left.shape[:2])
+        # Rows with a missing value can go to the left or to the right child.
+        for side in (left, left + (node - with_value)):
             for child in (side, node - side):
-                np.maximum(worst, node_information(child, level.totals), out=worst)
-        mask[:, others] &= worst <= bound
+                np.maximum(largest_bound, node_information(child, level.totals), out=largest_bound)
+        mask[:, of_passive] &= largest_bound <= bound
         return mask
 
 

@@ -1,4 +1,8 @@
-"""LP-MST: training on labels that passed randomised response (Ghazi et al. 2021)."""
+"""Defenses `lp-1st` and `lp-mst`: the active party trains on labels with randomised response.
+
+Implements the label-DP algorithms of Ghazi et al. (2021). `fedtrees.privacy.randomised_response`
+contains RRTop-k. `fedtrees.defenses.grafting` builds on the classes of this module.
+"""
 
 import math
 from collections.abc import Mapping
@@ -29,18 +33,23 @@ from fedtrees.trees.sketch import quantile_cuts
 _MECHANISM = "randomised-response"
 _NOISY = "made of noisy labels"
 
-#: What a stage's labels are predicted with: averaged over many rows, for it is grown on noise.
+#: Forest that predicts the labels of a stage. Its leaves contain at least 20 rows, so that the
+#: noise of the labels that it is grown on averages out.
 PRIOR = ForestParams(trees=50, max_depth=6, min_samples_leaf=20, max_bin=32)
 
 
 @dataclass(frozen=True)
 class NoisyLabels(Defense):
-    """Base of defenses that train on noisy labels: all that crosses is made of these.
+    """Base of defenses that train on noisy labels.
 
-    The active party replaces its labels once, before the first message. Passing on what was made of
-    them costs nothing more (post-processing), to however many parties.
+    The active party replaces its labels once, before the first message. All messages and the model
+    are then computed from the noisy labels. By post-processing they cost no further budget,
+    whatever the number of recipients.
 
-    `epsilon`: Of label-DP, in nats, above 0.
+    Parameters
+    ----------
+    epsilon : float
+        Budget of label-DP, in nats, above 0.
     """
 
     epsilon: float
@@ -64,55 +73,87 @@ class NoisyLabels(Defense):
         check_positive("epsilon", self.epsilon)
 
     def claim(self) -> Guarantee:
-        """Return label-DP."""
+        """Return label-DP of everything that is sent."""
         return LabelDP(float(self.epsilon))
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Return the most that a row was asked for; infinite where no epsilon bounds it."""
-        asked = (e.l1 / e.scale for e in transcript.events if e.mechanism == _MECHANISM)
-        return LabelDP(max(asked, default=math.inf))
+        """Return the largest epsilon of a row.
+
+        It is infinite if no label was replaced, or if a response was not differentially private.
+        """
+        epsilons = (e.l1 / e.scale for e in transcript.events if e.mechanism == _MECHANISM)
+        return LabelDP(max(epsilons, default=math.inf))
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State the odds of an answer where all classes are alike; later stages know more."""
+        """State randomised response over all classes. In several stages the law differs by row."""
         law = Response(float(self.epsilon), max(len(schema.classes), 2))
-        many = Memory("answers of stages before say among which labels a row is answered", law)
-        return {("labels", "y"): law if self.parts == 1 else many}
+        by_row = Memory("answers of stages before say among which labels a row is answered", law)
+        return {("labels", "y"): law if self.parts == 1 else by_row}
 
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
-        """Answer for every label in its stage, believing what the stages before suggest.
+        """Replace every label by its randomised response, stage by stage.
 
-        Raises `UsageError` if the target is a number, or has one class. Raises `DataError` if there
-        are more stages than rows.
+        Parameters
+        ----------
+        stage : Stage
+            Other kinds than ``labels`` are returned unchanged.
+        values : array, shape (n,)
+            True labels.
+        ctx : Context
+
+        Returns
+        -------
+        labels : int64 array, shape (n,)
+            Noisy labels.
+
+        Raises
+        ------
+        UsageError
+            If the target is numeric, or has one class.
+        DataError
+            If there are more stages than rows.
         """
         if stage.kind != "labels":
             return values
         K, n = len(ctx.schema.classes), len(values)
         if K < 2:
-            why = "the target has one" if K else "the target is a number: name another defense"
-            raise UsageError(f"{self.name!r} answers with one of several classes; {why}")
+            problem = "the target has one" if K else "the target is a number: name another defense"
+            raise UsageError(f"{self.name!r} answers with one of several classes; {problem}")
+        # A random division into stages does not depend on the labels, and therefore costs no
+        # budget.
         order = ctx.rng("stages").permutation(n) if self.parts > 1 else np.arange(n)
         if n < self.parts:
             raise DataError(f"stages={self.parts}: {n} rows make {n} stages at most; give fewer")
-        said, told, odds = values.astype(np.int64), order[:0], odds_within(self.epsilon)
+        noisy_labels, uniform_rows, odds = (
+            values.astype(np.int64),
+            order[:0],
+            odds_within(self.epsilon),
+        )
         for rows in np.array_split(order, self.parts):
-            prior = self.believed(said, told, rows, ctx)
-            among = ranked(prior, odds)[1]
-            unbounded = self.as_published and (among < K).any()
+            prior = self.believed(noisy_labels, uniform_rows, rows, ctx)
+            n_candidates = ranked(prior, odds)[1]
+            # With the authors' rule a response outside the candidates has probability 0 for every
+            # label among them, so that no epsilon bounds the privacy loss.
+            unbounded = self.as_published and (n_candidates < K).any()
             cost = math.inf if unbounded else float(self.epsilon)
             ctx.spend(_MECHANISM, l1=cost, scale=1.0, what="labels")
             randomness = ctx.rng("answers")
-            said[rows] = respond(said[rows], prior, odds, randomness, published=self.as_published)
-            told = np.concatenate([told, rows[among == K]])
-        return said
+            noisy_labels[rows] = respond(
+                noisy_labels[rows], prior, odds, randomness, published=self.as_published
+            )
+            # Only responses over all K classes follow the same noise matrix, which `true_shares`
+            # inverts.
+            uniform_rows = np.concatenate([uniform_rows, rows[n_candidates == K]])
+        return noisy_labels
 
     @property
     def parts(self) -> int:
-        """How many stages."""
+        """Number of stages."""
         return 1
 
     @property
     def as_published(self) -> bool:
-        """Whether labels out of the likeliest are answered by any."""
+        """Whether labels outside the k likeliest are replaced by any of all K classes."""
         return False
 
     def believed(
@@ -122,23 +163,36 @@ class NoisyLabels(Defense):
         rows: NDArray[np.intp],
         ctx: Context,
     ) -> NDArray[np.float64]:
-        """Return the prior of a stage's rows, float64, shape (m, K).
+        """Return the prior of the labels of a stage's rows.
 
-        All classes alike, as long as few rows are told; then what a forest over the active party's
-        columns makes of noisy labels, less their noise.
+        The prior is uniform as long as fewer than 40 rows have uniform noise, if the budget is so
+        small that answers are uniform, or if the active party has no columns. Otherwise it is the
+        prediction of a forest over the active party's columns, corrected for the noise of the
+        labels that the forest is grown on.
 
-        `said`: int64 array, shape (n,). Noisy labels.
-        `told`: intp array. Rows of stages before, answered among all K classes: their noise is the
-        same everywhere.
-        `rows`: intp array, shape (m,).
+        Parameters
+        ----------
+        said : int64 array, shape (n,)
+            Noisy labels of all rows of earlier stages.
+        told : intp array, shape (t,)
+            Rows of earlier stages whose response was over all K classes. The same noise matrix
+            applies to all of them.
+        rows : intp array, shape (m,)
+            Rows of the stage.
+        ctx : Context
+
+        Returns
+        -------
+        prior : float64 array, shape (m, K)
         """
-        K, held, odds = len(ctx.schema.classes), ctx.held, odds_within(self.epsilon)
-        few = len(told) < 2 * PRIOR.min_samples_leaf
-        if few or odds == 1 or held is None or not len(held.columns):
+        K, local_data, odds = len(ctx.schema.classes), ctx.held, odds_within(self.epsilon)
+        too_few = len(told) < 2 * PRIOR.min_samples_leaf
+        if too_few or odds == 1 or local_data is None or not len(local_data.columns):
             return np.full((len(rows), K), 1.0 / K)
-        X, cuts = held.X, quantile_cuts(held.X, PRIOR.max_bin)
+        X, cuts = local_data.X, quantile_cuts(local_data.X, PRIOR.max_bin)
         randomness = ctx.streams.child("prior", str(len(told)))
         forest = grow_random_forest(X[told], said[told], cuts, PRIOR, n_classes=K, seed=randomness)
+        # The forest predicts noisy labels. Inverting the noise matrix gives shares of true labels.
         return true_shares(forest.probabilities(X[rows]), odds)
 
 
@@ -147,9 +201,12 @@ class NoisyLabels(Defense):
 class OneStage(NoisyLabels):
     """LP-1ST: randomised response over all classes (Ghazi et al. 2021).
 
-    Where nothing is known of a label, the best RRTop-k answers with any of the K classes.
+    Without prior knowledge of a label, the best RRTop-k is the one over all K classes.
 
-    `epsilon`: Of label-DP, in nats, above 0.
+    Parameters
+    ----------
+    epsilon : float
+        Budget of label-DP, in nats, above 0.
     """
 
     deployed: ClassVar[Mapping[str, Deployed]] = dict.fromkeys(
@@ -164,12 +221,17 @@ class OneStage(NoisyLabels):
 
 @dataclass(frozen=True)
 class ManyStages(NoisyLabels):
-    """What is common to defenses whose labels are made noisy in stages.
+    """Base of defenses that make labels noisy in several stages.
 
-    `epsilon`: float. Of label-DP, in nats, above 0.
-    `stages`: 2 or more, and no more than rows.
-    `published`: The rule of the authors' code for labels that are not among the likeliest: not
-    label-DP.
+    Parameters
+    ----------
+    epsilon : float
+        Budget of label-DP, in nats, above 0.
+    stages : int
+        Number of stages, from 2 to the number of rows.
+    published : bool
+        Use the rule of the authors' code for labels outside the k likeliest. It does not satisfy
+        label-DP.
     """
 
     stages: int = 2
@@ -185,36 +247,38 @@ class ManyStages(NoisyLabels):
 
     @property
     def parts(self) -> int:
-        """How many stages."""
+        """Number of stages."""
         return self.stages
 
     @property
     def as_published(self) -> bool:
-        """Whether labels out of the likeliest are answered by any."""
+        """Whether labels outside the k likeliest are replaced by any of all K classes."""
         return self.published
 
 
 @register.defense("lp-mst")
 @dataclass(frozen=True)
 class LPMST(ManyStages):
-    """LP-MST (Ghazi et al. 2021, Algorithm 4): what is known of a row already spares noise.
+    """LP-MST (Ghazi et al. 2021, Algorithm 4): a prior for the labels of a row reduces its noise.
 
-    Rows are dealt out over stages at random. A stage's labels are answered with RRTop-k, believing
-    what a forest of the active party's own columns, grown on noisy labels of the stages before,
-    says of them. It is grown on rows that were answered among all K classes, and the noise of these
-    is taken out of what it says (Ghazi et al. take a model's forecast as it is, which is too flat).
-    Every row is asked for once, so that epsilon is that of the whole run.
+    The rows are divided among the stages at random. The labels of a stage are replaced by RRTop-k
+    with a prior that comes from a forest. The forest uses the active party's columns and the noisy
+    labels of earlier stages, namely those whose response was over all K classes. Their noise is
+    removed from the predictions of the forest. Ghazi et al. use the predictions of a model without
+    this correction, which are too close to uniform. The label of every row is used in a single
+    response, so that epsilon covers the complete run.
 
-    In the code of Takahashi et al. (2023) stages go by the order of rows, all trials have one seed,
-    and a label that is not among the k likeliest is answered by any of all K (`published`): an
-    answer out of the k then says that the label is none of them, at whatever epsilon is claimed.
+    The code of Takahashi et al. (2023) differs in three points. The stages follow the order of the
+    rows, all trials have the same seed, and a label outside the k likeliest is replaced by any of
+    all K classes (`published`). A response outside the k likeliest then reveals that the true label
+    is none of them, whatever epsilon is claimed.
 
     Parameters
     ----------
     epsilon : float
-        Of label-DP, in nats, above 0.
+        Budget of label-DP, in nats, above 0.
     stages : int
-        2 or more, and no more than rows.
+        Number of stages, from 2 to the number of rows.
     published : bool
-        Answer as that code does; what was spent is then infinite wherever k < K.
+        Use the third rule of that code. The epsilon of the run is infinite if k < K for any row.
     """

@@ -1,4 +1,8 @@
-"""Laplace noise on the sums per bin that clients and passive parties send."""
+"""Defense `laplace-hist`: clients and passive parties add Laplace noise to their histograms.
+
+Implements the rule of Di Gennaro et al. (2025, Appendix B.1.1), and a variant whose noise is
+calibrated to the complete run. `fedtrees.privacy.accounting` composes the privacy loss.
+"""
 
 import math
 from collections.abc import Mapping
@@ -53,30 +57,30 @@ _ROUTES = "exact, as splits are; `spent` counts routes as unprotected"
 @register.defense("laplace-hist")
 @dataclass(frozen=True)
 class LaplaceHistogram(Defense):
-    """Add discrete Laplace noise to all gradient and hessian sums, at clients and passive parties.
+    """Add discrete Laplace noise to all gradient and hessian sums of clients and passive parties.
 
-    The published rule (Di Gennaro et al. 2025, Appendix B.1.1) clips g to `clip` and h to
-    2 `clip` and adds Laplace(2 clip / epsilon) to each histogram element; epsilon then speaks
-    of *one element of one histogram*. What the whole run costs one row is composed from the
-    ledger: every tree, level and feature adds up. With ``calibrated=true`` the noise is scaled
-    so that this sum is `epsilon` instead.
+    The published rule (Di Gennaro et al. 2025, Appendix B.1.1) clips g to `clip` and h to 2 `clip`,
+    and adds Laplace(2 clip / epsilon) to each histogram element. Its epsilon covers *one element of
+    one histogram*. The privacy loss of the complete run is the sum over all trees, levels and
+    features. With ``calibrated=true`` the noise is scaled so that this sum is `epsilon`.
 
-    A passive party clips what the active party's rows bring, which takes a proof of their range:
-    there is the ideal functionality for it. With ``proven=false`` only an honest active party keeps
-    to it. A row that changes a bin changes two cells. Where rows go at splits crosses exactly, so
-    that the run as a whole has no epsilon.
+    In vertical training, passive parties add encrypted gradients of the active party's rows. They
+    need a proof that the gradients are in the range of the clipping. fedtrees assumes an ideal
+    functionality for this proof. With ``proven=false`` the bound holds only if the active party is
+    honest. A row whose bin changes affects two bins. The directions of rows at splits are sent
+    without noise, so that a vertical run has no finite epsilon.
 
     Parameters
     ----------
     epsilon : float
-        In nats: per histogram element, or of the whole run if calibrated.
+        Budget in nats: of one histogram element, or of the complete run if `calibrated`.
     clip : float
-        Bound R on a row's absolute gradient; its hessian is bounded by 2R, and both by what the
-        loss allows (1 and 1/4 for two classes).
+        Bound R on a row's absolute gradient. Its hessian is bounded by 2R. Both are also bounded by
+        the loss itself, for example by 1 and 1/4 for two classes.
     calibrated : bool
-        Scale the noise to the composed budget.
+        Scale the noise to the privacy loss of the complete run.
     proven : bool
-        Vertically, whether each row's ciphertext comes with a proof of its range.
+        Vertical training only: every row's ciphertext comes with a proof of its range.
     """
 
     epsilon: float
@@ -106,43 +110,50 @@ class LaplaceHistogram(Defense):
 
     @cached_property
     def gradient_clip(self) -> float:  # type: ignore[override]
-        """The clip each client applies row by row."""
+        """Bound to which each client clips the gradient of every row."""
         return float(self.clip)
 
     @property
     def requires(self) -> tuple[type[Message], ...]:  # type: ignore[override]
-        """Sums per bin; vertically nothing is calibrated to a run that tells exact routes."""
+        """Types of which one must be sent for the defense to apply.
+
+        The calibrated noise excludes vertical training, in which the exact routes of rows are sent.
+        """
         if not self.proven:
             return (OpenedBinSums,)
         return (Histogram,) if self.calibrated else (Histogram, OpenedBinSums)
 
     def claim(self) -> Guarantee:
-        """Return pure DP, per histogram element as published or per record if calibrated."""
+        """Return pure DP: per histogram element as published, or per record if calibrated."""
         unit = "record" if self.calibrated else "histogram"
         return PureDP(epsilon=float(self.epsilon), unit=unit)
 
     def scale(self, schema: Schema, parameters: Mapping[str, Any]) -> float:
-        """Return the Laplace scale, in units of the gradient, from what is public."""
+        """Return the Laplace scale in the unit of the gradient. It is public."""
         if not self.calibrated:
             return 2.0 * self.clip / self.epsilon
+        # A round grows one tree per output, for example one per class.
         trees = parameters["trees"] * _objective(schema, parameters).n_outputs
         return float(trees * self.tree_sensitivity(schema, parameters) / self.epsilon)
 
     def tree_sensitivity(self, schema: Schema, parameters: Mapping[str, Any]) -> float:
-        """Return the L1 sensitivity of one tree: `max_depth` levels of histograms, a root total.
+        """Return the L1 sensitivity of one tree: the histograms of all levels, and the root total.
 
-        Grown best node first, a row still meets one node per level.
+        It also covers trees that are grown best node first, because a row is still in one node per
+        level.
         """
         bounds = clipped_bounds(_objective(schema, parameters), self.clip)
         return histogram_sensitivity(_histograms(schema, parameters), *bounds)
 
     def loss_scale(self, parameters: Mapping[str, Any]) -> float:
-        """Return the Laplace scale of the loss of held-out rows and of their number."""
+        """Return the Laplace scale of the validation loss and of the number of validation rows."""
+        # One loss is sent per round. A row changes it by at most LOSS_BOUND, and the number of rows
+        # by 1.
         rounds = parameters["trees"] if self.calibrated else 1
         return float(rounds * (LOSS_BOUND + 1.0) / self.epsilon)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State the noise on sums, on totals, and on what is told of held-out rows."""
+        """State the noise on sums of bins and nodes, and on the validation loss."""
         law = Laplace(self.scale(schema, parameters))
         held_out = Laplace(self.loss_scale(parameters))
         return {
@@ -153,7 +164,7 @@ class LaplaceHistogram(Defense):
         }
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Add noise to sums and enter the cost."""
+        """Add noise to the sums of a message, and record the privacy loss."""
         if isinstance(message, ValidationLoss):
             return self._noisy_loss(message, ctx)
         if isinstance(message, OpenedBinSums):
@@ -163,44 +174,54 @@ class LaplaceHistogram(Defense):
         rng = ctx.rng("histogram-noise")
         law = Laplace(scale).within(*message.unit_of("sums"))
         sums, totals = law.send(message.sums, rng), message.totals
+        # Only the histogram of a root contains the totals of the node.
         if totals.size:
             totals = law.send(totals, rng)
-            # A tree is paid for in full at its root: how deep it grows depends on the data.
+            # The root pays for all levels of its tree, because the depth that the tree reaches
+            # depends on the data.
             for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
                 count = _histograms(ctx.schema, ctx.parameters)
                 ctx.spend("laplace", l1=bound, scale=scale, count=count, what="Histogram")
         return replace(message, sums=sums, totals=totals)
 
     def _noisy_bins(self, message: OpenedBinSums, ctx: Context) -> OpenedBinSums:
-        """Add noise to a passive party's sums; a tree is paid for in full at its root."""
+        """Add noise to a passive party's sums. The root pays for all levels of its tree."""
         scale = self.scale(ctx.schema, ctx.parameters)
         law = Laplace(scale).within(*message.unit_of("sums"))
         if 0 in message.nodes:
+            # A row is in one bin of each column at every level. Replacing its value moves it from
+            # one bin to another, which changes both (factor 2).
             count = int(ctx.parameters["max_depth"]) * len(message.columns)
             for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
                 ctx.spend("laplace", l1=2 * bound, scale=scale, count=count, what="OpenedBinSums")
         return replace(message, sums=law.send(message.sums, ctx.rng("histogram-noise")))
 
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
-        """Add noise to the loss of held-out rows and to their number."""
+        """Add noise to the validation loss and to the number of validation rows."""
         scale = self.loss_scale(ctx.parameters)
-        law = Laplace(scale).within(2.0**LOSS_BITS)  # the loss is in such steps
+        law = Laplace(scale).within(2.0**LOSS_BITS)  # the loss is sent in multiples of 2^-LOSS_BITS
         steps = np.ldexp(message.sums, LOSS_BITS).astype(np.int64)
         noisy = law.send(steps, ctx.rng("loss-noise")).astype(float)
         ctx.spend("laplace", l1=LOSS_BOUND + 1.0, scale=scale, what="ValidationLoss")
         return replace(message, sums=np.ldexp(noisy, -LOSS_BITS))
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the ledger, noisy summaries for cut points included.
+        """Compose the privacy loss of histograms, validation losses and summaries for cut points.
 
-        Infinite where such summaries, the base score or routes of rows crossed exactly.
+        Returns
+        -------
+        guarantee : PureDP
+            Its epsilon is infinite if no histogram was sent, or if exact summaries, an exact base
+            score or exact routes of rows were sent. The field ``unprotected`` names them.
         """
+        # Sums of passive parties exist in vertical training only, where exact routes are sent, too.
         bins = [e for e in transcript.events if e.what == "OpenedBinSums"]
         if bins:
             return PureDP(math.inf, histograms=composed(bins), unprotected="routes")
         histogram_events = [e for e in transcript.events if e.what == "Histogram"]
         held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
-        # A row is trained on or held out, by a draw that ignores its values: it pays one of them.
+        # A row is in the training set or in the validation set, by a draw that does not depend on
+        # its values. It therefore pays for one of the two.
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
         epsilon = max(composed([*histogram_events, *cuts]), composed([*held_out, *cuts]))
         unprotected = exact_releases(transcript)
@@ -214,7 +235,7 @@ class LaplaceHistogram(Defense):
 
 
 def exact_releases(transcript: Transcript) -> list[str]:
-    """Name what crossed before the first tree and is the data's own: cut points, base score."""
+    """Name exact information that was sent before the first tree: cut points, base score."""
     cuts = ["cuts"] if exact_summaries(transcript) else []
     exact_start = any(isinstance(d.message, LabelSums) for d in transcript)
     return cuts + (["base-score"] if exact_start else [])
@@ -225,5 +246,5 @@ def _objective(schema: Schema, parameters: Mapping[str, Any]) -> Objective:
 
 
 def _histograms(schema: Schema, parameters: Mapping[str, Any]) -> int:
-    """Return how many histograms of a tree a row is in: every level's and feature's, a total."""
+    """Return how many sums of a tree contain a row: one per level and feature, and a total."""
     return int(parameters["max_depth"] * len(schema.features) + 1)

@@ -1,4 +1,4 @@
-"""Leaf rounding: leaf values leave whoever finds them with a few decimals only."""
+"""Defense `leaf-rounding`: leaf values are rounded before they are sent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,12 +20,15 @@ from fedtrees.core.schema import Schema
 class LeafRounding(Defense):
     """Round every leaf value, or class share of a leaf, to `decimals` before it is sent.
 
-    It coarsens what a value tells of the counts in its leaf and protects nothing by itself:
-    compose it with `split-only`, or let forests have ``leaf_counts=false``, else the exact sums
-    travel beside the rounded value (in a shared tree even the value itself, among its
-    ``base_weights``).
+    Rounding makes it harder to infer the class counts of a leaf from its value. It is not effective
+    without a second defense, because the exact sums are sent together with the rounded values. A
+    shared tree even contains the exact leaf value among its ``base_weights``. Combine it with
+    `split-only`, or with ``leaf_counts=false`` for forests.
 
-    `decimals`: Decimals kept, 0 to 12.
+    Parameters
+    ----------
+    decimals : int
+        Number of decimals of the rounded values, 0 to 12.
     """
 
     decimals: int = 3
@@ -48,10 +51,12 @@ class LeafRounding(Defense):
         return {(kind, kind.leaf_value): self.law(kind) for kind in self.guards}
 
     def law(self, kind: type[Message]) -> Decimals:
-        """Return the rounding in messages of a type."""
+        """Return the rounding that is applied to messages of a type."""
+        # Leaf values are float32 and class shares float64, which matters for the exact preimage of
+        # a rounded value.
         return Decimals(self.decimals, single=kind.leaf_value == "value")
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Round the values."""
+        """Round the leaf values of a message."""
         field, law = message.leaf_value, self.law(type(message))
         return replace(message, **{field: law.send(getattr(message, field))})

@@ -1,4 +1,4 @@
-"""Masked hessians: the sums of hessians in a shared tree are overwritten with 1."""
+"""Defense `mask-sum-hessian`: clients overwrite the hessian sums in their trees with 1."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,11 +21,13 @@ from fedtrees.messages.shared_trees import ClientTrees
 class MaskSumHessian(Defense):
     """Overwrite ``sum_hessian`` with 1 in every tree a client sends, as NVFlare does.
 
-    That is ``mask_sum_hessian`` of NVFlare's tree-based XGBoost executor, made against Di Gennaro
-    et al. (2025); like it, this leaves leaf values, ``base_weights`` and ``loss_changes`` alone.
-    Predictions do not change. The claim is structural and little: weights and gain of a split are
-    two linear equations for the hessians of its two sides, so whoever knows lambda and the learning
-    rate solves for all of them but where two leaves weigh the same (see `docs/`).
+    This is ``mask_sum_hessian`` of NVFlare's tree-based XGBoost executor, which was added as a
+    defense against Di Gennaro et al. (2025). Like NVFlare, it does not change leaf values,
+    ``base_weights`` and ``loss_changes``. Predictions do not change.
+
+    The claim is structural and weak. The weights and the gain of a split give two linear equations
+    for the hessian sums of its two children. An adversary that knows lambda and the learning rate
+    can solve them, unless two leaves have equal weights (see `docs/`).
     """
 
     acts_through = frozenset({"outgoing"})
@@ -39,12 +41,13 @@ class MaskSumHessian(Defense):
     exempts = exempting({Trait.NETWORK: "a network over the trees has no sums of hessians"})
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State that the sums are a constant."""
+        """State that the hessian sums are replaced by the constant 1."""
         return {(ClientTrees, "sum_hessian"): Removal(1.0)}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Mask the sums."""
+        """Replace the hessian sums, if the message contains any."""
         assert isinstance(message, ClientTrees)
+        # Another defense, for example `split-only`, has removed the sums already.
         if message.sum_hessian is None:
             return message
         return replace(message, sum_hessian=np.ones_like(message.sum_hessian))

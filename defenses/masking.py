@@ -1,4 +1,10 @@
-"""Secure aggregation by pairwise masks, computed."""
+"""Defense `masking`: secure aggregation by pairwise masks, with real cryptography.
+
+Implements the protocol of Bonawitz et al. (2017, figure 4). Each client adds masks to its summed
+fields that cancel in the sum over all clients. The server learns the sum if at least a threshold of
+clients stays until the end. The rounds are computed in `fedtrees.crypto.mask_rounds`. This module
+connects them to the interface of secure sums (`fedtrees.core.aggregation`).
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,14 +64,15 @@ from fedtrees.messages.aggregation import (
 from fedtrees.sealing.errors import MissingPartyError, RepeatedError, TooFewPartiesError
 from fedtrees.sealing.ledger import Ledger, Told, costs_by_party
 
-# Sums whose masks are agreed on at once (`MaskPlan.sums`); those that are left at the end of a run
-# were made for nothing.
+# Number of sums that one key agreement prepares (`MaskPlan.sums`). Masks that remain at the end of
+# a run are discarded.
 SUMS_AT_ONCE = 32
 
-# In the claim: sums over other survivors were opened, which together tell one client's part.
+# Name in the claim: the opened sums have different survivors, and their combination reveals the
+# reply of one client.
 _DIFFERING = "differing-survivors"
 
-# Tells whether a client's replies of a series are lost on the way.
+# Predicate of client, reply and wire: whether the network loses the reply.
 Lost = Callable[[str, Message, Wire], bool]
 
 _KEYS = "keys and shares for masks: none of them opens a single client's values"
@@ -77,24 +84,27 @@ _OPEN = "shares that open the sum of those whose values came, and no other"
 class Masking(RealSums):  # type: ignore[misc]
     """Let the server open only sums, by masks that cancel in them (Bonawitz et al. 2017, figure 4).
 
-    X25519 for each pair, HKDF-SHA256 for each sum, ChaCha20, Shamir shares. Whoever colludes with
-    the server and with so many clients that they reach the threshold reads every client.
+    Each pair of clients agrees on a key with X25519, derives a seed per sum with HKDF-SHA256, and
+    expands it with ChaCha20. Shamir shares of the secrets recover the masks of clients that drop
+    out. A server that colludes with at least `threshold` clients can read the reply of every
+    client.
 
     Parameters
     ----------
     threshold : int or None
-        How many clients must stay to the end for a sum to be opened, above half of them; None: two
-        thirds and one.
+        Number of clients that must stay until the end for a sum to be opened, more than half of
+        them. None: ``floor(2 n / 3) + 1``, at most n.
     mode : {"real", "ideal"}
-        ``ideal``: the same views and byte counts without arithmetic.
+        ``ideal``: the same messages and byte counts without cryptographic computations.
     dropout : float
-        Share of the trees that a client misses, by the experiment's seed: its part of their sums is
-        lost, and they are grown on the others; with fewer than the threshold the run stops. So for
-        what is no tree: label sums, counts on a grid, validation losses. Where clients share the
-        noise a sum that lacks one is not opened, and the run stops.
+        Probability in [0, 1) that the network loses a client's replies for one tree. It is drawn
+        from the experiment's seed, and the tree is grown on the remaining clients. The same applies
+        to label sums, counts on a grid and validation losses. With fewer clients than the
+        threshold, the run stops. It also stops if fewer clients contribute to a sum than its shared
+        noise is calibrated for.
     exposing : bool
-        Open sums although those over other survivors, with these, tell one client's part
-        (`fedtrees.crypto.survivor_sets`); false: the clients refuse, and the run stops.
+        Open sums over different sets of survivors even if their combination reveals the reply of
+        one client (`fedtrees.crypto.survivor_sets`). False: the clients refuse, and the run stops.
     """
 
     threshold: int | None = None
@@ -113,31 +123,35 @@ class Masking(RealSums):  # type: ignore[misc]
         check_flag("exposing", self.exposing)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-        """Refuse a threshold that is no majority the clients can meet."""
+        """Refuse a threshold that is not a majority of the clients, or more than all of them."""
         if self.threshold is not None:
             clients = tuple(name for name, role in roles.items() if role == "client")
             MaskPlan(clients, self.threshold)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State that clients may be missing in sums; else a sum is of all."""
+        """State that clients may be missing from sums, if there is dropout."""
         lost = Event("a client's part of the sums of a tree may be lost on the way")
         return {("sums", "parties"): lost} if self.dropout else {}
 
     def strength(self) -> tuple[int, str]:
-        """Return that of X25519 and ChaCha20."""
+        """Return the security level in bits, and the cryptographic assumptions."""
         return 128, "x25519+chacha20"
 
     def aggregation(self) -> Aggregation:
-        """Make the rounds of one run."""
+        """Create the secure aggregation of one run."""
         lost = partial(_misses, self.dropout)
         return MaskedSums(self.threshold, self.mode == "real", lost, exposing=self.exposing)
 
     def claim(self) -> Guarantee:
-        """Return what holds, and what may be read beside the server's sums."""
+        """Return the claim, and the information that is not covered by it."""
         return _told_by_survivors(super().claim(), self.exposing)
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Return the same with what really crossed, and what the sums told together."""
+        """Return the claim for the messages of a run.
+
+        It names different survivors as uncovered if the combination of the opened sums reveals a
+        reply.
+        """
         sets = SurvivorSets(exposing=True)
         for d in transcript:
             if isinstance(d.message, MaskSurvivors):
@@ -145,69 +159,76 @@ class Masking(RealSums):  # type: ignore[misc]
         return _told_by_survivors(super().spent(transcript), bool(sets.told))
 
     def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
-        """Return why, where the server colludes with as many clients as the threshold."""
+        """Return a reason if the server colludes with at least `threshold` clients, None otherwise.
+
+        Also None if fewer than two clients do not collude. The sum then reveals the remaining reply
+        without breaking the masks.
+        """
         clients = [name for name, role in roles.items() if role == "client"]
         colluding = [name for name in clients if name in principals]
         threshold = self.threshold or usual_threshold(len(clients))
         servers = [name for name in principals if roles[name] == "server"]
+        # The collusion only matters if it reveals a reply that the sum does not reveal anyway.
         if not servers or len(colluding) < threshold or len(clients) - len(colluding) < 2:
             return None
-        who = ", ".join((*servers, *colluding))
+        names = ", ".join((*servers, *colluding))
         details = {"shares": len(colluding), "threshold": threshold, "defense": self.name}
-        return Reason("shares-open", who=who, **details)
+        return Reason("shares-open", who=names, **details)
 
 
 class MaskedSums(Aggregation):
-    """The sums of one run under masks.
+    """Secure aggregation of one run with masks.
 
-    `real`: Whether masks are computed; else by the ideal functionality.
-    `lost`: ``lost(name, reply, wire)``: whether it does not arrive.
-    `exposing`: As for `Masking`.
+    `threshold` and `exposing` are those of `Masking`. Without `real` the ideal functionality is
+    used. ``lost(name, reply, wire)`` returns whether the network loses a client's reply.
     """
 
     def __init__(self, threshold: int | None, real: bool, lost: Lost, *, exposing: bool) -> None:
         self.threshold, self.real, self.lost, self.exposing = threshold, real, lost, exposing
-        self._kept: defaultdict[int, Kept] = defaultdict(dict)  # by batch
+        self._kept: defaultdict[int, Kept] = defaultdict(dict)  # ideal arrays, by batch
 
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:
-        """Make a client's side."""
+        """Create the side of one client. Its number of rows is not used."""
         return MaskedReplies(self, name, known)
 
     def opening(self) -> Opening:
-        """Make the side of whoever adds."""
+        """Create the side of the server."""
         return UnmaskedSums(self)
 
     def costs(self, ledgers: Mapping[str, Told]) -> Mapping[str, float]:
-        """Return what it took."""
+        """Return the operation counts and CPU seconds of all parties."""
         return costs_by_party(ledgers)
 
     def plan(self, parties: tuple[str, ...], batch: int) -> MaskPlan:
-        """Return what all parties agree on for a batch of sums."""
+        """Return the public parameters of a batch of sums."""
         threshold = self.threshold or usual_threshold(len(parties))
         return MaskPlan(parties, threshold, SUMS_AT_ONCE, b"fedtrees, batch %d" % batch)
 
     def masker(
         self, plan: MaskPlan, batch: int, name: str, ledger: Ledger, opened: SurvivorSets
     ) -> Masker:
-        """Make what a client computes with, for a batch of sums."""
+        """Create the cryptographic state of a client for a batch of sums.
+
+        `opened` contains the sets of survivors whose sums the client helped to open.
+        """
         if self.real:
             return RealMasker(plan, name, ledger, opened)
         return IdealMasker(plan, name, ledger, opened, self._kept[batch])
 
     def unmasker(self, plan: MaskPlan, batch: int, ledger: Ledger) -> Unmasker:
-        """Make what whoever adds computes with, for a batch of sums."""
+        """Create the cryptographic state of the server for a batch of sums."""
         if self.real:
             return RealUnmasker(plan, ledger)
         return IdealUnmasker(plan, ledger, self._kept[batch])
 
     def opaque(self, text: bytes, nbytes: int) -> Sealed:
-        """Return bytes as a message field."""
+        """Return bytes, for example keys or shares, as a message field."""
         sealed: Sealed = opaque(text, nbytes, real=self.real)
         return sealed
 
 
 class MaskedReplies(Closing):
-    """One client's side: its masks, its shares, and what it refuses to open."""
+    """Client side: it masks replies, keeps shares, and refuses to open certain sums."""
 
     rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
         MaskKeysRequest: {
@@ -233,20 +254,24 @@ class MaskedReplies(Closing):
     def __init__(self, sums: MaskedSums, name: str, known: Known) -> None:
         super().__init__()
         self._sums, self._name, self._parties = sums, name, known.parties
-        self._known, self._shares = known, dict[int, int]()  # needed for noise, by sum
-        self._rostered, self._boxed = Once(), Once()  # of a batch
-        self._batches = Turns(1 << 31, gaps=True)  # a client that is gone misses some
+        self._known, self._shares = known, dict[int, int]()  # replies that the noise needs, by sum
+        self._rostered, self._boxed = Once(), Once()  # of the current batch
+        self._batches = Turns(1 << 31, gaps=True)  # a client that drops out misses batches
         self._opened = SurvivorSets(exposing=sums.exposing)
         self.ledger = Ledger()
         self._masker: Masker
         self._dealt = 0
 
     def takes(self, message: Message) -> bool:
-        """Tell whether it is one of the rounds."""
+        """Return whether a message belongs to the rounds of this protocol."""
         return isinstance(message, (MaskKeysRequest, MaskRoster, MaskBoxes, MaskSurvivors))
 
     def answer(self, message: Message) -> Message | None:
-        """Answer in a round."""
+        """Handle a message of the server in round 0, 1 or 3 of the protocol, and return the reply.
+
+        It raises `ProtocolError` if the server requests other public parameters than agreed, and
+        `BeyondParametersError` if a message violates one of the `rules`.
+        """
         sums = self._sums
         if isinstance(message, MaskKeysRequest):
             plan = sums.plan(self._parties, message.batch)
@@ -261,11 +286,11 @@ class MaskedReplies(Closing):
             self._masker = sums.masker(plan, batch, self._name, self.ledger, opened)
             return MaskKeys(sums.opaque(self._masker.keys(), KEY_BYTES))
         if isinstance(message, MaskRoster):
-            among = self._named(message, message.parties)
+            roster_names = self._named(message, message.parties)
             self._rostered.take(message)
-            self._dealt = len(among)
-            text = self._masker.shares(message.keys.payload, among)
-            return MaskShares(sums.opaque(text, sizes.deal(self._masker.plan, len(among))))
+            self._dealt = len(roster_names)
+            text = self._masker.shares(message.keys.payload, roster_names)
+            return MaskShares(sums.opaque(text, sizes.deal(self._masker.plan, len(roster_names))))
         if isinstance(message, MaskBoxes):
             senders = self._named(message, message.parties)
             self._boxed.take(message)
@@ -273,26 +298,34 @@ class MaskedReplies(Closing):
             return None
         assert isinstance(message, MaskSurvivors)
         survivors = self._named(message, message.parties)
-        if self._name not in survivors:  # its own refusals depend on what was opened
+        if self._name not in survivors:  # the client records the set to refuse later ones
             self._opened.note(survivors)
             return None
         if message.sum not in self._shares:
             refuse(message, "sum", f"{self._name!r} has masked nothing for that sum")
+        # A malicious server could name fewer survivors than the noise needs. Clients check the
+        # number themselves.
         _check_shares(message, survivors, self._shares[message.sum])
         text = self._masker.opening(message.sum, survivors)
         return MaskOpening(message.sum, sums.opaque(text, sizes.unmasking(self._dealt)))
 
     def _named(self, message: Message, parties: str) -> list[str]:
-        """Return the parties that a message names; refuse strangers and repeated names."""
+        """Return the parties that a message names. Refuse unknown and repeated names."""
         names = parties.split(",")
         if len({*names}) != len(names) or not {*names} <= {*self._parties}:
             refuse(message, "parties", f"different ones of {', '.join(self._parties)} take part")
         return names
 
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
-        """Mask all summed fields of the reply as one array; ``sum`` is its number in the batch."""
+        """Mask all summed fields of the reply as one array. The tag follows the last field.
+
+        `how` contains ``sum``, the number of the sum in its batch. It raises `RepeatedError` if the
+        client has masked another array for the same sum.
+        """
         assert reply is not None
         if how["sum"] in self._shares:
+            # The difference of two arrays under the same mask is the difference of the plain
+            # arrays.
             raise RepeatedError(
                 f"{self._name!r} has masked an array for sum {how['sum']} before; two under one "
                 "mask tell their difference. Plan another sum"
@@ -300,13 +333,16 @@ class MaskedReplies(Closing):
         self._shares[how["sum"]] = self._known.shares.get(type(reply), 0)
         arrays = summands(reply)
         parts = {field: whole(array) for field, array in arrays.items()}
+        # A single array per reply needs one mask and one tag, whatever the number of fields.
         array = np.concatenate(list(parts.values()))
         text = self._masker.masked(how["sum"], array, self._told.digest())
         fields: dict[str, Sealed] = {}
         begin = 0
         for field, array in arrays.items():
             size = sizes.masked(parts[field].size)
-            size += sizes.TAG_BYTES * (len(fields) == len(arrays) - 1)  # it stands at the end
+            size += sizes.TAG_BYTES * (
+                len(fields) == len(arrays) - 1
+            )  # the tag follows the last field
             payload = text[begin : begin + size]
             fields[field] = Sealed(
                 (), array.shape, array.dtype.newbyteorder("<").str, size, payload
@@ -316,30 +352,44 @@ class MaskedReplies(Closing):
 
 
 class UnmaskedSums(Opening):
-    """The side of whoever adds: who says what to whom."""
+    """Server side: it exchanges the messages of all rounds and opens the sums."""
 
     def __init__(self, sums: MaskedSums) -> None:
         self._sums, self.ledger = sums, Ledger()
         self._masks: Unmasker | None = None
-        self._dealt: set[str] = set()  # who has keys for the next sums
-        self._series: dict[str, tuple[str, ...]] = {}  # survivors of each
+        self._dealt: set[str] = set()  # clients that have keys for the next sums
+        self._series: dict[str, tuple[str, ...]] = {}  # survivors of each series
         self._used = self._batches = 0
         self._told: defaultdict[str, Any] = defaultdict(blake2b)
 
     def hear(self, names: Iterable[str], message: Message) -> None:
-        """Note what each was told, as it does itself."""
+        """Add a message to the digest of everything that the named clients received."""
         for name in names:
             self._told[name].update(digest_of(message))
 
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Agree on keys where none are left, let masked replies cross, and open their sum.
+        """Collect masked replies and return their sum. Agree on keys if none are left.
 
-        Raises `TooFewPartiesError` if fewer replies arrive than the threshold, or than the noise in
-        them is shared by.
-        Raises `MissingPartyError` if not those arrive that are in the sums before, with which it is
-        combined.
-        Raises `ExposureError` if the sum and those before would tell what one client sent.
-        Raises `WrongKeyError` if not all were told the same before.
+        Parameters
+        ----------
+        waiting : mapping of str to Message
+            Incomplete reply of every party.
+        wire : Wire
+            Access to the network.
+        why : str
+            Reason that the transcript records for the masked replies.
+
+        Raises
+        ------
+        TooFewPartiesError
+            If fewer replies arrive than the threshold, or than the shared noise is calibrated for.
+        MissingPartyError
+            If other parties reply than to the earlier sums of the same series, because the protocol
+            combines these sums.
+        ExposureError
+            If this sum and earlier ones together would reveal the reply of one client.
+        WrongKeyError
+            If the clients received different messages from the server.
         """
         names = tuple(waiting)
         arrived = {n: reply for n, reply in waiting.items() if not self._sums.lost(n, reply, wire)}
@@ -349,6 +399,8 @@ class UnmaskedSums(Opening):
         first = agreed(arrived.values())
         self._check_series(first.series, tuple(arrived))
         masks = self._masks
+        # New keys are needed at the start, if a client returns that missed the last agreement, and
+        # if all prepared sums are used.
         if masks is None or not {*arrived} <= self._dealt or self._used == masks.plan.sums:
             masks = self._masks = self._agree(plan, tuple(arrived), wire)
         index, self._used = self._used, self._used + 1
@@ -356,27 +408,29 @@ class UnmaskedSums(Opening):
             seals = (getattr(reply, field) for field in summands(first))
             masks.take_masked(name, index, b"".join(seal.payload for seal in seals))
         survivors = masks.survivors(index)
-        # who is missing hears of it later: its own refusals depend on what was opened
+        # Clients that are missing from the sum also receive the set of survivors, because they must
+        # refuse later sets that would expose a reply together with this one.
         openings = wire.ask(names, MaskSurvivors(index, ",".join(survivors)), _OPEN)
         for name, opening in openings.items():
             assert isinstance(opening, MaskOpening)
             masks.take_opening(name, index, opening.shares.payload, survivors)
         return summed(first, masks.opened(index, self._told[survivors[0]].digest()))
 
-    def _check_series(self, series: str, found: tuple[str, ...]) -> None:
-        """Raise unless the same parties are in all sums that a protocol combines."""
-        before = self._series.setdefault(series, found)
-        if before != found:
-            differ = [name for name in {**dict.fromkeys(before), **dict.fromkeys(found)}
-                      if (name in before) != (name in found)]  # fmt: skip
+    def _check_series(self, series: str, arrived: tuple[str, ...]) -> None:
+        """Raise MissingPartyError unless all sums of a series are over the same parties."""
+        # The first sum of a series decides its parties.
+        earlier = self._series.setdefault(series, arrived)
+        if earlier != arrived:
+            differ = [name for name in {**dict.fromkeys(earlier), **dict.fromkeys(arrived)}
+                      if (name in earlier) != (name in arrived)]  # fmt: skip
             raise MissingPartyError(
                 f"{', '.join(differ)}: in some sums of {series}, missing from others; what is "
-                f"worked out from both would be wrong. Those before are over {', '.join(before)}. "
+                f"worked out from both would be wrong. Those before are over {', '.join(earlier)}. "
                 "Wait for who is missing"
             )
 
     def _agree(self, plan: MaskPlan, names: tuple[str, ...], wire: Wire) -> Unmasker:
-        """Rounds 0 and 1, for the next sums of those who are there: keys, and shares in boxes."""
+        """Run rounds 0 and 1 with the parties that replied: exchange keys and encrypted shares."""
         sums, missing = self._sums, [name for name in plan.parties if name not in names]
         masks = sums.unmasker(plan, self._batches, self.ledger)
         request = MaskKeysRequest(self._batches, plan.sums, plan.threshold)
@@ -396,32 +450,34 @@ class UnmaskedSums(Opening):
 
 
 def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:
-    """Tell whether a client misses the series that a reply belongs to."""
+    """Return whether the network loses the series that a client's reply belongs to."""
     if not dropout:
         return False
+    # One draw per client and series: a client misses either all sums of a tree or none.
     randomness = wire.streams.rng(f"{name} misses {reply.series}")
     return bool(randomness.random() < dropout)
 
 
 def _check_shares(message: MaskSurvivors, survivors: Sequence[str], needed: int) -> None:
-    """Refuse, at a client, to open a sum over fewer parties than its noise is shared by."""
+    """Refuse, as a client, to open a sum over fewer parties than share its noise."""
     if len(survivors) < needed:
         rule = f"{needed} parties share the noise of that sum, and fewer have too little"
         refuse(message, "parties", rule)
 
 
-def _check_noise(asked: tuple[str, ...], found: tuple[str, ...], least: int) -> None:
-    """Raise unless so many are left as the noise is calibrated for that they share."""
-    if len(found) < least:
-        missing = ", ".join(name for name in asked if name not in found)
+def _check_noise(parties: tuple[str, ...], arrived: tuple[str, ...], least: int) -> None:
+    """Raise TooFewPartiesError if fewer replies arrived than the shared noise is calibrated for."""
+    if len(arrived) < least:
+        missing = ", ".join(name for name in parties if name not in arrived)
         raise TooFewPartiesError(
-            f"{len(found)} of {len(asked)} parties share noise that is calibrated for {least}; "
+            f"{len(arrived)} of {len(parties)} parties share noise that is calibrated for {least}; "
             f"missing: {missing}. Nothing is opened. Wait for them, or let noise be added in whole "
             "(noise=central, dp-quantile-cuts) or for fewer (dp-grid-cuts[survivors=])"
         )
 
 
 def _told_by_survivors(claim: Guarantee, also: bool) -> Guarantee:
+    """Add the name of different survivors to the uncovered information if `also` is true."""
     assert isinstance(claim, Computational)
     names = [claim.uncovered, _DIFFERING] if also else [claim.uncovered]
     return replace(claim, uncovered="+".join(filter(None, names)))

@@ -1,4 +1,4 @@
-"""Bin suppression: a bin with few rows is not sent."""
+"""Defense `min-bin`: histogram bins with few rows are sent as zeros."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,23 +22,31 @@ PLACES = ("client", "server")
 @register.defense("min-bin")
 @dataclass(frozen=True)
 class MinBin(Defense):
-    """Suppress bins that may hold fewer than `k` rows.
+    """Suppress bins that may contain fewer than `k` rows.
 
-    A message holds sums, not counts, so the bound comes from the hessian: a row adds at most b
-    (1/4 for two classes), hence a bin with a sum of ``k b`` or more holds k rows or more.
-    Other bins are sent as 0, and count as missing values when splits are searched; of numeric
-    targets, in columns that are declared complete, as rows like those that are shown. Which rows
-    they are can still be bounded from the node's total; if a feature has one such bin in a node,
-    the total gives it away.
+    A histogram contains sums, not counts. A row adds at most b to a sum of hessians (b is 1/4 for
+    two classes), so that a bin with a sum of at least ``k b`` contains at least k rows. All
+    remaining bins are sent as 0. The split search treats their rows as missing values. For numeric
+    targets, in columns that are declared complete, it treats them like the rows of the remaining
+    bins instead.
 
-    Vertically, passive parties count the rows themselves. Rows that bring nothing count, too, and
-    whoever made up what they bring knows.
+    Suppression hides little if few bins are suppressed. The total of the node bounds the sum over
+    the suppressed bins of a feature. If a feature has one suppressed bin in a node, the total
+    determines its sums.
 
-    `k`: Rows, at least 2.
-    `node`: Vertically, rows of a node with a value, on average of the columns, below which none of
-    its bins is sent.
-    `by`: {"client", "server"}. Clients, and passive parties, suppress in what they send; the server
-    in the sum it sends back.
+    In vertical training, passive parties count the rows themselves. The counts include rows whose
+    gradients are 0. A malicious active party that sends such rows knows which rows they are.
+
+    Parameters
+    ----------
+    k : int
+        Smallest number of rows of a bin that is sent, at least 2.
+    by : {"client", "server"}
+        Role that suppresses bins. ``client``: clients and passive parties, in the sums that they
+        send. ``server``: the server, in the sum that it returns to the clients.
+    node : int
+        Vertical training only: smallest number of rows of a node. If the columns of a party have
+        values in fewer rows on average, no bin of the node is sent.
     """
 
     k: int = 5
@@ -58,35 +66,37 @@ class MinBin(Defense):
 
     @property
     def at(self) -> frozenset[str]:  # type: ignore[override]
-        """The role that suppresses."""
+        """Roles that suppress bins."""
         return frozenset({"client", "passive"} if self.by == "client" else {"server"})
 
     @property
     def guards(self) -> tuple[type[Message], ...]:  # type: ignore[override]
-        """Sums that clients and passive parties send; of the server, the sum that it sends back."""
+        """Histograms that clients and passive parties send, or the sum that the server returns."""
         return (Histogram, OpenedBinSums) if self.by == "client" else (GlobalHistogram,)
 
     @property
     def requires(self) -> tuple[type[Message], ...]:  # type: ignore[override]
-        """Sums in which nodes of few rows are looked for, if any."""
+        """Histograms of passive parties if `node` is set, because only they contain row counts."""
+        # `node` has an effect on passive parties only, so that their messages must occur.
         return (OpenedBinSums,) if self.node else ()
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State which sums of hessians are too small for a bin to be sent; totals are."""
-        found: dict[Place, Change] = {(self.guards[0], "sums"): self.law(schema, parameters)}
-        return found | {(kind, "sums"): FewRows(self.k, self.node) for kind in self.guards[1:]}
+        """State the limit on sums of hessians, and on row counts of passive parties."""
+        changes: dict[Place, Change] = {(self.guards[0], "sums"): self.law(schema, parameters)}
+        return changes | {(kind, "sums"): FewRows(self.k, self.node) for kind in self.guards[1:]}
 
     def law(self, schema: Schema, parameters: Mapping[str, Any]) -> Suppression:
         """Return the limit on sums of hessians."""
+        # The bound on the hessian of one row, for example 1/4 for two classes.
         _, bound = objective_of(parameters.get("objective"), schema.classes).bounds
         return Suppression(self.k * bound)
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Send small bins as 0."""
+        """Replace the sums of small bins by 0."""
         if isinstance(message, OpenedBinSums):
             assert message.rows is not None
-            valued = message.rows.sum(axis=1, keepdims=True)  # over all columns
-            shown = (message.rows >= self.k) & (valued >= self.node * len(message.columns))
+            node_rows = message.rows.sum(axis=1, keepdims=True)  # summed over all columns
+            shown = (message.rows >= self.k) & (node_rows >= self.node * len(message.columns))
             return replace(message, sums=message.sums * shown[..., None])
         assert isinstance(message, Histogram | GlobalHistogram)
         law = self.law(ctx.schema, ctx.parameters).within(*message.unit_of("sums"))

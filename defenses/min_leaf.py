@@ -1,4 +1,4 @@
-"""Minimum leaves: a client grows no leaf on few rows."""
+"""Defense `min-leaf`: a client that grows trees creates no leaf with few rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +17,15 @@ from fedtrees.core.schema import Schema
 class MinLeaf(Defense):
     """Grow no leaf below `k` rows: a split needs k of the client's rows on either side.
 
-    Rows whose value of the split's feature is missing are not counted on, as they may go either
-    way. A client with fewer than k rows shares nothing. The claim is structural: how many rows are
-    in a leaf is as exact as before, and leaves of two trees may share all rows but one.
+    Rows whose value of the split feature is missing are not counted, because the direction of
+    missing values may send them to either side. A client with fewer than k rows shares no tree. The
+    claim is structural. The numbers of rows in the leaves remain exact, and a leaf of one tree may
+    contain the same rows as a leaf of another tree and a single further row.
 
-    `k`: Rows, at least 2.
+    Parameters
+    ----------
+    k : int
+        Smallest number of rows of a leaf, at least 2.
     """
 
     k: int = 5
@@ -32,10 +36,10 @@ class MinLeaf(Defense):
         check_whole("k", self.k, 2)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State that splits which would leave fewer rows are not made."""
+        """State that splits into smaller leaves do not occur."""
         return {("leaves", "rows"): Event(f"no leaf has fewer than {self.k} rows")}
 
     @property
     def least_leaf_rows(self) -> int:  # type: ignore[override]
-        """Rows that clients leave on either side of a split."""
+        """Smallest number of rows that clients leave on either side of a split."""
         return self.k

@@ -1,4 +1,10 @@
-"""Secure aggregation under a Paillier key, computed."""
+"""Defense `paillier`: secure aggregation under a Paillier key, with real cryptography.
+
+The first client draws the key. All other clients encrypt their replies, the server multiplies the
+ciphertexts, and the first client decrypts the product (Paillier 1999). The cryptographic steps are
+in `fedtrees.crypto.encrypted_sums`. This module connects them to the interface of secure sums
+(`fedtrees.core.aggregation`).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +40,7 @@ from fedtrees.sealing import sizes
 from fedtrees.sealing.ledger import Ledger, Told, costs_by_party
 from fedtrees.sealing.slots import Slots
 
-# Symmetric strength of a modulus of so many bits (NIST SP 800-57, part 1, table 2).
+# Symmetric strength in bits by length of the modulus (NIST SP 800-57, part 1, table 2).
 _STRENGTH = {1024: 80, 2048: 112, 3072: 128}
 
 _INT64_BITS = 64
@@ -49,25 +55,25 @@ _OPENED = "the sum, opened by the holder of the key"
 class Paillier(RealSums):  # type: ignore[misc]
     """Let the server add what it cannot read (Paillier 1999), and one client open the sums.
 
-    The first client draws the key; nobody else has it. The server multiplies the ciphertexts of the
-    others and sends the product to that client, which decrypts it, adds its own numbers and returns
-    the sum. So the server sees what it
-    sees under ``secure-sum``, **and the first client sees every sum too**. The server and the first
-    client together read every client.
+    The first client draws the key, and only it knows the private key. The server multiplies the
+    ciphertexts of all other clients and sends the product to the first client. This client decrypts
+    the product, adds its own numbers and returns the sum. The server therefore learns the same as
+    under ``secure-sum``, **and the first client learns every sum too**. The server and the first
+    client together can read the reply of every client.
 
     Parameters
     ----------
     bits : {1024, 2048, 3072}
-        Length of the key; 1024 is weak, and for comparison.
+        Length of the modulus. 1024 is weak and provided for comparison.
     packing : int or None
-        Bits that a sum is given in a plaintext, 8 to 64. None: what the declared numbers of rows
-        and of each class can need, 64 where rows have weights or somebody adds noise. A number
-        that does not fit stops the run.
+        Number of plaintext bits for each sum, 8 to 64. None: as many as the declared numbers of
+        rows and of rows per class require, or 64 if rows have weights or a party adds noise. A
+        number that does not fit stops the run.
     djn : bool
-        Obfuscators of clients without the private key are short powers (Damgaard, Jurik, Nielsen
-        2010), which has an assumption of its own; false: ``r^n``, some 15 times slower.
+        Clients without the private key use short exponents for their obfuscators (Damgaard, Jurik,
+        Nielsen 2010), which needs an additional assumption. False: ``r^n``, about 15 times slower.
     mode : {"real", "ideal"}
-        ``ideal``: the same views and byte counts without arithmetic.
+        ``ideal``: the same messages and byte counts without cryptographic computations.
     """
 
     bits: int = sizes.DEFAULT_BITS
@@ -87,15 +93,15 @@ class Paillier(RealSums):  # type: ignore[misc]
         check_flag("djn", self.djn)
 
     def strength(self) -> tuple[int, str]:
-        """Return that of the key, and the assumptions."""
+        """Return the security level of the key in bits, and the assumptions."""
         return _STRENGTH[self.bits], "paillier+djn" if self.djn else "paillier"
 
     def aggregation(self) -> Aggregation:
-        """Make the key holder, the adder and the others of one run."""
+        """Create the secure aggregation of one run."""
         return PaillierSums(self)
 
     def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
-        """Return why, where the server colludes with the holder of the key."""
+        """Return a reason if the server colludes with the first client, None otherwise."""
         holder = next((name for name, role in roles.items() if role == "client"), None)
         servers = [name for name in principals if roles[name] == "server"]
         if not servers or holder is None or holder not in principals:
@@ -105,14 +111,39 @@ class Paillier(RealSums):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Declared:
-    """What bounds sums: rows, None where they have weights; and of each class, once known."""
+    """Public numbers that bound the sums.
+
+    Attributes
+    ----------
+    rows : int or None
+        Number of rows, None if they have weights.
+    classes : tuple of int
+        Number of rows of each class. Empty until the label sums are known.
+    """
 
     rows: int | None
     classes: tuple[int, ...] = ()
 
 
 def ranges(reply: Message, known: Known, told: Declared) -> tuple[tuple[int, int], ...] | None:
-    """Return between what sums over so many rows are, place by place in turn; None: unknown."""
+    """Return the smallest and the largest value of each sum over the declared rows.
+
+    Parameters
+    ----------
+    reply : Message
+        Message whose summed fields are added.
+    known : Known
+        Public facts about the sums of the run.
+    told : Declared
+        Numbers of rows.
+
+    Returns
+    -------
+    ranges : tuple of (int, int) or None
+        One pair for counts. For gradients, two pairs: for g and for h, which alternate in the
+        array. None if the sums are not bounded by rows: with weights, noise or rounding, a
+        numeric target, or another type of message.
+    """
     if told.rows is None or not known.exact:
         return None
     rows = max(told.rows, 1)
@@ -122,73 +153,84 @@ def ranges(reply: Message, known: Known, told: Declared) -> tuple[tuple[int, int
     if Trait.GRADIENTS not in reply.traits or numeric:
         return None
     g_bits, h_bits = (getattr(reply, name) for name in ("g_bits", "h_bits"))
-    # Of each row p - y and p (1 - p), of several classes 2 p (1 - p): y is 1 for as many rows
-    # as the base score tells everybody.
+    # A row contributes the gradient p - y and the hessian p (1 - p), or 2 p (1 - p) with several
+    # classes. The number of rows with y = 1 follows from the public base score.
     below = above = rows
     if len(told.classes) == 2:
         above, below = told.classes
     hessians = -(-rows // 2) << h_bits
     if known.classes == 2:
+        # p (1 - p) is at most 1/4, rounded up to a fixed-point number.
         hessians = -(-(rows << h_bits) // 4)
     return (-below << g_bits, above << g_bits), (0, hessians)
 
 
 class PaillierSums(Aggregation):
-    """The sums of one run under a key."""
+    """Secure aggregation of one run under a Paillier key."""
 
     def __init__(self, how: Paillier) -> None:
         self.how, self.ideal = how, how.mode == "ideal"
         self._inside: dict[str, NDArray[Any]] = {}
 
     def closing(self, name: str, rows: int | None, known: Known) -> Closing:
-        """Make the side of the holder of the key, who is the first, or of another client."""
+        """Create the side of one client. The first client of the agreement holds the key.
+
+        `rows` is the number of the client's rows, None if they have weights.
+        """
         return (KeyHolding if name == known.parties[0] else Encrypting)(self, name, rows, known)
 
     def opening(self) -> Opening:
-        """Make the side of whoever adds."""
+        """Create the side of the server."""
         return Adding(self)
 
     def costs(self, ledgers: Mapping[str, Told]) -> Mapping[str, float]:
-        """Return what it took."""
+        """Return the operation counts and CPU seconds of all parties."""
         return costs_by_party(ledgers)
 
     def holder(self, others: int, ledger: Ledger) -> encrypted_sums.KeyHolder:
-        """Make what the holder of the key computes with."""
+        """Create the cryptographic state of the key holder."""
         how = self.how
         if self.ideal:
             return encrypted_sums.IdealHolder(how.bits, ledger, self._inside)
         return encrypted_sums.RealHolder(others, how.bits, how.djn, ledger)
 
     def encrypter(self, name: str, ledger: Ledger) -> encrypted_sums.Encrypter:
-        """Make what another client computes with."""
+        """Create the cryptographic state of a client that encrypts."""
         how = self.how
         if self.ideal:
             return encrypted_sums.IdealEncrypter(how.bits, ledger, self._inside)
         return encrypted_sums.RealEncrypter(name, how.djn, ledger)
 
     def adder(self, others: Sequence[str], ledger: Ledger) -> encrypted_sums.Adder:
-        """Make what whoever adds computes with."""
+        """Create the cryptographic state of the server."""
         how = self.how
         if self.ideal:
             return encrypted_sums.IdealAdder(how.bits, ledger, self._inside)
         return encrypted_sums.RealAdder(others, ledger)
 
     def slots(self, reply: Message, field: Any, known: Known, told: Declared) -> Slots:
-        """Return places for sums of a field, as public knowledge bounds them."""
+        """Return the layout of the sums of a field in plaintexts.
+
+        It depends on public knowledge only, so that all parties compute the same layout: on the
+        parameter ``packing``, or else on the declared numbers of rows of all parties.
+        """
         terms = len(known.parties)
         if np.dtype(field.dtype).kind == "f":
+            # Floats are represented by twelve digits of 32 bits each (`fedtrees.core.aggregation`).
             return Slots(FLOAT_LIMIT, terms)
+        # The limit is that of signed integers of `packing` bits.
         limit = (1 << (self.how.packing or _INT64_BITS) - 1) - 1
         field_ranges = None if self.how.packing else ranges(reply, known, told)
         if (
             field_ranges is None
             or (bound := max(max(-low, high) for low, high in field_ranges)) > limit
         ):
+            # Without known ranges the sum of all addends must not exceed the limit.
             return Slots(limit // terms, terms)
         return Slots(bound, terms, field_ranges)
 
     def seeds(self, names: Sequence[str], texts: Iterable[bytes]) -> PaillierSeeds:
-        """Return the sealed seeds of parties as a message."""
+        """Return the encrypted mask seeds of parties as a message."""
         size = len(names) * sizes.rows(1, self.how.bits).nbytes
         return PaillierSeeds(",".join(names), opaque(b"".join(texts), size, real=not self.ideal))
 
@@ -196,11 +238,15 @@ class PaillierSums(Aggregation):
         self, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots],
         holder: str, ledger: Ledger,
     ) -> Message:  # fmt: skip
-        """Return a reply with ciphertexts in place of its summed fields, and count them."""
+        """Replace the summed fields of a reply by ciphertexts, and count these in `ledger`.
+
+        `texts` and `slots` contain the ciphertexts and the layout of the plaintexts by field.
+        """
         fields = {}
         for field, text in texts.items():
             value = getattr(reply, field)
             count, nbytes = sizes.array(size_of_whole(value), slots[field], self.how.bits)
+            # Byte counts of the transcript are computed, also if nothing is encrypted.
             assert len(text) == (0 if self.ideal else nbytes)
             dtype = np.dtype(value.dtype).newbyteorder("<").str
             fields[field] = Sealed((holder,), value.shape, dtype, nbytes, text)
@@ -209,7 +255,7 @@ class PaillierSums(Aggregation):
 
 
 class _Client(Closing):
-    """What holder and others share: what they know of the sums, and of their own rows."""
+    """Common part of the key holder and of the clients that encrypt."""
 
     def __init__(self, sums: PaillierSums, name: str, rows: int | None, known: Known) -> None:
         super().__init__()
@@ -218,33 +264,37 @@ class _Client(Closing):
         self._own = Declared(rows)
 
     def _numbers(self, reply: Message, how: Mapping[str, Any]) -> tuple[Any, dict[str, Slots]]:
-        """Return its summed fields as whole numbers, checked by its own rows, and their slots.
+        """Return the summed fields as integers, and their layout in plaintexts.
 
-        Nobody sees whether all together keep to what is declared: each sees to its own part.
+        Each client checks that its numbers are in the range of its number of rows. A party cannot
+        check the numbers of another client, because they are encrypted.
         """
         declared = Declared(how["rows"], tuple(how["classes"]))
         arrays = summands(reply)
         slots = {f: self._sums.slots(reply, a, self._known, declared) for f, a in arrays.items()}
         numbers = {field: whole(array) for field, array in arrays.items()}
-        own_ranges = ranges(reply, self._known, self._own)
-        for field, where in slots.items():
+        local_ranges = ranges(reply, self._known, self._own)
+        for field, layout in slots.items():
             checked = (
-                where
-                if own_ranges is None or not where.ranges
-                else replace(where, ranges=own_ranges)
+                layout
+                if local_ranges is None or not layout.ranges
+                else replace(layout, ranges=local_ranges)
             )
             checked.check(numbers[field])
         if Trait.LABELS_COUNTED in reply.traits:
+            # A client may have no row of a class. A range must contain a number besides 0.
             classes = (max(int(rows), 1) for rows in arrays["sums"][1:])  # it may have none
             self._own = replace(self._own, classes=tuple(classes))
         return numbers, slots
 
 
 class KeyHolding(_Client):
-    """The first client's side: it draws the key, and opens sums.
+    """Side of the first client: it draws the key and opens sums.
 
-    A product of other ciphertexts than those of all other clients does not open: their seeds bind
-    them to one another, and to what all were told.
+    It opens only the product of the ciphertexts of all other clients. The masks of these clients,
+    whose seeds the key holder knows, make every other product decrypt to a meaningless number. They
+    also depend on all messages that a client received, so that a sum is not opened if the server
+    sent different messages to the clients.
     """
 
     rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
@@ -258,14 +308,14 @@ class KeyHolding(_Client):
         super().__init__(sums, name, rows, known)
         self._holder: encrypted_sums.KeyHolder
         self._seeded = Once()
-        self._reply: Message | None = None  # its part of the sum that it will open
+        self._reply: Message | None = None  # its reply to the request of the sum that it will open
 
     def takes(self, message: Message) -> bool:
-        """Tell whether it is a sum to be opened, or what opens it."""
+        """Return whether a message is a sum to open, or the seeds of the other clients."""
         return isinstance(message, PaillierSeeds) or type(message) is type(self._reply)
 
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
-        """Return the public key where it is asked for; its own reply crosses nowhere."""
+        """Return the public key if it is requested, else store the local reply and return None."""
         if how.get("key"):
             sums, bits = self._sums, self._sums.how.bits
             self._holder = sums.holder(len(self._known.parties) - 1, self.ledger)
@@ -277,7 +327,7 @@ class KeyHolding(_Client):
         return None
 
     def answer(self, message: Message) -> Message | None:
-        """Open a sum, and add its own part; take in the others' seeds before."""
+        """Handle the seeds of the other clients, or open a sum and add the local reply."""
         if isinstance(message, PaillierSeeds):
             other_clients = ",".join(self._known.parties[1:])
             check_equal(message, "parties", other_clients, "the list of other clients")
@@ -288,19 +338,21 @@ class KeyHolding(_Client):
             self._holder.take_seeds(texts)
             return None
         assert self._reply is not None
-        opened, opened_fields = [], {}
+        totals, total_fields = [], {}
         for field, array in summands(self._reply).items():
-            own_numbers, text = self._parts[field], getattr(message, field).payload
+            local_numbers, text = self._parts[field], getattr(message, field).payload
             slots, digest = self._slots[field], self._told.digest()
-            opened.append(self._holder.opened(text, own_numbers.size, slots, digest) + own_numbers)
-            opened_fields[field] = from_whole(opened[-1], array.shape, array.dtype)
-        self.kept.append((replace(self._reply, **opened_fields), _OPENED))
+            totals.append(
+                self._holder.opened(text, local_numbers.size, slots, digest) + local_numbers
+            )
+            total_fields[field] = from_whole(totals[-1], array.shape, array.dtype)
+        self.kept.append((replace(self._reply, **total_fields), _OPENED))
         self._reply = None
-        return OpenedSum(type(message).__name__, np.concatenate(opened))
+        return OpenedSum(type(message).__name__, np.concatenate(totals))
 
 
 class Encrypting(_Client):
-    """Another client's side: it encrypts."""
+    """Side of the other clients: they encrypt their replies."""
 
     rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
         PaillierKey: {
@@ -316,11 +368,11 @@ class Encrypting(_Client):
         self._holder, self._keyed = "", Once()
 
     def takes(self, message: Message) -> bool:
-        """Tell whether it is the key."""
+        """Return whether a message is the public key."""
         return isinstance(message, PaillierKey)
 
     def answer(self, message: Message) -> Message:
-        """Take in the key, and tell its holder the seed of its masks."""
+        """Store the public key, and return the encrypted seed of the masks for its holder."""
         assert isinstance(message, PaillierKey)
         check_equal(message, "holder", self._known.parties[0], "the holder of the key")
         check_equal(message, "bits", self._sums.how.bits, "the length of the key")
@@ -330,26 +382,41 @@ class Encrypting(_Client):
         return self._sums.seeds([self._name], [self._encrypter.seed()])
 
     def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message:
-        """Encrypt the reply; ``rows`` and ``classes`` are what is declared of all."""
+        """Encrypt the reply. `how` contains the declared ``rows`` and ``classes``."""
         assert reply is not None
         numbers, slots = self._numbers(reply, how)
+        # The mask depends on everything that the client received, see `KeyHolding`.
         digest = self._told.digest()
         texts = {f: self._encrypter.encrypted(n, slots[f], digest) for f, n in numbers.items()}
         return self._sums.sealed(reply, texts, slots, self._holder, self.ledger)
 
 
 class Adding(Opening):
-    """The side of whoever adds: who says what to whom."""
+    """Server side: it exchanges keys and seeds, multiplies ciphertexts and requests the sums."""
 
     def __init__(self, sums: PaillierSums) -> None:
         self._sums, self.ledger = sums, Ledger()
         self._adder: encrypted_sums.Adder | None = None
-        self._classes: tuple[int, ...] = ()  # rows of each, once everybody knows
+        self._classes: tuple[int, ...] = ()  # rows of each class, empty until they are public
 
     def opened(self, waiting: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Let encrypted replies cross, add them, and let the holder of the key open the sum.
+        """Collect encrypted replies, add them, and let the key holder decrypt the sum.
 
-        Raises `MissingPartyError` if somebody's reply is not there who has a part in the sums.
+        Parameters
+        ----------
+        waiting : mapping of str to Message
+            Incomplete reply of every party.
+        wire : Wire
+            Access to the network.
+        why : str
+            Reason that the transcript records for the encrypted replies.
+
+        Raises
+        ------
+        MissingPartyError
+            If the reply of a party is missing.
+        UsageError
+            If there is only one client.
         """
         first, agreed_sums = agreed(waiting.values()), wire.known
         holder, *other_clients = agreed_sums.parties
@@ -377,13 +444,13 @@ class Adding(Opening):
             self._classes = tuple(map(int, summands(total)["sums"][1:]))
         return total
 
-    def _agree(self, holder: str, others: Sequence[str], wire: Wire) -> encrypted_sums.Adder:
-        """Let the first client draw a key and tell its public part."""
+    def _agree(self, holder: str, encrypters: Sequence[str], wire: Wire) -> encrypted_sums.Adder:
+        """Request a public key from the first client, and send it to the other clients."""
         key = wire.seal([holder], {"key": True}, _KEY)[holder]
         assert isinstance(key, PaillierKey)
-        seeds = wire.ask(others, key, _KEY, _SEEDS).values()
+        seeds = wire.ask(encrypters, key, _KEY, _SEEDS).values()
         texts = [m.seeds.payload for m in seeds if isinstance(m, PaillierSeeds)]
-        wire.ask([holder], self._sums.seeds(others, texts), _SEEDS)
-        adder = self._sums.adder(others, self.ledger)
+        wire.ask([holder], self._sums.seeds(encrypters, texts), _SEEDS)
+        adder = self._sums.adder(encrypters, self.ledger)
         adder.learn(key.key.payload, key.bits)
         return adder

@@ -1,4 +1,4 @@
-"""What `paillier` and `masking` share: the claim, opaque message fields, costs as numbers."""
+"""Common part of the defenses `paillier` and `masking`: their claim, and opaque message fields."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
 
 MODES = ("real", "ideal")
 
-#: What a secure sum does not cover, by the messages that show it crossed.
+#: Information that a secure sum does not protect, and the message types that contain it.
 _UNCOVERED: dict[str, tuple[type[Message], ...]] = {
     "cut-summaries": (FeatureSketch, FeatureRanges),
     "sums-to-clients": (GlobalHistogram,),
@@ -21,10 +21,15 @@ _UNCOVERED: dict[str, tuple[type[Message], ...]] = {
 
 
 class RealSums(SealedSums):  # type: ignore[misc]
-    """Base of secure sums by cryptography.
+    """Base of secure sums that are computed with cryptography.
 
-    `always_read`: Who reads every sum beside the server, in words of the claim.
-    `mode`: {"real", "ideal"}
+    Attributes
+    ----------
+    always_read : str
+        Name in the claim for a party that reads every sum in addition to the server. Empty if there
+        is none.
+    mode : {"real", "ideal"}
+        ``ideal``: the same messages and byte counts without cryptographic computations.
     """
 
     always_read: ClassVar[str] = ""
@@ -32,18 +37,18 @@ class RealSums(SealedSums):  # type: ignore[misc]
     mode: str
 
     def strength(self) -> tuple[int, str]:
-        """Return the bits of strength, and what is assumed."""
+        """Return the security level in bits, and the names of the assumptions."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
         check_known("mode", self.mode, MODES)
 
     def claim(self) -> Guarantee:
-        """Return what holds, and what may be read beside the server's sums."""
+        """Return the claim, and all information that it may not cover."""
         return self._claim(*_UNCOVERED)
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Return the same with what really crossed beside the sums."""
+        """Return the claim, and the uncovered information that was sent in a run."""
         crossed = {type(d.message) for d in transcript}
         return self._claim(*(n for n, kinds in _UNCOVERED.items() if crossed & {*kinds}))
 
@@ -54,6 +59,7 @@ class RealSums(SealedSums):  # type: ignore[misc]
 
 
 def opaque(text: bytes, nbytes: int, *, real: bool) -> Sealed:
-    """Return bytes that say nothing of rows as a message field; without them if not real."""
+    """Return bytes without information about rows as a message field. Empty if not `real`."""
+    # The declared length enters the transcript in both modes.
     assert len(text) == (nbytes if real else 0)
     return Sealed((), (nbytes,), "|u1", nbytes, text)

@@ -1,4 +1,7 @@
-"""Reduced-Leakage: the first trees are the active party's own (Cheng et al. 2021, Sec. 5)."""
+"""Defense `reduced-leakage`: the active party grows the first trees from its own columns.
+
+Implements the Reduced-Leakage variant of SecureBoost (Cheng et al. 2021, Sec. 5).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,11 +26,16 @@ _LATER = "of later trees, whose residuals tell less"
 @register.defense("reduced-leakage")
 @dataclass(frozen=True)
 class ReducedLeakage(Defense):
-    """Grow the first trees from the active party's columns, and show others nothing of them.
+    """Grow the first trees from the active party's columns, and do not reveal their nodes.
 
-    Gradients of a first tree tell the labels; later ones tell what the first trees got wrong.
+    The gradients of the first tree determine the labels. Later gradients are residuals, which
+    contain less information about them.
 
-    `trees`: Rounds that the active party boosts alone, or trees of a forest, 1 or more.
+    Parameters
+    ----------
+    trees : int
+        Number of boosting rounds, or of trees of a forest, that only the active party grows, at
+        least 1.
     """
 
     trees: int = 1
@@ -50,7 +58,7 @@ class ReducedLeakage(Defense):
         check_whole("trees", self.trees, 1)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-        """Refuse more rounds than are grown."""
+        """Refuse more rounds than the protocol has trees. Raises `UsageError`."""
         if self.trees > parameters["trees"]:
             raise UsageError(
                 f"reduced-leakage[trees={self.trees}] of {parameters['trees']} trees; give at most "
@@ -58,18 +66,22 @@ class ReducedLeakage(Defense):
             )
 
     def claim(self) -> Guarantee:
-        """Return that the first trees are never shown."""
+        """Return a structural claim: the first trees are never revealed."""
         return Structural()
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State that the first trees are not shown."""
+        """State that nodes of the first trees are not revealed."""
         return {("shown", "nodes"): Event("nodes of the first trees are hidden")}
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Hide the first trees."""
+        """Hide all nodes of the first trees. `mask` is bool, shape (n_nodes,).
+
+        It raises `DataError` if the active party has no columns.
+        """
         if ctx.columns is not None and not len(ctx.columns):
             raise DataError(
                 f"{self.name!r} grows trees from {ctx.party!r}'s columns alone, and it holds none"
             )
         assert ctx.level is not None
+        # Hiding the root of a tree makes the protocol grow it without the passive parties.
         return mask & (ctx.level.round >= self.trees)

@@ -1,4 +1,4 @@
-"""Secure aggregation as a functionality: the server opens the sum of histograms, nothing else."""
+"""Defense `secure-sum`: the ideal functionality of secure aggregation of histograms."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ _SUMMARY = (
 
 
 class SealedSums(Defense):
-    """Base of defenses that let only sums over clients be opened, whatever seals them."""
+    """Base of defenses that let only sums over clients be opened, by any mechanism."""
 
     acts_through = frozenset({"summed"})
     at = frozenset({"client"})
@@ -30,7 +30,7 @@ class SealedSums(Defense):
     )
 
     def summed(self) -> tuple[type[Message], ...]:
-        """Name the histograms, and counts that cut points are made of."""
+        """Name the histograms, and the counts from which cut points are computed."""
         return self.guards  # type: ignore[no-any-return]
 
 
@@ -39,9 +39,10 @@ class SealedSums(Defense):
 class SecureSum(SealedSums):
     """Let the server learn only the sum of the clients' histograms (Bonawitz et al. 2017).
 
-    The ideal functionality: what any correct secure aggregation leaves visible, whatever its
-    cryptography. It hides who holds what, and not what is in the sum: with ``nvflare-hist`` every
-    client still receives it. Sketches of columns cross beside it as they are.
+    This is the ideal functionality. It leaves the information visible that every correct protocol
+    for secure aggregation leaves visible. It hides the contribution of each client, not the sum
+    itself. For example, in the protocol ``nvflare-hist`` every client still receives the sum.
+    Sketches of columns are sent without protection.
     """
 
     guarantee = Structural()

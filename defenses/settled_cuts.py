@@ -1,4 +1,8 @@
-"""Cut points that give less away: public ones, or from sums of counts on a grid, noisy or not."""
+"""Defenses that compute cut points from less information about the columns of a client.
+
+Cut points are public, or are quantiles of counts on a grid. The counts are summed securely, with or
+without the noise of differential privacy.
+"""
 
 import math
 from collections.abc import Mapping
@@ -25,11 +29,11 @@ LATER = {
     Trait.SUMMED: "the claim speaks of how cut points are settled, not of what is summed on them"
 }
 _MOST_CELLS = 1 << 16
-_SHARED = "clients"  # trusted with the shares of noise that they add
+_SHARED = "clients"  # trusted, because a client knows the share of the noise that it adds
 
 
 class SettledCuts(Defense):
-    """Base of defenses of how cut points are settled: no other summary of columns may cross."""
+    """Base of defenses that choose the origin of cut points. They allow no other summary."""
 
     guarantee = Structural()
     at = frozenset({"client"})
@@ -43,8 +47,9 @@ class SettledCuts(Defense):
 class PublicCuts(SettledCuts):
     """Bin at the schema's declared cut points, or in equal steps over its declared ranges.
 
-    Nothing is asked of anybody. XGBoost's users have it on a ring: each worker makes the same
-    ``QuantileDMatrix`` of these points before it connects, and its own with ``ref=`` that one.
+    No message about the columns is necessary. Users of XGBoost's ring can apply the defense
+    themselves: each worker creates the same ``QuantileDMatrix`` of these points before it connects,
+    and creates the matrix of its data with ``ref=`` this one.
     """
 
     acts_through = frozenset({"cuts"})
@@ -52,7 +57,7 @@ class PublicCuts(SettledCuts):
     exempts = {**SettledCuts.exempts, HistogramSegment: LATER[Trait.SUMMED]}
 
     def cuts(self) -> CutPlan:
-        """Return what is declared."""
+        """Return the plan to use the declared cut points."""
         return CutPlan("public")
 
 
@@ -61,16 +66,22 @@ class PublicCuts(SettledCuts):
 class ForcedBins(SettledCuts):
     """Give LightGBM declared bounds of bins, or equal steps over declared ranges.
 
-    That is ``forcedbins_filename`` and, for each column, ``max_bin_by_feature`` of one more. Least
-    and greatest values cross as before, and rows in each bin: `single-row-bins` has no values left
-    to put them beside.
+    This is LightGBM's ``forcedbins_filename``, and ``max_bin_by_feature`` with one bin more than
+    bounds for each column. The smallest and the largest value of each column, and the number of
+    rows in each bin, are still sent. The attack `single-row-bins` then has no further values to
+    assign to rows.
 
-    Each machine needs a file of its own, where columns are counted from the first that it finds
-    bins for: LightGBM 4.7 reads the file so (``dataset_loader.cpp``), whatever it says.
+    Each machine needs a different file. The file counts columns from the first one that the machine
+    computes bins for. LightGBM 4.7 reads the file in this way (``dataset_loader.cpp``): a
+    column number in the file is a position among these columns.
 
-    `bounds`: How many a column has at most.
-    `fill`: Without ``max_bin_by_feature``: bins that are left are cut midway between values, as if
-    nothing were forced.
+    Parameters
+    ----------
+    bounds : int
+        Largest number of bounds of a column.
+    fill : bool
+        Omit ``max_bin_by_feature``. LightGBM then uses the remaining bins for cut points midway
+        between values, as without forced bins.
     """
 
     bounds: int = 63
@@ -87,12 +98,12 @@ class ForcedBins(SettledCuts):
         check_whole("bounds", self.bounds, 1, 65_534)
 
     def cuts(self) -> CutPlan:
-        """Return what is declared."""
+        """Return the plan to use the declared bounds."""
         return CutPlan("public", self.bounds, fill=self.fill)
 
 
 class SummedCounts(SettledCuts):
-    """Base of those that count rows on a grid and let only the sum over all clients be opened."""
+    """Base of defenses that count rows on a grid. Only the sum over all clients is opened."""
 
     acts_through = frozenset({"summed"})
     guards = (GridCounts,)
@@ -107,12 +118,18 @@ class SummedCounts(SettledCuts):
 class GridCuts(SummedCounts):
     """Read quantiles off the secure sum of all clients' counts in the cells of a grid.
 
-    Nobody sees a single client's counts; the sum says which cells hold a row. The first grid is
-    public: cells of equal width over the declared range, or, where none is declared, of equally
-    many float32 numbers. The second cuts a cell into as many as it holds of the rows.
+    No party learns the counts of a single client. The sum reveals which cells contain a row. The
+    first grid is public. Its cells have equal width over the declared range, or contain equally
+    many float32 numbers if no range is declared. The next grid divides each cell in proportion to
+    its share of the rows.
 
-    `cells`: Per feature, 2 to 65536.
-    `rounds`: How often rows are counted: 1 needs a declared range for every feature.
+    Parameters
+    ----------
+    cells : int
+        Number of cells per feature, 2 to 65536.
+    rounds : int
+        Number of times that the rows are counted, 1 to 4. A single round needs a declared range for
+        every feature.
     """
 
     cells: int = 1024
@@ -124,7 +141,7 @@ class GridCuts(SummedCounts):
         check_grid(self.cells, self.rounds)
 
     def cuts(self) -> CutPlan:
-        """Return the grid."""
+        """Return the plan of the grid."""
         return CutPlan("grid", self.cells, self.rounds)
 
 
@@ -145,9 +162,10 @@ class PrivateGridCuts(SummedCounts):
     Parameters
     ----------
     epsilon : float
-        In nats, of all counts together, for one row added or removed.
+        Budget of all counts together for one row added or removed, in nats.
     cells, rounds : int
-        As in `grid-cuts`; fewer cells carry less noise.
+        As in `grid-cuts`. The sum over a range of values contains less noise if there are fewer
+        cells.
     survivors : int or None
         Number of clients that must stay in the run for a sum to be opened. The shares of
         ``survivors - colluders`` clients add up to the noise of the claim. None: all clients.
@@ -179,16 +197,17 @@ class PrivateGridCuts(SummedCounts):
                 f"survivors={self.survivors} of {clients} clients; give at most as many as there "
                 "are, or leave it out"
             )
+        # Raises UsageError if the colluding clients know all shares of the noise.
         if clients:
             self._shares(clients)
 
     def claim(self) -> Guarantee:
-        """Return pure DP of the cut points, as long as clients keep their shares to themselves."""
+        """Return pure DP of the cut points against `colluders` colluding clients."""
         epsilon, colluders = float(self.epsilon), self.colluders
         return PureDP(epsilon, unit="cuts", trusted=_SHARED, colluders=colluders)
 
     def cuts(self) -> CutPlan:
-        """Return the grid, and what counting on it costs."""
+        """Return the plan of the grid, and the budget of the counts."""
         return CutPlan("grid", self.cells, self.rounds, float(self.epsilon))
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
@@ -200,15 +219,17 @@ class PrivateGridCuts(SummedCounts):
         return {(GridCounts, "counts"): share}
 
     def _shares(self, clients: int) -> int:
-        """Return how many clients' shares add up to the noise that is claimed."""
+        """Return the number of clients whose shares add up to the claimed noise."""
         return honest_shares(clients, self.colluders, self.survivors or 0)
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Add this client's share of the noise and enter the cost."""
+        """Add this client's share of the noise, and record the privacy loss."""
         assert isinstance(message, GridCounts)
         scale = self.cuts().count_scale(message.features)
         rng = ctx.rng("grid-noise")
-        clients = ctx.count("client")  # as agreed, whatever a server writes
+        clients = ctx.count(
+            "client"
+        )  # from the agreement: a malicious server could state another number
         shares = self._shares(clients)
         noise = discrete_laplace_share(scale, message.counts.shape, rng, shares)
         ctx.spend(
@@ -224,17 +245,22 @@ class PrivateGridCuts(SummedCounts):
         return replace(message, counts=message.counts + noise)
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the counts; where none were asked for, nothing private was."""
+        """Compose the privacy loss of the counts. It is structural if none were requested."""
         return spent_on_cuts(GridCounts, transcript)
 
 
 def _counted(schema: Schema, parameters: Mapping[str, Any]) -> int:
-    """Return how many features have counts: cut points of the others are declared, or none."""
+    """Return the number of features that are counted.
+
+    Features with declared cut points, or with few categories, have public cut points.
+    """
+    # A categorical feature with one bin per category needs no quantiles. With native categorical
+    # splits there is no limit on the number of categories.
     few = parameters["max_bin"] if not parameters.get("enable_categorical") else math.inf
     return sum(not f.cuts and not 0 < len(f.categories) <= few for f in schema.features)
 
 
 def check_grid(cells: int, rounds: int) -> None:
-    """Raise UsageError unless a grid may have so many cells and be counted so often."""
+    """Raise `UsageError` unless a grid has 2 to 65536 cells and 1 to 4 rounds."""
     check_whole("cells", cells, 2, _MOST_CELLS)
     check_whole("rounds", rounds, 1, 4)

@@ -1,4 +1,4 @@
-"""Sketch rounding: quantile summaries leave a client with few significant digits."""
+"""Defense `sketch-rounding`: clients round the values of their quantile sketches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,11 +24,14 @@ from fedtrees.messages.cuts import FeatureSketch
 class SketchRounding(Defense):
     """Round every value of a client's quantile summary to `digits` significant decimal digits.
 
-    Values that become equal are sent once, with their rows together. Rounding is no noise: it
-    bounds nothing, whole numbers of so few digits stay exact, and so does how many rows there are
+    Values that become equal are sent once, with the sum of their rows. Rounding guarantees no bound
+    on the leakage. Integers with at most `digits` digits stay exact, and so do the numbers of rows
     around every value.
 
-    `digits`: 1 to 8.
+    Parameters
+    ----------
+    digits : int
+        Number of significant digits, 1 to 8.
     """
 
     digits: int = 2
@@ -49,11 +52,12 @@ class SketchRounding(Defense):
         return {(FeatureSketch, f): merged for f in ("points", "weights", "offsets", "low")}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Round the points and the smallest values."""
+        """Round the points and the smallest values of all columns."""
         assert isinstance(message, FeatureSketch)
         rounded = self._rounded(message.points)
         points, weights = [rounded[:0]], [message.weights[:0]]
         for a, b in pairwise(message.offsets):
+            # Values that become equal are merged, and the weights of all of them are added.
             values, group = np.unique(rounded[a:b], return_inverse=True)
             rows = np.zeros(len(values), dtype=np.int64)
             np.add.at(rows, group, message.weights[a:b])
@@ -68,6 +72,6 @@ class SketchRounding(Defense):
         )
 
     def _rounded(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Round by way of decimal text, which is exact on every machine."""
+        """Round by way of decimal text, so that the result is the same on every machine."""
         text = [f"{v:.{self.digits - 1}e}" for v in values.tolist()]
         return np.array(text, dtype=np.float64).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Split-only: others learn the split or the leaf value, never the sums behind it."""
+"""Defense `split-only`: statistics of nodes and splits stay with the party that grows trees."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,10 +22,11 @@ _TO_SERVER = (
 class SplitOnly(Defense):
     """Keep G, H and gains where the trees are grown (Di Gennaro et al. 2025, Sec. 7).
 
-    A server that grows trees from the clients' histograms broadcasts them bare; a client that grows
-    trees by itself sends them so, and the server does not learn the sums either. Predictions are
-    those of the undefended run, bit for bit. The claim is structural: the leaf values that remain
-    still reveal most leaf counts (measured in `docs/`), so nothing is bounded.
+    A server that grows trees from the clients' histograms broadcasts them without these statistics.
+    A client that grows trees locally also sends them without statistics, so that the server does
+    not learn the sums either. Predictions are identical to those of the undefended run, bit for
+    bit. The claim is structural. The leaf values that remain still reveal most leaf counts
+    (measured in `docs/`), so that no bound on the leakage is guaranteed.
     """
 
     acts_through = frozenset({"outgoing"})
@@ -53,8 +54,10 @@ class SplitOnly(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State which fields are not sent."""
+        # Every message type declares its statistics, so that a new type is covered without a
+        # change.
         return {(kind, f): Removal() for kind in self.guards for f in kind.row_statistics}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Strip the statistics."""
+        """Remove the statistics from a message."""
         return replace(message, **dict.fromkeys(message.row_statistics))

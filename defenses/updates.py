@@ -1,4 +1,4 @@
-"""What clients do to updates of a network that no accountant covers: noise, rounding, few."""
+"""Defenses that change the updates of a network without a privacy budget."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -36,8 +36,9 @@ class ChangedUpdates(Defense):
     )
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Change the mean; who takes no part sends zeros as they are."""
+        """Change the mean of an update. The zeros of clients without rows stay unchanged."""
         assert isinstance(message, NetworkUpdate)
+        # An update is the mean times the number of rows, because the server averages over all rows.
         rows = np.float32(message.rows[0])
         if not rows:
             return message
@@ -47,14 +48,14 @@ class ChangedUpdates(Defense):
     @property
     @abstractmethod
     def law(self) -> Change:
-        """What happens to a mean."""
+        """Change that is applied to a mean."""
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State what happens to a mean."""
+        """State the change of a mean."""
         return {(NetworkUpdate, "update"): self.law}
 
     def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
-        """Return what is sent of a mean."""
+        """Return the changed mean, shape (P,)."""
         assert isinstance(self.law, Channel)
         return self.law.send(mean, ctx.rng("update-noise"))
 
@@ -64,10 +65,13 @@ class ChangedUpdates(Defense):
 class GradientNoise(ChangedUpdates):
     """Add Gaussian noise to every coordinate of a client's mean gradient, or local update.
 
-    As Vero et al. (2023, Sec. 5.3) defend: gradients are not clipped, so that no budget says what
-    it bought; ``dp-sgd`` does.
+    This is the defense of Vero et al. (2023, Sec. 5.3). Gradients are not clipped, so that the
+    noise does not give a privacy budget. Use `dp-sgd` for one.
 
-    `scale`: Standard deviation, in units of the gradient.
+    Parameters
+    ----------
+    scale : float
+        Standard deviation of the noise, in the unit of the gradient.
     """
 
     scale: float
@@ -78,7 +82,7 @@ class GradientNoise(ChangedUpdates):
 
     @property
     def law(self) -> Change:
-        """The noise."""
+        """Gaussian noise."""
         return Gaussian(float(self.scale))
 
 
@@ -87,7 +91,10 @@ class GradientNoise(ChangedUpdates):
 class GradientRounding(ChangedUpdates):
     """Round every coordinate of a client's mean gradient, or local update.
 
-    `step`: To multiples of it, in units of the gradient.
+    Parameters
+    ----------
+    step : float
+        Distance of the rounded values, in the unit of the gradient.
     """
 
     step: float
@@ -99,18 +106,22 @@ class GradientRounding(ChangedUpdates):
 
     @property
     def law(self) -> Change:
-        """The rounding."""
+        """Rounding to the nearest multiple."""
         return Rounding(float(self.step))
 
 
 @register.defense("top-k")
 @dataclass(frozen=True)
 class TopK(ChangedUpdates):
-    """Send the largest coordinates of a client's mean gradient, or local update, and 0 for others.
+    """Send the largest coordinates of a client's mean gradient or local update, and 0 elsewhere.
 
-    Gradient sparsification (Aji and Heafield 2017), without what was left out being kept for later.
+    Gradient sparsification (Aji and Heafield 2017), without the accumulation of the coordinates
+    that were not sent.
 
-    `share`: Of the coordinates that are sent, in (0, 1).
+    Parameters
+    ----------
+    share : float
+        Share of the coordinates that are sent, in (0, 1). At least one is sent.
     """
 
     share: float
@@ -122,13 +133,14 @@ class TopK(ChangedUpdates):
 
     @property
     def law(self) -> Change:
-        """What is not sent is bounded by the smallest that is."""
+        """Bound on coordinates that are not sent: the smallest one that is sent."""
         return Event("coordinates that are 0 are at most as large as the smallest other one")
 
     def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
-        """Keep the largest."""
-        kept = max(int(self.share * len(mean)), 1)
+        """Replace all but the largest coordinates in absolute value by 0."""
+        # A stable order makes the choice among equal coordinates reproducible.
+        n_sent = max(int(self.share * len(mean)), 1)
         order = np.argsort(-np.abs(mean), kind="stable")
         sent = np.zeros_like(mean)
-        sent[order[:kept]] = mean[order[:kept]]
+        sent[order[:n_sent]] = mean[order[:n_sent]]
         return sent

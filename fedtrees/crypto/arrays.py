@@ -1,4 +1,4 @@
-"""Arrays of whole numbers that are added while encrypted."""
+"""Encrypted integer arrays that can be added, with many elements per ciphertext."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from fedtrees.sealing.slots import Slots
 
 @dataclass(frozen=True)
 class EncryptedArray:
-    """An int64 array under a key, many elements to a ciphertext."""
+    """An int64 array under a Paillier key, many elements per ciphertext.
+
+    It is the sum of `terms` arrays, 1 for a single array. The ciphertexts are in the order of the
+    elements. The last plaintext can have empty slots.
+    """
 
     public: PublicKey
     slots: Slots
     shape: tuple[int, ...]
-    terms: int  # how many arrays were added to make it
-    # in the order of the elements, the last one not full
+    terms: int
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
     @classmethod
@@ -40,8 +43,22 @@ class EncryptedArray:
     ) -> EncryptedArray:
         """Encrypt an array.
 
-        Raises `PlaintextOverflowError` if an element is beyond the limit of the slots.
+        Parameters
+        ----------
+        array : int64 array
+        slots : Slots
+            Layout of the elements in plaintexts.
+        obfuscators : Obfuscators
+            One is used for each ciphertext.
+        ledger : Ledger, optional
+            Counts the operations.
+
+        Raises
+        ------
+        PlaintextOverflowError
+            If an element is beyond the limit of the slots.
         """
+        # The last plaintext is padded with zeros.
         per = slots.per_plaintext(obfuscators.public.bits)
         rows = np.zeros((-(-array.size // per), per), dtype=np.int64)
         rows.ravel()[: array.size] = array.ravel()
@@ -49,14 +66,20 @@ class EncryptedArray:
         return cls(obfuscators.public, slots, array.shape, 1, tuple(sealed))
 
     def plus(self, other: EncryptedArray, ledger: Ledger | None = None) -> EncryptedArray:
-        """Add two arrays.
+        """Add two encrypted arrays.
 
-        Raises `WrongKeyError` if they are under different keys.
-        Raises `MalformedError` if their shapes or slots differ.
-        Raises `PlaintextOverflowError` if the sum has more terms than its slots have room for.
+        Raises
+        ------
+        WrongKeyError
+            If they are under different keys.
+        MalformedError
+            If their shapes or slots differ.
+        PlaintextOverflowError
+            If the sum has more terms than the slots have room for.
         """
         if self.public.n != other.public.n:
             raise WrongKeyError(f"arrays of {self.public!r} and {other.public!r} do not add up")
+        # Plaintexts with different layouts could be added without an error, to wrong numbers.
         if (self.shape, self.slots) != (other.shape, other.slots):
             raise MalformedError(
                 f"arrays of {self.shape} in {self.slots} and {other.shape} in {other.slots} "
@@ -72,29 +95,36 @@ class EncryptedArray:
         return EncryptedArray(self.public, self.slots, self.shape, terms, tuple(both))
 
     def opened(self, keys: KeyPair, ledger: Ledger | None = None) -> NDArray[np.int64]:
-        """Decrypt, int64, shape `shape`.
+        """Decrypt the array, int64, shape `shape`.
 
-        Raises `WrongKeyError` if the key is another one. Raises `PlaintextOverflowError` if what is
-        inside does not fit the slots.
+        Raises
+        ------
+        WrongKeyError
+            If the key is another one.
+        PlaintextOverflowError
+            If a plaintext does not fit the slots.
         """
         if keys.public.n != self.public.n:
             raise WrongKeyError(f"an array of {self.public!r} does not open with {keys!r}")
         plain = paillier.decrypt(self.ciphertexts, keys, ledger)
-        found = self.slots.split(plain, self.slots.per_plaintext(self.public.bits))
-        return found.ravel()[: math.prod(self.shape)].reshape(self.shape)
+        elements = self.slots.split(plain, self.slots.per_plaintext(self.public.bits))
+        return elements.ravel()[: math.prod(self.shape)].reshape(self.shape)
 
     @property
     def payload(self) -> bytes:
-        """The ciphertexts as they are sent, marked as what they are."""
+        """The ciphertexts in their transmitted encoding, with a mark of the layout."""
         return self.payload_of("")
 
     def payload_of(self, place: str) -> bytes:
-        """Return the ciphertexts as they are sent, marked as of one place, such as a sum's."""
+        """Return the transmitted encoding, with a mark that also contains a place.
+
+        For example, the place is the number of a sum and the name of the sender.
+        """
         read_as = _reading(self.slots, self.shape, self.terms, place)
         return marked.to_bytes(self.ciphertexts, self.public, read_as)
 
     def sealed(self, *keyholders: str) -> Sealed:
-        """Return it as a message field that the holders of the key can open."""
+        """Return the array as a message field that the key holders can open."""
         payload = self.payload
         return Sealed(keyholders, self.shape, "<i8", len(payload), payload)
 
@@ -108,15 +138,26 @@ class EncryptedArray:
         terms: int = 1,
         place: str = "",
     ) -> EncryptedArray:
-        """Read an array that was sent.
+        """Read an array in its transmitted encoding.
 
-        `terms`: How many arrays it is the sum of.
-        `place`: As in `payload_of`.
+        Parameters
+        ----------
+        payload : bytes
+        public, slots, shape
+            Expected key, layout and shape.
+        terms : int
+            Number of arrays that it is the sum of.
+        place : str
+            As in `payload_of`.
 
-        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
-        Raises `WrongKeyError` if it was sent under another key, in another shape, other slots, as
-        the sum of more or fewer arrays, or from another place.
+        Raises
+        ------
+        MalformedError
+            If the length is wrong, or a number is not a ciphertext of this key.
+        WrongKeyError
+            If the mark is different: another key, shape, layout, number of terms or place.
         """
+        # The number of ciphertexts follows from the expected layout, not from the message.
         count = sizes.array(math.prod(shape), slots, public.bits).ciphertexts
         read_as = _reading(slots, shape, terms, place)
         sealed = marked.from_bytes(payload, count, public, read_as)

@@ -1,4 +1,4 @@
-"""What `fedtrees.crypto.randomness` was called; read until the next release."""
+"""Deprecated name of `fedtrees.crypto.randomness`, available until the next release."""
 
 from fedtrees.crypto.randomness import Randomness as Coins
 

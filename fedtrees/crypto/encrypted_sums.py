@@ -1,13 +1,14 @@
-"""Sums under a Paillier key in bytes, each side by itself; and the same without work.
+"""Secure sums under a Paillier key, as byte strings, for each side: real and ideal.
 
-One party has the private key. The others encrypt with the public key, whoever adds cannot read, and
-the holder opens the sum, to which it adds its own array in the open: nobody but itself would have
-opened that.
+One party, the key holder, has the private key. All remaining parties encrypt their arrays with the
+public key. The adder multiplies the ciphertexts, which it cannot decrypt. The key holder decrypts
+the sum and adds its array, which needs no encryption, because only the key holder would decrypt it.
 
-To every plaintext a party adds a mask, as good as uniform modulo n, of a seed that it shares with
-the holder and a digest of all that it was told. The holder takes off the masks of all, by what it
-was told itself: what is no sum of everybody's next arrays, or of parties that were told otherwise,
-opens to a number that tells nothing.
+Each party adds a mask to every plaintext. The mask is statistically close to uniform modulo n, and
+is derived from a seed that the party shares with the key holder, and from a digest of all messages
+that the party received. The key holder subtracts the masks of all parties, derived from the digest
+of the messages that it received. A ciphertext therefore decrypts to a meaningless number if it is
+not the sum of the next arrays of all parties, or if the parties received different messages.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -41,9 +42,14 @@ _ADDER = "whoever adds"
 
 
 def check_all(parties: Sequence[str], sent: Collection[str]) -> None:
-    """Raise unless each of the parties sent an array, and nobody else.
+    """Check that exactly the given parties sent an array.
 
-    Raises `MissingPartyError` or `MalformedError`.
+    Raises
+    ------
+    MissingPartyError
+        If the array of a party is missing.
+    MalformedError
+        If another party sent an array.
     """
     missing = [name for name in parties if name not in sent]
     if missing:
@@ -60,46 +66,59 @@ def check_all(parties: Sequence[str], sent: Collection[str]) -> None:
 
 
 class KeyHolder(Protocol):
-    """The side of who has the key, as bytes."""
+    """Side of the party that has the private key."""
 
     def public_key(self) -> bytes:
-        """Return what it tells everybody."""
+        """Return the public key in its transmitted encoding."""
 
     def take_seeds(self, seeds: Mapping[str, bytes]) -> None:
-        """Take in the sealed seeds of everybody else, by party."""
+        """Decrypt and store the mask seeds of all remaining parties, by party."""
 
     def opened(self, total: bytes, size: int, slots: Slots, told: bytes = b"") -> NDArray[np.int64]:
-        """Open the next sum of everybody else's arrays, int64, shape (size,).
+        """Decrypt the next sum of the arrays of all remaining parties, int64, shape (size,).
 
-        `told`: A digest of all that it was told.
+        The last argument is a digest of all messages that the key holder received.
         """
 
 
 class Encrypter(Protocol):
-    """The side of a party without the private key."""
+    """Side of a party without the private key."""
 
     def learn(self, key: bytes, bits: int) -> None:
-        """Take in the public key."""
+        """Store the public key."""
 
     def seed(self) -> bytes:
-        """Return the seed of its masks, for the holder."""
+        """Return the encrypted seed of the masks for the key holder."""
 
     def encrypted(self, array: NDArray[np.int64], slots: Slots, told: bytes = b"") -> bytes:
-        """Encrypt its next array, shape (m,); `told`: a digest of all that it was told."""
+        """Encrypt the next array, int64, shape (m,).
+
+        The last argument is a digest of all messages that the party received.
+        """
 
 
 class Adder(Protocol):
-    """The side of who adds what it cannot read."""
+    """Side of the party that adds ciphertexts which it cannot decrypt."""
 
     def learn(self, key: bytes, bits: int) -> None:
-        """Take in the public key."""
+        """Store the public key."""
 
     def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
-        """Add the next arrays, of `size` numbers, of everybody but the holder, by party."""
+        """Add the next arrays of all parties except the key holder.
+
+        Parameters
+        ----------
+        arrays : mapping of str to bytes
+            Encrypted arrays by party.
+        size : int
+            Number of elements of each array.
+        slots : Slots
+            Layout of the elements in plaintexts.
+        """
 
 
 class _Shape(NamedTuple):
-    """What an array of so many numbers, a sum of so many arrays, is read as."""
+    """Expected layout of an encrypted array: its size, its slots and the number of summands."""
 
     size: int
     slots: Slots
@@ -107,7 +126,7 @@ class _Shape(NamedTuple):
 
 
 class RealHolder(Unprintable):
-    """Who draws the key, opens sums, and adds its own array to them."""
+    """Key holder that draws a key and decrypts sums."""
 
     def __init__(self, others: int, bits: int, djn: bool, ledger: Ledger) -> None:
         self._others, self._djn, self._ledger = others, djn, ledger
@@ -116,11 +135,15 @@ class RealHolder(Unprintable):
         self._opened = 0
 
     def public_key(self) -> bytes:
-        """Return n, and the base of short obfuscators."""
+        """Return n, and the base of short obfuscators if `djn`."""
         return self._keys.public.payload(self._djn)
 
     def take_seeds(self, seeds: Mapping[str, bytes]) -> None:
-        """Decrypt them; raises `MalformedError` if one is none, `WrongKeyError` if not for it."""
+        """Decrypt and store the mask seeds of all remaining parties.
+
+        It raises `MalformedError` if a plaintext is not a seed, and `WrongKeyError` if a seed was
+        encrypted under another key.
+        """
         for name, text in seeds.items():
             sealed = marked.from_bytes(text, 1, self._keys.public, f"seed of {name}")
             (seed,) = paillier.decrypt(sealed, self._keys, self._ledger)
@@ -129,29 +152,31 @@ class RealHolder(Unprintable):
             self._seeds.append(Secret(seed.to_bytes(KEY_BYTES, "big")))
 
     def opened(self, total: bytes, size: int, slots: Slots, told: bytes = b"") -> NDArray[np.int64]:
-        """Decrypt the sum of so many others' arrays.
+        """Decrypt the next sum of the arrays of all remaining parties.
 
-        Raises `ExposureError` if what opens is no sum of theirs (`Slots.split`).
+        It raises `ExposureError` if the plaintexts do not fit the slots (`Slots.split`), because
+        they are then not the sum of the expected arrays.
         """
         number, shape = self._opened + 1, _Shape(size, slots, self._others)
         sealed = _read(_ADDER, number, total, shape, self._keys.public)
+        # The masks are subtracted from the plaintexts before the decryption, as they were added.
         for seed in self._seeds:
             sealed = _masked(sealed, seed, number, told, sign=-1)
         try:
-            found = sealed.opened(self._keys, self._ledger)
+            totals = sealed.opened(self._keys, self._ledger)
         except PlaintextOverflowError:
             raise ExposureError(
                 f"what came as sum {number} is not the sum of what all others were to send, or not "
                 "all were told the same; the holder of the key opens nothing else. Start anew"
             ) from None
         self._opened = number
-        return found
+        return totals
 
 
 class RealEncrypter(Unprintable):
-    """Who encrypts its arrays under the public key.
+    """Party that encrypts its arrays with the public key.
 
-    `djn`: Whether obfuscators are DJN's short powers, or ``r^n``.
+    With `djn` the obfuscators are DJN's short powers, otherwise ``r^n``.
     """
 
     def __init__(self, name: str, djn: bool, ledger: Ledger) -> None:
@@ -160,18 +185,19 @@ class RealEncrypter(Unprintable):
         self._made = 0
 
     def learn(self, key: bytes, bits: int) -> None:
-        """Take in the public key; raises `MalformedError` if it is none."""
+        """Store the public key. Raise `MalformedError` if it is invalid."""
         kind = DJNObfuscators if self._djn else PlainObfuscators
         self._obfuscators: Obfuscators = kind(PublicKey.from_payload(key, bits), self._ledger)
 
     def seed(self) -> bytes:
-        """Encrypt the seed of its masks."""
+        """Return the encrypted seed of the masks."""
         seed = int.from_bytes(self._seed.reveal(), "big")
         sealed = paillier.encrypt([seed], self._obfuscators, self._ledger)
         return marked.to_bytes(sealed, self._obfuscators.public, f"seed of {self._name}")
 
     def encrypted(self, array: NDArray[np.int64], slots: Slots, told: bytes = b"") -> bytes:
-        """Encrypt, and mask."""
+        """Encrypt and mask the next array."""
+        # The number of the array is part of the mask's seed, so that no mask is used twice.
         sealed = EncryptedArray.of(array, slots, self._obfuscators, self._ledger)
         self._made += 1
         sealed = _masked(sealed, self._seed, self._made, told, sign=1)
@@ -179,34 +205,42 @@ class RealEncrypter(Unprintable):
 
 
 class RealAdder(Unprintable):
-    """Who multiplies ciphertexts modulo n^2; `others`: Whose."""
+    """Party that multiplies the ciphertexts of the given parties modulo n^2."""
 
     def __init__(self, others: Sequence[str], ledger: Ledger) -> None:
         self._others, self._ledger = others, ledger
         self._added = 0
 
     def learn(self, key: bytes, bits: int) -> None:
-        """Take in the public key; raises `MalformedError` if it is none."""
+        """Store the public key. Raise `MalformedError` if it is invalid."""
         self._public = PublicKey.from_payload(key, bits)
 
     def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
         """Multiply ciphertexts modulo n^2.
 
-        Raises `MissingPartyError` if somebody's array is not there: a sum over the others has
-        another meaning.
-        Raises `MalformedError` if somebody has no part in it, or an array has the wrong length or
-        no ciphertexts.
-        Raises `WrongKeyError` if an array is under another key, of another sum or party, or was
-        changed.
+        Parameters
+        ----------
+        arrays, size, slots
+            As in `Adder.added`.
+
+        Raises
+        ------
+        MissingPartyError
+            If the array of a party is missing, because the sum would have another meaning.
+        MalformedError
+            If another party sent an array, or if an array has a wrong length or invalid
+            ciphertexts.
+        WrongKeyError
+            If an array is under another key, belongs to another sum or party, or was changed.
         """
         check_all(self._others, arrays)
         number, shape = self._added + 1, _Shape(size, slots)
-        first, *others = (
+        first, *remaining = (
             _read(name, number, arrays[name], shape, self._public) for name in self._others
         )
         total = first
-        for other in others:
-            total = total.plus(other, self._ledger)
+        for array in remaining:
+            total = total.plus(array, self._ledger)
         self._added = number
         return total.payload_of(_place(_ADDER, number))
 
@@ -221,73 +255,82 @@ def _read(name: str, number: int, text: bytes, shape: _Shape, public: PublicKey)
 
 
 def _place(name: str, number: int) -> str:
+    # Part of the mark of an array: its number and its sender.
     return f"{number} of {name}"
 
 
 def _masked(
-    sealed: EncryptedArray, seed: Secret[bytes], number: int, told: bytes, sign: int
+    sealed: EncryptedArray, seed: Secret[bytes], number: int, history: bytes, sign: int
 ) -> EncryptedArray:
-    """Add the masks of one party's array of a number to plaintexts, or take them off (-1)."""
+    """Add the masks of one party's array to the plaintexts, or subtract them (`sign` -1).
+
+    `number` is the number of the sum, and `history` the digest of all received messages.
+    """
     n, square = sealed.public.modulus, sealed.public.square
-    words = sealed.public.bits // 64 + 2  # 128 bits more than n has: as good as uniform below n
-    of = expanded(seed, b"masks of %d, told " % number + told)
-    stream = expand(of, words * len(sealed.ciphertexts)).reshape(-1, words)
+    words = (
+        sealed.public.bits // 64 + 2
+    )  # 128 bits more than n: statistically close to uniform below n
+    mask_seed = expanded(seed, b"masks of %d, told " % number + history)
+    stream = expand(mask_seed, words * len(sealed.ciphertexts)).reshape(-1, words)
     masks = (sign * int.from_bytes(row.astype("<u8").tobytes(), "little") for row in stream)
-    moved = (c * (1 + n * (m % n)) % square
+    # A plaintext is shifted by m if the ciphertext is multiplied by 1 + n m modulo n^2.
+    shifted = (c * (1 + n * (m % n)) % square
              for c, m in zip(sealed.ciphertexts, masks, strict=True))  # fmt: skip
-    return replace(sealed, ciphertexts=tuple(moved))
+    return replace(sealed, ciphertexts=tuple(shifted))
 
 
 class IdealHolder(Ideal):
-    """The holder's way to the ideal functionality, which keeps sums by their number."""
+    """Key holder with access to the ideal functionality, which stores sums by their number."""
 
     _opened = 0
 
     def take_seeds(self, seeds: Mapping[str, bytes]) -> None:
-        """Take in nothing."""
+        """Count the decryption of the seeds."""
         self.ledger.enter("decrypted", len(seeds))
 
     def opened(self, total: bytes, size: int, slots: Slots, told: bytes = b"") -> NDArray[np.int64]:
-        """Return the next sum; raises `ExposureError` as `RealHolder.opened`."""
+        """Return the next sum. Raise `ExposureError` as `RealHolder.opened` does."""
         self._opened += 1
         self.ledger.enter("decrypted", sizes.array(size, slots, self._bits).ciphertexts)
-        of = {at for at in self._inside if at.startswith(f"{self._opened} ")}
-        if of != {f"{self._opened} {told.hex()}"}:
+        # Arrays are stored under their number and the digest of received messages. A further key
+        # shows that the parties received different messages.
+        keys_of_sum = {key for key in self._inside if key.startswith(f"{self._opened} ")}
+        if keys_of_sum != {f"{self._opened} {told.hex()}"}:
             raise ExposureError(
                 f"of sum {self._opened} not all were told the same; the holder of "
                 "the key opens nothing else. Start anew"
             )
-        return self._inside.pop(of.pop())
+        return self._inside.pop(keys_of_sum.pop())
 
 
 class IdealEncrypter(Ideal):
-    """The way to it of a party that encrypts."""
+    """Encrypting party with access to the ideal functionality."""
 
     _made = 0
 
     def seed(self) -> bytes:
-        """Return nothing."""
+        """Return no seed, and count its encryption."""
         self.ledger.enter("obfuscators", 1)
         self.ledger.enter("encrypted", 1)
         return b""
 
     def encrypted(self, array: NDArray[np.int64], slots: Slots, told: bytes = b"") -> bytes:
-        """Add the array to its sum; refuse what the slots would refuse."""
+        """Add the array to the stored sum. Refuse numbers that the slots would refuse."""
         slots.check(array)
         self._made += 1
         count = sizes.array(array.size, slots, self._bits).ciphertexts
-        at = f"{self._made} {told.hex()}"
+        key = f"{self._made} {told.hex()}"
         self.ledger.enter("obfuscators", count)
         self.ledger.enter("encrypted", count)
-        self._inside[at] = self._inside[at] + array if at in self._inside else array
+        self._inside[key] = self._inside[key] + array if key in self._inside else array
         return b""
 
 
 class IdealAdder(Ideal):
-    """The way to it of who adds."""
+    """Adder with access to the ideal functionality."""
 
     def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
-        """Add nothing: it is done."""
+        """Count the additions. The sum is stored already."""
         count = sizes.array(size, slots, self._bits).ciphertexts
         self.ledger.enter("added", (len(arrays) - 1) * count)
         return b""

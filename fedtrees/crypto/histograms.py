@@ -1,12 +1,14 @@
-"""Histograms of encrypted gradients (SecureBoost: Cheng et al. 2021), packed on the way back.
+"""Histograms of encrypted gradients, with packed ciphertexts (SecureBoost: Cheng et al. 2021).
 
-The owner of the key encrypts g and h of each row in one plaintext. Another party, who has the
-features, adds them up over its bins without reading them and sends the sums of the smaller child of
-each split back, many bins to a ciphertext. The owner decrypts, and subtracts to get the sibling.
+The key holder encrypts g and h of each row in one plaintext. A party that has the features adds the
+ciphertexts over its bins without decrypting them. It returns the sums of the smaller child of each
+split, with many bins per ciphertext. The key holder decrypts them, and computes the sibling by
+subtraction.
 
-A node of r rows has at most r occupied bins to a feature: so many cross, empty ones among them
-where fewer are occupied. The size of a message is then known to both parties before, and which bins
-cross tells the owner of the key which are empty, as the opened sums do.
+A node with r rows has at most r occupied bins per feature. The party sends min(r, number of bins)
+bins per feature, including empty ones if fewer are occupied. Both parties therefore know the size
+of a message in advance. The key holder learns which bins are empty from the bins that are sent. It
+would also learn this from the decrypted sums.
 """
 
 from __future__ import annotations
@@ -29,11 +31,23 @@ from fedtrees.sealing.slots import Slots
 
 @dataclass(frozen=True)
 class EncryptedRows:
-    """Statistics of rows under a key, one ciphertext to a row."""
+    """Encrypted statistics of rows, one ciphertext per row.
+
+    Attributes
+    ----------
+    public : PublicKey
+        Key of the ciphertexts.
+    slots : Slots
+        Layout of the statistics, with room for one summand per row.
+    statistics : int
+        Number of statistics: 2 for (g, h), K for class counts.
+    ciphertexts : tuple of mpz
+        In the order of the rows.
+    """
 
     public: PublicKey
-    slots: Slots  # room for one addend a row
-    statistics: int  # numbers in a row: 2 for (g, h), K for class counts
+    slots: Slots
+    statistics: int
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
     @classmethod
@@ -44,10 +58,22 @@ class EncryptedRows:
         obfuscators: Obfuscators,
         ledger: Ledger | None = None,
     ) -> EncryptedRows:
-        """Encrypt the statistics of rows, int64, shape (n, statistics).
+        """Encrypt the statistics of rows.
 
-        Raises `PlaintextOverflowError` if a number is beyond the limit of the slots, or a row has
-        no room in a plaintext.
+        Parameters
+        ----------
+        rows : int64 array, shape (n, statistics)
+        slots : Slots
+            Layout of the statistics in plaintexts.
+        obfuscators : Obfuscators
+            One is used for each row.
+        ledger : Ledger, optional
+            Counts the operations.
+
+        Raises
+        ------
+        PlaintextOverflowError
+            If a number is beyond the limit of the slots, or a row does not fit a plaintext.
         """
         if rows.shape[1] > slots.per_plaintext(obfuscators.public.bits):
             raise PlaintextOverflowError(
@@ -59,7 +85,7 @@ class EncryptedRows:
 
     @property
     def payload(self) -> bytes:
-        """The ciphertexts as they are sent, marked as what they are."""
+        """The ciphertexts in their transmitted encoding, with a mark of the layout."""
         shape = len(self.ciphertexts), self.statistics
         read_as = marked.reading("rows", self.slots, shape)
         return marked.to_bytes(self.ciphertexts, self.public, read_as)
@@ -68,11 +94,22 @@ class EncryptedRows:
     def from_payload(
         cls, payload: bytes, public: PublicKey, slots: Slots, shape: tuple[int, int]
     ) -> EncryptedRows:
-        """Read statistics that were sent, of a shape (n, statistics).
+        """Read statistics in their transmitted encoding.
 
-        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
-        Raises `WrongKeyError` if they were sent under another key, in another shape or in other
-        slots.
+        Parameters
+        ----------
+        payload : bytes
+        public, slots
+            Expected key and layout.
+        shape : (int, int)
+            Expected numbers of rows and of statistics.
+
+        Raises
+        ------
+        MalformedError
+            If the length is wrong, or a number is not a ciphertext of this key.
+        WrongKeyError
+            If the mark is different: another key, shape or layout.
         """
         sealed = marked.from_bytes(payload, shape[0], public, marked.reading("rows", slots, shape))
         return cls(public, slots, shape[1], tuple(sealed))
@@ -84,15 +121,25 @@ class EncryptedRows:
         shape: tuple[int, int],
         ledger: Ledger | None = None,
     ) -> EncryptedHistogram:
-        """Add rows up over the bins of every feature, in one pass.
+        """Add the rows over the bins of every feature, in one pass.
 
-        Raises `MalformedError` if the arrays do not fit the rows or the shape. Raises
-        `PlaintextOverflowError` if more rows are summed than the slots have room for.
+        Parameters
+        ----------
+        bins : int array, shape (n, n_features)
+            Bin of each value. -1 for missing values, which are not added.
+        nodes : int array, shape (n,)
+            Node of each row. -1 for rows that are not added.
+        shape : (int, int)
+            Numbers of nodes and of bins.
+        ledger : Ledger, optional
+            Counts the operations.
 
-        `bins`: int array, shape (n, n_features). -1 for rows that have no value there, and are not
-        summed.
-        `nodes`: int array, shape (n,). The node that a row is in; -1 for rows that are not summed.
-        `shape`: Nodes and bins.
+        Raises
+        ------
+        MalformedError
+            If the arrays do not fit the rows or the shape.
+        PlaintextOverflowError
+            If a node has more rows than the slots have room for.
         """
         n, features = bins.shape
         n_nodes, n_bins = shape
@@ -105,97 +152,118 @@ class EncryptedRows:
             raise MalformedError(f"nodes must be below {n_nodes}, or -1 for rows left out")
         if bins.size and not (-1 <= bins.min() <= bins.max() < n_bins):
             raise MalformedError(f"bins must be from 0 to {n_bins - 1}, or -1 for no value")
+        # The limit counts rows, because a row adds at most one number to each cell.
         chosen = np.flatnonzero(nodes >= 0)
         if np.bincount(nodes[chosen], minlength=1).max(initial=0) > self.slots.terms:
             raise PlaintextOverflowError(
                 f"a node has more rows than the {self.slots.terms} that its slots have room for: "
                 "make slots for more terms"
             )
-        place = np.arange(features) * n_bins
-        cells = nodes[chosen, None].astype(np.int64) * features * n_bins + place + bins[chosen]
+        # One flat index per node, feature and bin.
+        first_bin = np.arange(features) * n_bins
+        cells = nodes[chosen, None].astype(np.int64) * features * n_bins + first_bin + bins[chosen]
         cells[bins[chosen] < 0] = -1
-        valued = cells[cells >= 0]
-        found = [mpz(1)] * (n_nodes * features * n_bins)  # 1 encrypts 0
+        occupied_cells = cells[cells >= 0]
+        products = [mpz(1)] * (
+            n_nodes * features * n_bins
+        )  # 1 is a ciphertext of 0, without an obfuscator
         square, ledger = self.public.square, ledger or Ledger()
-        with ledger.timed("added", len(valued) - len(np.unique(valued))):
+        # The first ciphertext of a cell is multiplied by 1, which is not counted.
+        with ledger.timed("added", len(occupied_cells) - len(np.unique(occupied_cells))):
             for row, places in zip(chosen.tolist(), cells.tolist(), strict=True):
-                c = self.ciphertexts[row]
+                ciphertext = self.ciphertexts[row]
                 for cell in places:
                     if cell >= 0:
-                        found[cell] = found[cell] * c % square
+                        products[cell] = products[cell] * ciphertext % square
         full = (n_nodes, features, n_bins, self.statistics)
         counts = np.bincount(nodes[chosen], minlength=n_nodes)
         return EncryptedHistogram(
-            self.public, self.slots, full, _to_send(valued, counts, full), tuple(found)
+            self.public, self.slots, full, _to_send(occupied_cells, counts, full), tuple(products)
         )
 
 
 @dataclass(frozen=True, eq=False)
 class EncryptedHistogram:
-    """Sums that their owner has not read yet. They are not sent as they are: see `packed`."""
+    """Encrypted sums at the party that added them. They are sent only after `packed`.
+
+    Attributes
+    ----------
+    public : PublicKey
+        Key of the ciphertexts.
+    slots : Slots
+        Layout of the statistics.
+    shape : tuple of int
+        Numbers of nodes, features, bins and statistics.
+    sent : bool array, shape (n_nodes, n_features, n_bins)
+        Bins that are sent: for each node and feature as many as can be occupied.
+    cells : tuple of mpz
+        One ciphertext for all statistics of a bin.
+    """
 
     public: PublicKey
     slots: Slots
-    shape: tuple[int, int, int, int]  # nodes, features, bins, statistics
-    # shape (nodes, n_features, n_bins): bins that cross; of each node and feature as many as it can
-    # have occupied
+    shape: tuple[int, int, int, int]
     sent: NDArray[np.bool_]
-    cells: tuple[mpz, ...] = field(repr=False)  # one ciphertext for all statistics of a bin
+    cells: tuple[mpz, ...] = field(repr=False)
 
     def packed(self, obfuscators: Obfuscators, ledger: Ledger | None = None) -> PackedHistogram:
-        """Put as many bins into one ciphertext as it has room for, by Horner's rule.
+        """Pack as many bins into each ciphertext as fit, by Horner's rule.
 
-        ``E(v_m 2^(w m) + ... + v_0)`` is ``(E(v_m)^(2^w) E(v_(m-1)))^(2^w) ...``: one power for
-        each bin, a seventh of what it costs to decrypt a ciphertext.
+        ``E(v_m 2^(w m) + ... + v_0)`` is ``(E(v_m)^(2^w) E(v_(m-1)))^(2^w) ...``. This takes one
+        power per bin, which costs a seventh of a decryption.
 
-        `obfuscators`: Each ciphertext gets a fresh one: the owner of the key, who made those of the
-        rows, would otherwise recognise which rows were added.
+        Each ciphertext gets a fresh obfuscator. The key holder knows the obfuscators of the rows,
+        and could otherwise recognise which rows were added.
         """
         per, ledger = bins_per_plaintext(self.slots, self.shape[3], self.public), ledger or Ledger()
         square = self.public.square
         shift = mpz(1) << (self.slots.width * self.shape[3])
         cells = [self.cells[i] for i in np.flatnonzero(self.sent)]
         groups = [cells[i : i + per] for i in range(0, len(cells), per)]
-        found = []
+        packed_cells = []
         with ledger.timed("multiplied", len(cells) - len(groups)):
             for group in groups:
                 total = group[-1]
+                # From the last bin of the group to the first. A product of 1 needs no power.
                 for cell in group[-2::-1]:
                     if total != 1:
                         total = powmod(total, shift, square)
                     total = total * cell % square
-                found.append(total)
-        sealed = paillier.rerandomise(found, obfuscators, ledger)
+                packed_cells.append(total)
+        sealed = paillier.rerandomise(packed_cells, obfuscators, ledger)
         return PackedHistogram(self.public, self.slots, self.shape, self.sent, tuple(sealed))
 
 
 @dataclass(frozen=True, eq=False)
 class PackedHistogram:
-    """A histogram on its way back."""
+    """A packed histogram that is sent to the key holder.
+
+    The attributes are those of `EncryptedHistogram`, but each ciphertext contains several bins.
+    """
 
     public: PublicKey
     slots: Slots
-    shape: tuple[int, int, int, int]  # nodes, features, bins, statistics
-    # shape (nodes, n_features, n_bins): bins that are in it; all others are empty
+    shape: tuple[int, int, int, int]
     sent: NDArray[np.bool_]
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
     def opened(self, keys: KeyPair, ledger: Ledger | None = None) -> NDArray[np.int64]:
-        """Decrypt, int64, shape `shape`.
+        """Decrypt the histogram, int64, shape `shape`.
 
-        Raises `PlaintextOverflowError` if what is inside does not fit the slots.
+        It raises `PlaintextOverflowError` if a plaintext does not fit the slots.
         """
         statistics = self.shape[3]
         per = bins_per_plaintext(self.slots, statistics, self.public) * statistics
         plain = paillier.decrypt(self.ciphertexts, keys, ledger)
         sums = self.slots.split(plain, per).reshape(-1, statistics)
-        found = np.zeros(self.shape, dtype=np.int64)
-        found[self.sent] = sums[: self.sent.sum()]
-        return found
+        histogram = np.zeros(self.shape, dtype=np.int64)
+        # The last plaintext can contain unused slots.
+        histogram[self.sent] = sums[: self.sent.sum()]
+        return histogram
 
     @property
     def payload(self) -> bytes:
-        """What is sent: a mark of what it is, a bit for each bin, then the ciphertexts."""
+        """The transmitted encoding: a mark of the layout, a bit per bin, and the ciphertexts."""
         read_as = marked.reading("histogram", self.slots, self.shape)
         flags = np.packbits(self.sent).tobytes()
         return marked.to_bytes(self.ciphertexts, self.public, read_as, flags)
@@ -204,16 +272,27 @@ class PackedHistogram:
     def from_payload(
         cls, payload: bytes, public: PublicKey, slots: Slots, shape: tuple[int, int, int, int]
     ) -> PackedHistogram:
-        """Read a histogram that was sent.
+        """Read a histogram in its transmitted encoding.
 
-        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
-        Raises `WrongKeyError` if it was sent under another key, in another shape or in other slots.
+        Parameters
+        ----------
+        payload : bytes
+        public, slots, shape
+            Expected key, layout and shape.
+
+        Raises
+        ------
+        MalformedError
+            If the length is wrong, or a number is not a ciphertext of this key.
+        WrongKeyError
+            If the mark is different: another key, shape or layout.
         """
         read_as = marked.reading("histogram", slots, shape)
         payload = marked.unmarked(payload, public, read_as)
         bins = math.prod(shape[:3])
         start = -(-bins // 8)
         bits = np.unpackbits(np.frombuffer(payload[:start], dtype=np.uint8))
+        # Unused bits of the last byte must be 0, so that each histogram has one encoding.
         if len(bits) < bins or bits[bins:].any():
             raise MalformedError(f"{len(payload)} bytes of a histogram; {bins} bits come first")
         sent = bits[:bins].astype(bool).reshape(shape[:3])
@@ -223,34 +302,47 @@ class PackedHistogram:
 
 
 def bins_per_plaintext(slots: Slots, statistics: int, public: PublicKey) -> int:
-    """Return how many bins of so many statistics one plaintext holds."""
+    """Return how many bins with `statistics` statistics fit into one plaintext."""
+    # The statistics of one bin are not divided between two plaintexts.
     return slots.per_plaintext(public.bits) // statistics
 
 
 def _to_send(
     cells: NDArray[np.int64], counts: NDArray[np.int64], shape: tuple[int, int, int, int]
 ) -> NDArray[np.bool_]:
-    """Return the bins that cross: the occupied ones, then empty ones up to the rows of the node."""
+    """Return the bins to send: occupied ones, and empty ones up to the rows of the node."""
     occupied = np.zeros(math.prod(shape[:3]), dtype=bool)
     occupied[cells] = True
     occupied = occupied.reshape(shape[:3])
     order = np.argsort(~occupied, axis=2, kind="stable")
+    # Position of each bin if the occupied bins of a feature are ordered first.
     rank = np.argsort(order, axis=2, kind="stable")
-    found: NDArray[np.bool_] = rank < np.minimum(counts, shape[2])[:, None, None]
-    return found
+    sent: NDArray[np.bool_] = rank < np.minimum(counts, shape[2])[:, None, None]
+    return sent
 
 
 def with_siblings(
     parents: NDArray[np.int64], smaller: NDArray[np.int64], left: Sequence[bool]
 ) -> NDArray[np.int64]:
-    """Return both children of every parent, by subtraction of opened sums.
+    """Compute the sums of both children of every parent by subtraction.
 
-    `parents, smaller`: int64 array, shape (nodes, ...). Sums of nodes, and of one child of each.
-    `left`: Whether that is the left child.
+    Parameters
+    ----------
+    parents : int64 array, shape (n_nodes, ...)
+        Sums of the parents.
+    smaller : int64 array, shape (n_nodes, ...)
+        Sums of one child of each parent.
+    left : sequence of bool
+        Whether this child is the left one.
 
-    Returns: int64 array, shape (2 nodes, ...): left and right child of each parent in turn..
+    Returns
+    -------
+    children : int64 array, shape (2 * n_nodes, ...)
+        Left and right child of each parent in turn.
     """
-    other = parents - smaller
+    siblings = parents - smaller
     is_left = np.asarray(left, dtype=bool).reshape(-1, *[1] * (parents.ndim - 1))
-    pairs = np.stack([np.where(is_left, smaller, other), np.where(is_left, other, smaller)], axis=1)
+    pairs = np.stack(
+        [np.where(is_left, smaller, siblings), np.where(is_left, siblings, smaller)], axis=1
+    )
     return pairs.reshape(-1, *parents.shape[1:])

@@ -1,4 +1,4 @@
-"""Paillier keys (Paillier 1999), and how they are drawn."""
+"""Paillier keys (Paillier 1999) and their generation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ from fedtrees.sealing.secret import Secret, Unprintable
 
 WEAK_BELOW = 2048
 
-_COFACTOR_BITS = 24  # of (p - 1) / 2 beyond its large prime: enough to find p, quickly factored
+# Length of the cofactor k in p = 2 k r + 1. It leaves enough choices to find a prime p, and is
+# factored quickly.
+_COFACTOR_BITS = 24
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What everybody may know.
+    """The public key.
 
-    `djn`: ``h^n mod n^2`` with ``h = -x^2 mod n``: the base of short obfuscators (see
-    `DJNObfuscators`); None for keys that come from elsewhere.
+    Attributes
+    ----------
+    n : int
+        Modulus, a product of two primes.
+    djn : int or None
+        ``h^n mod n^2`` with ``h = -x^2 mod n``, the base of short obfuscators (see
+        `DJNObfuscators`). None for keys that were not generated here.
     """
 
     n: int
@@ -33,7 +40,7 @@ class PublicKey:
 
     @cached_property
     def modulus(self) -> mpz:
-        """n, as gmpy2 has it."""
+        """n as a gmpy2 integer."""
         return mpz(self.n)
 
     @cached_property
@@ -48,16 +55,16 @@ class PublicKey:
 
     @property
     def weak(self) -> bool:
-        """Whether n is shorter than today's least recommendation."""
+        """Whether n is shorter than 2048 bits, the recommended minimum."""
         return self.bits < WEAK_BELOW
 
     @property
     def fingerprint(self) -> str:
-        """Eight hex digits to tell keys apart."""
+        """Eight hexadecimal digits that distinguish keys."""
         return hashlib.sha256(b"%d" % self.n).hexdigest()[:8]
 
     def payload(self, obfuscators: bool = True) -> bytes:
-        """Return n, and the base of short obfuscators where there is one to send."""
+        """Return n, and the base of short obfuscators if it is requested and exists."""
         n = self.n.to_bytes(self.bits // 8, "big")
         if not obfuscators or self.djn is None:
             return n
@@ -65,9 +72,10 @@ class PublicKey:
 
     @classmethod
     def from_payload(cls, payload: bytes, bits: int) -> PublicKey:
-        """Read a key of so many bits that somebody told.
+        """Read a received key of `bits` bits.
 
-        Raises `MalformedError` if it has another length, or its numbers are out of range.
+        It raises `MalformedError` if the encoding has another length, or its numbers are out of
+        range.
         """
         middle, size = bits // 8, sizes.ciphertext_bytes(bits)
         if len(payload) not in (middle, middle + size):
@@ -75,6 +83,7 @@ class PublicKey:
                 f"a public key of {bits} bits has {middle} or {middle + size} bytes; "
                 f"{len(payload)} came"
             )
+        # Without a base the second part is empty and gives 0.
         n, djn = (int.from_bytes(part, "big") for part in (payload[:middle], payload[middle:]))
         if n.bit_length() != bits or n % 2 == 0 or not (0 < djn < n * n or djn == 0):
             raise MalformedError(f"what came is no public key of {bits} bits")
@@ -85,13 +94,18 @@ class PublicKey:
 
 
 class Prime(Unprintable):
-    """One prime factor p of n, with what its owner computes once.
+    """One prime factor p of n, with numbers that its owner computes once.
 
-    `p, square`: mpz. And p^2.
-    `h`: mpz. ``L((n + 1)^(p - 1) mod p^2)^-1 mod p``, with ``L(x) = (x - 1) / p`` (Paillier 1999,
-    7).
-    `generator`: Of all n-th powers modulo p^2, a cyclic group of order p - 1; None where p - 1
-    could not be factored.
+    Attributes
+    ----------
+    p, square : mpz
+        The prime and its square.
+    h : mpz
+        ``L((n + 1)^(p - 1) mod p^2)^-1 mod p`` with ``L(x) = (x - 1) / p`` (Paillier 1999, section
+        7).
+    generator : mpz or None
+        Generator of all n-th powers modulo p^2, a cyclic group of order p - 1. None if the
+        factorisation of p - 1 is not known.
     """
 
     __slots__ = ("generator", "h", "p", "square")
@@ -106,7 +120,7 @@ class Prime(Unprintable):
 
 
 class KeyPair(Unprintable):
-    """A public key and the secret to it. It is neither printed nor pickled."""
+    """A public key and its private key, which cannot be printed or pickled."""
 
     __slots__ = ("_primes", "public")
 
@@ -115,15 +129,21 @@ class KeyPair(Unprintable):
 
     @classmethod
     def generate(cls, bits: int = sizes.DEFAULT_BITS) -> KeyPair:
-        """Draw a key from the operating system's generator.
+        """Generate a key with the random numbers of the operating system.
 
-        Each prime is ``2 k r + 1`` with a random prime r and a small odd k: its owner then knows
-        a primitive root, hence draws obfuscators by a table without an assumption of its own
-        (see `OwnerObfuscators`); and both are 3 modulo 4, as DJN asks.
+        Each prime is ``2 k r + 1`` with a random prime r and a small odd k. The owner therefore
+        knows a primitive root, and can draw obfuscators from a table without a further assumption
+        (see `OwnerObfuscators`). Both primes are 3 modulo 4, as DJN require.
 
-        `bits`: Length of n.
+        Parameters
+        ----------
+        bits : {1024, 2048, 3072}
+            Length of n. 1024 causes a warning.
 
-        Raises `UsageError` for another length. A length of 1024 warns.
+        Raises
+        ------
+        UsageError
+            If `bits` is another number.
         """
         sizes.check_key_bits("bits", bits)
         if bits < WEAK_BELOW:
@@ -135,7 +155,7 @@ class KeyPair(Unprintable):
         return drawn(bits, SYSTEM)
 
     def primes(self) -> tuple[Prime, Prime]:
-        """Return the secret."""
+        """Return the private key."""
         return self._primes.reveal()
 
     def __repr__(self) -> str:
@@ -143,13 +163,15 @@ class KeyPair(Unprintable):
 
 
 def drawn(bits: int, randomness: Randomness) -> KeyPair:
-    """Draw a key of any length by some randomness; see `KeyPair.generate`."""
+    """Generate a key of any length from a source of randomness, see `KeyPair.generate`."""
     while True:
         (p, of_p), (q, of_q) = _prime(bits // 2, randomness), _prime(bits // 2, randomness)
         n = p * q
-        # n-th powers are then all (p - 1)(q - 1) of them, and DJN's group is as large as can be
+        # The first condition makes n-th powers a group of (p - 1)(q - 1) elements, the second one
+        # makes the group of DJN as large as possible.
         if math.gcd(n, (p - 1) * (q - 1)) == 1 and math.gcd(p - 1, q - 1) == 2:
             break
+    # -x^2 has the Jacobi symbol 1 and is not a square, because both primes are 3 modulo 4.
     x = mpz(randomness.below(int(n) - 2) + 2)
     public = PublicKey(int(n), int(powmod(-x * x, n, n * n)))
     primes = Prime(p, n, of_p), Prime(q, n, of_q)
@@ -157,33 +179,38 @@ def drawn(bits: int, randomness: Randomness) -> KeyPair:
 
 
 def _prime(bits: int, randomness: Randomness) -> tuple[mpz, mpz]:
-    """Return a prime p of so many bits, the two highest set, and a generator modulo p^2."""
+    """Return a prime p of `bits` bits, the two highest ones set, and a generator modulo p^2."""
     while True:
-        free = bits - _COFACTOR_BITS
-        r = next_prime(mpz(randomness.below(1 << (free - 1)) | 1 << (free - 1)))
-        least, most = (3 << (bits - 2)) // (2 * r) + 1, ((1 << bits) - 1) // (2 * r)
-        for _ in range(20 * bits):  # of the p that are tried, one in some 0.35 bits is prime
-            k = (randomness.below(int(most - least)) + int(least)) | 1
+        large_bits = bits - _COFACTOR_BITS
+        r = next_prime(mpz(randomness.below(1 << (large_bits - 1)) | 1 << (large_bits - 1)))
+        # These bounds set the two highest bits of p, so that the product of two such primes has
+        # exactly twice as many bits.
+        smallest, largest = (3 << (bits - 2)) // (2 * r) + 1, ((1 << bits) - 1) // (2 * r)
+        for _ in range(20 * bits):  # about one in 0.35 * bits candidates is prime
+            # k and r are odd, so that p = 2 k r + 1 is 3 modulo 4.
+            k = (randomness.below(int(largest - smallest)) + int(smallest)) | 1
             p = 2 * k * r + 1
             if p.bit_length() == bits and is_prime(p):
                 root = _primitive_root(p, {2, int(r), *_small_factors(int(k))}, randomness)
-                # root^p mod p^2 has the order of root mod p; and p-th powers are what n-th powers
-                # are modulo p^2
+                # root^p mod p^2 has the order of root mod p. The p-th powers modulo p^2 are the
+                # n-th powers modulo p^2.
                 return p, powmod(root, p, p * p)
 
 
 def _primitive_root(p: mpz, factors: set[int], randomness: Randomness) -> mpz:
     while True:
         root = mpz(randomness.below(int(p) - 2) + 2)
+        # A number is a primitive root if its power (p - 1) / f is not 1 for any prime factor f of p
+        # - 1.
         if all(powmod(root, (p - 1) // factor, p) != 1 for factor in factors):
             return root
 
 
 def _small_factors(number: int) -> set[int]:
-    found, factor = set(), 3
+    factors, factor = set(), 3
     while factor * factor <= number:
         while number % factor == 0:
-            found.add(factor)
+            factors.add(factor)
             number //= factor
         factor += 2
-    return found | ({number} - {1})
+    return factors | ({number} - {1})

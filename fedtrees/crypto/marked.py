@@ -1,8 +1,8 @@
-"""Ciphertexts as they are sent, behind a mark of the key and of what they are to be read as.
+"""Transmitted encoding of ciphertexts, with a mark of their key and their layout.
 
-Ciphertexts alone are numbers like any others: read under a wrong key, in another shape or in slots
-of another width they open, to wrong numbers. Whoever changes them on purpose can make the mark
-again.
+Ciphertexts are plain numbers. Read under a wrong key, in another shape or with slots of another
+width, they would decrypt to wrong numbers without an error. The mark detects such mistakes. It does
+not detect manipulation, because an adversary can compute a new mark.
 """
 
 import hashlib
@@ -18,31 +18,63 @@ from fedtrees.sealing.slots import Slots
 
 
 def reading(kind: str, slots: Slots, shape: Sequence[int], *more: object) -> str:
-    """Return what ciphertexts are to be read as, in one way for whoever sends and whoever reads."""
+    """Return a text that describes the layout, the same for sender and receiver.
+
+    Parameters
+    ----------
+    kind : str
+        For example ``rows`` or ``histogram``.
+    slots : Slots
+        Layout of the numbers in plaintexts.
+    shape : sequence of int
+        Shape of the encrypted numbers.
+    *more : object
+        Further public values, for example the number of a sum.
+    """
     ranges = [(int(low), int(high)) for low, high in slots.ranges]
     return f"{kind} {[*map(int, shape)]} {int(slots.limit)} {int(slots.terms)} {ranges} {more}"
 
 
 def mark(payload: bytes, public: PublicKey, read_as: str) -> bytes:
-    """Return `MARK_BYTES` of the SHA-256 of the key, of what is sent and what it is."""
-    of = hashlib.sha256(public.payload(obfuscators=False))
-    of.update(f"{len(read_as)} {read_as}".encode())
-    of.update(payload)
-    return of.digest()[:MARK_BYTES]
+    """Return the first `MARK_BYTES` bytes of the SHA-256 of key, layout and ciphertexts.
+
+    Parameters
+    ----------
+    payload : bytes
+        Everything that follows the mark.
+    public : PublicKey
+    read_as : str
+        Layout, see `reading`.
+    """
+    digest = hashlib.sha256(public.payload(obfuscators=False))
+    # The length separates the description of the layout from the payload.
+    digest.update(f"{len(read_as)} {read_as}".encode())
+    digest.update(payload)
+    return digest.digest()[:MARK_BYTES]
 
 
 def to_bytes(
     ciphertexts: Iterable[mpz], public: PublicKey, read_as: str, before: bytes = b""
 ) -> bytes:
-    """Write a mark, what stands `before` the ciphertexts, and these."""
+    """Write a mark, the bytes `before` the ciphertexts (for example flags), and the ciphertexts."""
     payload = before + paillier.to_bytes(ciphertexts, public)
     return mark(payload, public, read_as) + payload
 
 
 def unmarked(payload: bytes, public: PublicKey, read_as: str) -> bytes:
-    """Return what is behind the mark.
+    """Check the mark, and return the bytes that follow it.
 
-    Raises `MalformedError` if there is no mark. Raises `WrongKeyError` if it is another one.
+    Parameters
+    ----------
+    payload, public, read_as
+        As in `mark`, with the mark at the beginning of the payload.
+
+    Raises
+    ------
+    MalformedError
+        If there is no mark.
+    WrongKeyError
+        If the mark is different.
     """
     if len(payload) < MARK_BYTES:
         raise MalformedError(f"{len(payload)} bytes came; a mark of {MARK_BYTES} bytes is first")
@@ -58,12 +90,24 @@ def unmarked(payload: bytes, public: PublicKey, read_as: str) -> bytes:
 
 
 def from_bytes(payload: bytes, count: int, public: PublicKey, read_as: str) -> list[mpz]:
-    """Read so many ciphertexts behind a mark.
+    """Read marked ciphertexts.
 
-    Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key. Raises
-    `WrongKeyError` if they are marked as something else.
+    Parameters
+    ----------
+    payload, public, read_as
+        As in `unmarked`.
+    count : int
+        Expected number of ciphertexts.
+
+    Raises
+    ------
+    MalformedError
+        If the length is wrong, or a number is not a ciphertext of this key.
+    WrongKeyError
+        If the mark is different.
     """
-    due = MARK_BYTES + ciphertext_bytes(public.bits) * count
-    if len(payload) != due:
-        raise MalformedError(f"{len(payload)} bytes came; {due} are due: ask for them again")
+    # A wrong length is reported first, because the mark would only state that something differs.
+    expected = MARK_BYTES + ciphertext_bytes(public.bits) * count
+    if len(payload) != expected:
+        raise MalformedError(f"{len(payload)} bytes came; {expected} are due: ask for them again")
     return paillier.from_bytes(unmarked(payload, public, read_as), count, public)

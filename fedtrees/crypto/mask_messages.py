@@ -1,4 +1,4 @@
-"""What crosses in secure aggregation by masks, as plain data, and what all parties agree on."""
+"""Messages of secure aggregation by masks as plain data, and their public parameters."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,19 +10,34 @@ from fedtrees.sealing.errors import TooFewPartiesError
 
 @dataclass(frozen=True)
 class MaskPlan:
-    """What everybody knows before the first round.
+    """Public parameters of a batch of sums.
 
-    Raises `UsageError` if fewer than two parties are named, a name twice, no sum is planned, or the
-    threshold is not above half of the parties: two groups that were told different survivors could
-    then give away both secrets of somebody between them.
+    Attributes
+    ----------
+    parties : tuple of str
+        All parties that may take part.
+    threshold : int
+        Number of parties that must stay until the end, more than half of them. Fewer parties cannot
+        open a sum. With half or less, a server could send two groups different sets of survivors,
+        and recover both secrets of a party from their shares.
+    sums : int
+        Number of sums that the first two rounds prepare. Each sum has separate masks and locks. A
+        party that misses one sum, so that its lock is opened, can therefore take part in the next
+        one.
+    context : bytes
+        Name of the run and batch. All keys depend on it.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer than two parties or repeated names, if the threshold is not a majority of
+        the parties, or if there is no sum.
     """
 
-    parties: tuple[str, ...]  # everybody who may take part
-    threshold: int  # so many must stay to the end; fewer cannot open anything, not even together
-    # how many sums the first two rounds prepare. Each has masks and locks of its own, so that who
-    # misses one, and has its lock of that one opened, takes part in the next.
+    parties: tuple[str, ...]
+    threshold: int
     sums: int = 1
-    context: bytes = b""  # where the sums belong (a run and a stage), bound into every key
+    context: bytes = b""
 
     def __post_init__(self) -> None:
         count = len(self.parties)
@@ -30,6 +45,7 @@ class MaskPlan:
             raise UsageError(
                 f"masks need two or more parties of different names; got {list(self.parties)}"
             )
+        # Two disjoint groups of parties cannot both reach a majority.
         if not count // 2 < self.threshold <= count:
             raise UsageError(
                 f"a threshold of {self.threshold} of {count} parties; choose one from "
@@ -40,11 +56,11 @@ class MaskPlan:
             raise UsageError(f"sums must be at least 1; got {self.sums}")
 
     def point(self, party: str) -> int:
-        """Return where a party's shares are, from 1."""
+        """Return the point at which a party's shares are evaluated, from 1."""
         return self.parties.index(party) + 1
 
     def need(self, names: Collection[str], did: str) -> None:
-        """Raise TooFewPartiesError, which says who is missing, unless the threshold is met."""
+        """Raise `TooFewPartiesError` with the missing parties if fewer than `threshold` did it."""
         if len(names) < self.threshold:
             missing = [name for name in self.parties if name not in names]
             raise TooFewPartiesError(
@@ -55,16 +71,17 @@ class MaskPlan:
 
 
 def usual_threshold(parties: int) -> int:
-    """Return ``floor(2 n / 3) + 1``, at most n: what keeps secrets from a third of colluders."""
+    """Return ``floor(2 n / 3) + 1``, at most n. A third of the parties cannot recover a secret.
+
+    >>> usual_threshold(5)
+    4
+    """
     return min(2 * parties // 3 + 1, parties)
 
 
 @dataclass(frozen=True)
 class Advertisement:
-    """Round 0: a party's public key.
-
-    `key`: 32 bytes. What two parties agree on by their keys is never told to anybody.
-    """
+    """Round 0: the public key of a party, 32 bytes."""
 
     party: str
     key: bytes
@@ -72,42 +89,69 @@ class Advertisement:
 
 @dataclass(frozen=True)
 class Deal:
-    """Round 1: shares of a party's secrets, each in a box that only its receiver opens."""
+    """Round 1: shares of a party's secrets, each in a box that only its receiver can open.
+
+    Attributes
+    ----------
+    party : str
+        Sender.
+    boxes : mapping of str to bytes
+        Encrypted shares by receiver.
+    commitments : tuple of bytes
+        SHA-256 of the seed of each self-mask, which reveals a wrong share.
+    locks : tuple of bytes
+        For each sum, the encrypted seeds of the masks that the party shares with the remaining
+        parties (`fedtrees.crypto.mask_seeds.lock`).
+    """
 
     party: str
-    boxes: Mapping[str, bytes] = field(repr=False)  # by receiver
-    # SHA-256 of the seed of each self-mask, by which a wrong share is found out
+    boxes: Mapping[str, bytes] = field(repr=False)
     commitments: tuple[bytes, ...]
-    # for each sum the seeds of the masks that it shares with the others, locked
-    # (`fedtrees.crypto.mask_seeds.lock`)
     locks: tuple[bytes, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class MaskedArray:
-    """Round 2: an array under its masks."""
+    """Round 2: an array under its masks.
+
+    Attributes
+    ----------
+    party : str
+        Sender.
+    sum : int
+        Number of the planned sum.
+    shape : tuple of int
+        Shape of the array.
+    values : bytes
+        Numbers modulo 2^64, eight bytes each, little-endian.
+    tag : bytes
+        16 bytes that authenticate the array, the keys of all parties, and the parties whose masks
+        are on the array. A sum is not opened if an array was changed, belongs to another sum, or
+        was masked among other parties.
+    """
 
     party: str
-    sum: int  # which of the planned sums
+    sum: int
     shape: tuple[int, ...]
-    values: bytes = field(repr=False)  # numbers modulo 2^64, eight bytes each, little end first
-    # of all this, of the keys that went to everybody, and of among whom it was masked, 16 bytes: a
-    # sum of what was changed, sent before, or masked otherwise, is never opened
+    values: bytes = field(repr=False)
     tag: bytes = field(repr=False)
 
     @property
     def sealed(self) -> Sealed:
-        """The values as a message field that nobody can open by itself."""
+        """The values as a message field that no party can open without the sum."""
         text = self.values + self.tag
         return Sealed((), self.shape, "<i8", len(text), text)
 
 
 @dataclass(frozen=True)
 class Unmasking:
-    """Round 3: one party's shares of the secrets that open the sum, and of no others."""
+    """Round 3: one party's shares of the secrets that open the sum, and of no further secrets.
+
+    `self_masks` contains the shares of the survivors' self-masks, 33 bytes each. `lock_keys`
+    contains the shares of the keys to the locks of parties whose arrays did not arrive.
+    """
 
     party: str
     sum: int
-    self_masks: Mapping[str, bytes] = field(repr=False)  # of those whose arrays came, 33 bytes
-    # of the keys to the locks of those whose arrays did not
+    self_masks: Mapping[str, bytes] = field(repr=False)
     lock_keys: Mapping[str, bytes] = field(repr=False)

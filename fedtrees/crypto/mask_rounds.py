@@ -1,7 +1,7 @@
-"""All rounds of masking in bytes, each side by itself; and the same without work.
+"""All rounds of secure aggregation by masks, as byte strings, for each side: real and ideal.
 
-Messages are of the lengths that `fedtrees.crypto.sizes` states. Who is meant by which part is known
-from the plan and the rounds before; names are not in them.
+Messages have the lengths that `fedtrees.crypto.sizes` states. They do not contain names of parties,
+because the plan and the earlier rounds determine which part of a message belongs to which party.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,68 +21,107 @@ from fedtrees.sealing.errors import MalformedError, WrongKeyError
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Unprintable
 
-#: Arrays by sum and party, as the ideal functionality keeps them, which is in nobody's hands.
+#: Plain arrays of the ideal functionality, by sum and party, with the digest of received messages.
 Kept = dict[int, dict[str, tuple[bytes, NDArray[np.int64]]]]
 
 
 class Masker(Protocol):
-    """A client's side of each round, as bytes; its secrets are here and nowhere else."""
+    """Client side of each round. It contains the secrets of one client."""
 
     plan: MaskPlan
 
     def keys(self) -> bytes:
-        """Round 0: tell its public key to whoever adds."""
+        """Round 0: return the public key."""
 
     def shares(self, roster: bytes, among: Sequence[str]) -> bytes:
-        """Round 1: deal shares among those whose keys these are."""
+        """Round 1: return shares of the secrets for the parties whose keys the roster contains."""
 
     def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
-        """End of round 1: open the boxes that these made for it."""
+        """End of round 1: open the boxes of the given senders."""
 
     def masked(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> bytes:
-        """Round 2: mask an array, shape (m,), of who was told this; a tag is at the end."""
+        """Round 2: mask an array.
+
+        Parameters
+        ----------
+        index : int
+            Number of the sum in its batch.
+        array : int64 array, shape (m,)
+        told : bytes
+            Digest of all messages that the client received.
+
+        Returns
+        -------
+        masked : bytes
+            Masked numbers, followed by a tag.
+        """
 
     def opening(self, index: int, survivors: Sequence[str]) -> bytes:
-        """Round 3: tell the shares that open the sum of the survivors, itself among them."""
+        """Round 3: return the shares that open the sum of survivors, which include the client."""
 
 
 class Unmasker(Protocol):
-    """The side of whoever adds.
+    """Server side of each round.
 
-    Who says nothing in a round is left out of the rounds after it.
+    Parties that send nothing in a round do not take part in the following rounds.
     """
 
     plan: MaskPlan
 
     def take_keys(self, name: str, text: bytes) -> None:
-        """Round 0: take a client's public key."""
+        """Round 0: receive the public key of a client."""
 
     def roster(self, among: Sequence[str]) -> bytes:
-        """End of round 0: return the keys of these, who sent some."""
+        """End of round 0: return the keys of the given clients."""
 
     def take_shares(self, name: str, text: bytes) -> None:
-        """Round 1: take what a client dealt."""
+        """Round 1: receive the boxes, commitments and locks of a client."""
 
     def boxes(self, name: str) -> bytes:
         """End of round 1: return the boxes for a client."""
 
     def take_masked(self, name: str, index: int, text: bytes) -> None:
-        """Round 2: take a masked array and its tag."""
+        """Round 2: receive a masked array and its tag.
+
+        Parameters
+        ----------
+        name : str
+            Name of the sender.
+        index : int
+            Number of the sum in its batch.
+        text : bytes
+            Result of `Masker.masked`.
+        """
 
     def survivors(self, index: int) -> tuple[str, ...]:
-        """End of round 2: return whose arrays came."""
+        """End of round 2: return the clients whose arrays arrived."""
 
     def take_opening(self, name: str, index: int, text: bytes, survivors: Sequence[str]) -> None:
-        """Round 3: take a client's shares."""
+        """Round 3: receive the shares of a client.
+
+        Parameters
+        ----------
+        name : str
+            Name of the sender.
+        index : int
+            Number of the sum in its batch.
+        text : bytes
+            Result of `Masker.opening`.
+        survivors : sequence of str
+            Clients whose arrays are in the sum.
+        """
 
     def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
-        """Return the sum of those who were told this, int64, shape (m,)."""
+        """Return the sum, int64, shape (m,).
+
+        The last argument is the digest of all messages that the clients received.
+        """
 
 
 class RealMasker(Unprintable):
     """Keys, masks and shares of one client, computed (`MaskingParty`).
 
-    `opened`: What it knows to be opened.
+    `opened` contains the sets of survivors whose sums the client helped to open.
     """
 
     def __init__(self, plan: MaskPlan, name: str, ledger: Ledger, opened: SurvivorSets) -> None:
@@ -96,18 +135,19 @@ class RealMasker(Unprintable):
 
     def shares(self, roster: bytes, among: Sequence[str]) -> bytes:
         """Round 1."""
-        others = [name for name in among if name != self._name]
-        return deal_bytes(self._party.deal(read_roster(roster, among)), others)
+        receivers = [name for name in among if name != self._name]
+        return deal_bytes(self._party.deal(read_roster(roster, among)), receivers)
 
     def collect(self, boxes: bytes, senders: Sequence[str]) -> None:
         """End of round 1."""
         self._party.collect(read_boxes(boxes, self.plan, senders))
+        # Shares are sent in the order of the plan, because messages contain no names.
         self._dealt = [name for name in self.plan.parties if name in (self._name, *senders)]
 
     def masked(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> bytes:
         """Round 2."""
-        made = self._party.mask(index, array, told)
-        return made.values + made.tag
+        masked_array = self._party.mask(index, array, told)
+        return masked_array.values + masked_array.tag
 
     def opening(self, index: int, survivors: Sequence[str]) -> bytes:
         """Round 3."""
@@ -115,7 +155,7 @@ class RealMasker(Unprintable):
 
 
 class RealUnmasker(Unprintable):
-    """Sums as they are opened (`MaskedSum`)."""
+    """Sums of one batch, computed (`MaskedSum`)."""
 
     def __init__(self, plan: MaskPlan, ledger: Ledger) -> None:
         self.plan, self._sum = plan, MaskedSum(plan, ledger)
@@ -133,16 +173,18 @@ class RealUnmasker(Unprintable):
 
     def take_shares(self, name: str, text: bytes) -> None:
         """Round 1."""
-        others = [other for other in self._among if other != name]
-        self._sum.take_deal(read_deal(text, self.plan, name, others))
+        receivers = [receiver for receiver in self._among if receiver != name]
+        self._sum.take_deal(read_deal(text, self.plan, name, receivers))
 
     def boxes(self, name: str) -> bytes:
         """End of round 1."""
+        # The round ends when the first boxes are requested.
         self._boxes = self._boxes or self._sum.boxes()
         return boxes_bytes(self._boxes[name])
 
     def take_masked(self, name: str, index: int, text: bytes) -> None:
         """Round 2."""
+        # Shapes are not transmitted: every array is a vector here.
         values, tag = text[: -sizes.TAG_BYTES], text[-sizes.TAG_BYTES :]
         self._sum.take_array(MaskedArray(name, index, (len(values) // 8,), values, tag))
 
@@ -161,10 +203,10 @@ class RealUnmasker(Unprintable):
 
 
 class IdealMasker(Unprintable):
-    """A client's way to the ideal functionality: nothing is computed, and nothing is in the rounds.
+    """Client with access to the ideal functionality. Messages are empty.
 
-    `ledger`: Work that is not done is counted, and takes no time.
-    `opened`: A real client would open nothing that these refuse.
+    Operations are counted but not computed. `opened` makes the client refuse the same sets of
+    survivors as a real client.
     """
 
     def __init__(
@@ -182,6 +224,7 @@ class IdealMasker(Unprintable):
         """Round 1."""
         self.plan.need(among, "advertised keys")
         self._among = len(among)
+        # Two secrets per sum, and one share of each for every party.
         self._ledger.enter("shares", 2 * self.plan.sums * len(among))
         return b""
 
@@ -202,7 +245,7 @@ class IdealMasker(Unprintable):
 
 
 class IdealUnmasker(Unprintable):
-    """The way to it of whoever adds."""
+    """Server with access to the ideal functionality."""
 
     def __init__(self, plan: MaskPlan, ledger: Ledger, kept: Kept) -> None:
         self.plan, self._ledger, self._kept = plan, ledger, kept
@@ -236,37 +279,50 @@ class IdealUnmasker(Unprintable):
         """Round 3."""
 
     def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
-        """Return the sum; raises `WrongKeyError` as `MaskedSum.opened`."""
-        kept = self._kept.pop(index)
-        if other := [name for name, (heard, _) in kept.items() if heard != told]:
+        """Return the sum. Raise `WrongKeyError` as `MaskedSum.opened` does."""
+        contributions = self._kept.pop(index)
+        if unequal := [name for name, (history, _) in contributions.items() if history != told]:
             raise WrongKeyError(
-                f"{', '.join(other)}: told something else than the others before sum {index}; it "
+                f"{', '.join(unequal)}: told something else than the others before sum {index}; it "
                 "stays closed. Start anew"
             )
-        arrays = [array for _, array in kept.values()]
-        gone = len(self._among) - len(arrays)
-        self._ledger.enter("masks expanded", len(arrays) * (1 + gone))
+        arrays = [array for _, array in contributions.values()]
+        # A real server expands a self-mask per survivor, and all its masks with each missing party.
+        n_missing = len(self._among) - len(arrays)
+        self._ledger.enter("masks expanded", len(arrays) * (1 + n_missing))
         total: NDArray[np.int64] = np.sum(arrays, axis=0)
         return total
 
 
 def read_roster(text: bytes, names: Sequence[str]) -> list[Advertisement]:
-    """Read the keys of these parties, one after the other.
+    """Read the keys of the named parties.
 
-    Raises `MalformedError`, here and below, if the length is not as planned.
+    This function and those below raise `MalformedError` if the length is not as planned.
     """
     keys = _pieces(text, KEY_BYTES, len(names), "the keys of everybody")
     return [Advertisement(party, key) for party, key in zip(names, keys, strict=True)]
 
 
 def deal_bytes(message: Deal, others: Sequence[str]) -> bytes:
-    """Return the boxes for the others, in that order, then the commitments and the locks."""
+    """Return the boxes in the given order of receivers, then the commitments and the locks."""
     boxes = (message.boxes[name] for name in others)
     return b"".join((*boxes, *message.commitments, *message.locks))
 
 
 def read_deal(text: bytes, plan: MaskPlan, party: str, others: Sequence[str]) -> Deal:
-    """Read what `deal_bytes` wrote."""
+    """Read the result of `deal_bytes`.
+
+    Parameters
+    ----------
+    text : bytes
+    plan : MaskPlan
+        Public parameters of the batch.
+    party : str
+        Name of the sender.
+    others : sequence of str
+        Receivers of the boxes, in order.
+    """
+    # The message consists of boxes, commitments and locks, all of known length.
     boxed = len(others) * sizes.box(plan)
     locked = boxed + plan.sums * sizes.COMMITMENT_BYTES
     commitments, locks = (
@@ -280,31 +336,46 @@ def read_deal(text: bytes, plan: MaskPlan, party: str, others: Sequence[str]) ->
 
 
 def boxes_bytes(boxes: Mapping[str, bytes]) -> bytes:
-    """Return boxes one after the other."""
+    """Return the concatenation of boxes."""
     return b"".join(boxes.values())
 
 
 def read_boxes(text: bytes, plan: MaskPlan, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the boxes of these parties, by name."""
-    found = _pieces(text, sizes.box(plan), len(names), f"the boxes of {', '.join(names)}")
-    return dict(zip(names, found, strict=True))
+    """Read the boxes of the named parties, by party."""
+    boxes = _pieces(text, sizes.box(plan), len(names), f"the boxes of {', '.join(names)}")
+    return dict(zip(names, boxes, strict=True))
 
 
 def unmasking_bytes(message: Unmasking, dealt: Sequence[str]) -> bytes:
-    """Return one share for each party that dealt, in that order."""
-    given = {**message.self_masks, **message.lock_keys}
-    return b"".join(given[name] for name in dealt)
+    """Return one share for each party in `dealt`, in this order."""
+    # Each party is in one of the two dictionaries.
+    shares = {**message.self_masks, **message.lock_keys}
+    return b"".join(shares[name] for name in dealt)
 
 
 def read_unmasking(
     text: bytes, party: str, index: int, dealt: Sequence[str], survivors: Sequence[str]
 ) -> Unmasking:
-    """Read what `unmasking_bytes` wrote: self-masks of survivors, lock keys of the others."""
-    found = _pieces(text, SHARE_BYTES, len(dealt), f"the shares of {party!r}")
-    given = dict(zip(dealt, found, strict=True))
-    stayed = {name: share for name, share in given.items() if name in survivors}
-    gone = {name: share for name, share in given.items() if name not in survivors}
-    return Unmasking(party, index, stayed, gone)
+    """Read the result of `unmasking_bytes`.
+
+    Parameters
+    ----------
+    text : bytes
+    party : str
+        Name of the sender.
+    index : int
+        Number of the sum in its batch.
+    dealt : sequence of str
+        All parties that dealt shares, in order.
+    survivors : sequence of str
+        Parties whose arrays are in the sum. Their shares belong to self-masks, the remaining ones
+        to keys of locks.
+    """
+    pieces = _pieces(text, SHARE_BYTES, len(dealt), f"the shares of {party!r}")
+    shares = dict(zip(dealt, pieces, strict=True))
+    of_survivors = {name: share for name, share in shares.items() if name in survivors}
+    of_missing = {name: share for name, share in shares.items() if name not in survivors}
+    return Unmasking(party, index, of_survivors, of_missing)
 
 
 def _pieces(text: bytes, size: int, count: int, what: str) -> list[bytes]:

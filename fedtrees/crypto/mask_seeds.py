@@ -1,9 +1,9 @@
-"""Which key makes which mask and tag, the same for those who mask and for whoever opens sums.
+"""Derivation of keys of masks, boxes, locks and tags, the same for clients and server.
 
-Two parties agree on one secret for all sums of a plan and expand it to a seed for each sum. What is
-dealt in shares is not that secret, which would open the sums before and after: each party locks its
-seeds of a sum with a key drawn for that sum alone, tells the lock to whoever adds, and deals shares
-of the key to the lock.
+Two parties agree on one secret for all sums of a plan, and expand it to a seed for each sum. Shares
+of this secret would open earlier and later sums as well. Each party therefore encrypts its seeds of
+a sum with a key that is drawn for this sum. It sends the result, the lock, to the server, and deals
+shares of the key.
 """
 
 import hashlib
@@ -18,23 +18,35 @@ from fedtrees.crypto.mask_messages import Advertisement, MaskPlan
 from fedtrees.sealing.errors import WrongKeyError
 from fedtrees.sealing.secret import Secret
 
-_NONCE = bytes(12)  # each box and each lock has a key of its own
+_NONCE = bytes(12)  # constant, because each box and each lock has a separate key
 
 
 def agreed_keys(plan: MaskPlan, roster: Iterable[Advertisement]) -> bytes:
-    """Return a digest of the plan and of everybody's keys, 32 bytes.
+    """Return a digest of the plan and of the public keys of all parties, 32 bytes.
 
-    Boxes, locks and tags are bound to it: masks cancel only among those who were told the same.
+    Boxes, locks and tags depend on it, so that masks cancel only between parties with the same
+    roster.
     """
-    known = {item.party: item.key for item in roster}
+    key_of = {item.party: item.key for item in roster}
     parts = [plan.context, b"%d of %d" % (plan.threshold, plan.sums)]
     for name in plan.parties:
-        parts += [name.encode(), known.get(name, b"")]
+        # A party that is missing from the roster contributes an empty key.
+        parts += [name.encode(), key_of.get(name, b"")]
     return hashlib.sha256(_joined(parts)).digest()
 
 
 def pair_key(plan: MaskPlan, secret: Secret[bytes], pair: tuple[str, str]) -> Secret[bytes]:
-    """Return the key of the masks of two parties, from the secret that they agreed on."""
+    """Return the key of the masks of two parties.
+
+    Parameters
+    ----------
+    plan : MaskPlan
+    secret : Secret
+        Result of the key agreement of the two parties.
+    pair : (str, str)
+        Names of the parties, in any order.
+    """
+    # Sorted, because both parties must derive the same key.
     first, second = sorted(name.encode() for name in pair)
     return derive(secret, b"pair", plan.context, first, second)
 
@@ -45,30 +57,59 @@ def pair_seed(key: Secret[bytes], index: int) -> Secret[bytes]:
 
 
 def bound_to(seed: Secret[bytes], told: bytes) -> Secret[bytes]:
-    """Return the seed of a mask that two parties share if both were told the same.
+    """Return the seed of a mask that two parties share if they received the same messages.
 
-    `told`: A digest of all that one of them was told before. Masks of who was told otherwise do not
-    cancel: a sum opens among those alone who answer the same questions about the same trees.
+    The second argument is a digest of all messages that one of them received. Masks of parties with
+    different digests do not cancel. A sum can therefore only be opened over parties that received
+    the same requests about the same trees.
     """
     return expanded(seed, b"told " + told)
 
 
 def box(plan: MaskPlan, secret: Secret[bytes], sender: str, receiver: str) -> ChaCha20Poly1305:
-    """Return the cipher of the one box from sender to receiver."""
+    """Return the cipher of the only box from sender to receiver.
+
+    Parameters
+    ----------
+    plan : MaskPlan
+    secret : Secret
+        Result of the key agreement of the two parties.
+    sender, receiver : str
+        Names of the parties.
+    """
+    # Each direction has a separate key, because the nonce is constant.
     key = derive(secret, b"box", plan.context, sender.encode(), receiver.encode())
     return ChaCha20Poly1305(key.reveal())
 
 
 def close(cipher: ChaCha20Poly1305, text: bytes, keys: bytes) -> bytes:
-    """Close the one text of a cipher, for those who were told the same keys (`agreed_keys`)."""
+    """Encrypt the only text of a cipher.
+
+    Parameters
+    ----------
+    cipher : ChaCha20Poly1305
+    text : bytes
+    keys : bytes
+        Digest of the roster (`agreed_keys`). Only parties with the same roster can decrypt the
+        text.
+    """
     return cipher.encrypt(_NONCE, text, keys)
 
 
 def opened(cipher: ChaCha20Poly1305, closed: bytes, keys: bytes) -> bytes:
-    """Open it.
+    """Decrypt a text.
 
-    Raises `WrongKeyError` if it was changed, or closed by another, or by who was told other keys of
-    anybody.
+    Parameters
+    ----------
+    cipher, keys
+        As in `close`.
+    closed : bytes
+        Result of `close`.
+
+    Raises
+    ------
+    WrongKeyError
+        If the text was changed, or was encrypted with another key or another roster.
     """
     try:
         return cipher.decrypt(_NONCE, closed, keys)
@@ -76,11 +117,12 @@ def opened(cipher: ChaCha20Poly1305, closed: bytes, keys: bytes) -> bytes:
         raise WrongKeyError("a text that was changed, or closed with another key") from None
 
 
-# What follows is derived from secrets drawn for one party and one sum: they bind it to both.
+# The following keys are derived from secrets that were drawn for one party and one sum. They need
+# no further context.
 
 
 def commitment(seed: Secret[bytes]) -> bytes:
-    """Return what binds a party to the seed of its self-mask and does not tell it."""
+    """Return a commitment to the seed of a self-mask. It does not reveal the seed."""
     return hashlib.sha256(expanded(seed, b"commitment").reveal()).digest()
 
 
@@ -90,14 +132,34 @@ def self_seed(seed: Secret[bytes]) -> Secret[bytes]:
 
 
 def lock(secret: Secret[bytes], seeds: Sequence[Secret[bytes]], keys: bytes) -> bytes:
-    """Return a party's seeds of one sum, closed to all who do not have the key drawn for it."""
+    """Encrypt a party's seeds of one sum.
+
+    Parameters
+    ----------
+    secret : Secret
+        Key that was drawn for this sum.
+    seeds : sequence of Secret
+        Seeds of the masks that the party shares with the remaining parties.
+    keys : bytes
+        Digest of the roster.
+    """
     return close(_lock(secret), b"".join(seed.reveal() for seed in seeds), keys)
 
 
 def unlock(secret: Secret[bytes], closed: bytes, keys: bytes) -> list[Secret[bytes]]:
-    """Return the seeds.
+    """Decrypt a party's seeds of one sum.
 
-    Raises `WrongKeyError` if it is not the key to this lock, or was made among other keys.
+    Parameters
+    ----------
+    secret, keys
+        As in `lock`.
+    closed : bytes
+        Result of `lock`.
+
+    Raises
+    ------
+    WrongKeyError
+        If the key belongs to another lock, or the roster was another one.
     """
     text = opened(_lock(secret), closed, keys)
     return [Secret(text[i : i + KEY_BYTES]) for i in range(0, len(text), KEY_BYTES)]
@@ -118,18 +180,18 @@ def tag(
 ) -> bytes:
     """Return the tag of a masked array: Poly1305 (RFC 8439), 16 bytes.
 
-    Its key is of the self-mask's seed, which nobody but its owner knows before the array came and
-    the survivors stand, and of this one array.
-
-    `seed`: Of the self-mask.
-    `keys`: `agreed_keys`.
-    `among`: Whose masks are on the array, its owner among them, in the plan's order.
-    `told`: As in `bound_to`.
+    Its key depends on this array, and on the seed of the self-mask. Only the owner knows the seed
+    until the array has arrived and the survivors are decided. `keys` is the digest of the roster,
+    and `among` contains the parties whose masks are on the array, its owner included, in the order
+    of the plan. The last argument is the digest of received messages of `bound_to`.
     """
     bound = [keys, told, f"{index} {shape}".encode(), *(name.encode() for name in among)]
+    # A Poly1305 key must be used for a single message. This key depends on everything that
+    # identifies the array.
     key = expanded(seed, _joined([b"tag", *bound]))
     return Poly1305.generate_tag(key.reveal(), values)
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
+    # The lengths make the encoding injective.
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

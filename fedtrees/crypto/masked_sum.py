@@ -1,8 +1,8 @@
-"""Secure aggregation by masks (Bonawitz et al. 2017, figure 4): whoever opens the sums.
+"""Secure aggregation by masks (Bonawitz et al. 2017, figure 4): the side that opens the sums.
 
-A machine with plain data in and out: `take_keys`, `roster`; `take_deal`, `boxes`; and for each sum
-`take_array`, `survivors`, `take_shares`, `opened`. It learns the sum over those who stayed, and
-nothing else.
+The class is a state machine with plain data as input and output: `take_keys`, `roster`,
+`take_deal`, `boxes`, and for each sum `take_array`, `survivors`, `take_shares`, `opened`. It learns
+only the sum over the parties that stayed.
 """
 
 import hmac
@@ -26,7 +26,7 @@ Taken = TypeVar("Taken", Advertisement, Deal, MaskedArray, Unmasking)
 
 
 class MaskedSum(Unprintable):
-    """Whoever adds masked arrays and opens the sums."""
+    """Server that adds masked arrays and opens the sums."""
 
     def __init__(self, plan: MaskPlan, ledger: Ledger | None = None) -> None:
         self.plan = plan
@@ -36,38 +36,45 @@ class MaskedSum(Unprintable):
         self._deals: dict[str, Deal] = {}
         self._arrays: dict[int, dict[str, MaskedArray]] = {}
         self._given: dict[int, dict[str, Unmasking]] = {}
-        self._closed: set[str] = set()  # rounds that are over
+        self._closed: set[str] = set()  # rounds that have ended
 
     def __repr__(self) -> str:
         return f"<MaskedSum of {len(self.plan.parties)} parties, {self.plan.sums} sums>"
 
     def take_keys(self, message: Advertisement) -> None:
-        """Take a message of round 0.
+        """Receive a message of round 0.
 
-        Raises `LateError`: here and in the other rounds: if the round is over, or not open yet.
-        Raises `RepeatedError` if the party has sent one in this round before.
-        Raises `MalformedError` if the party has no part in the round, or the message is not as
-        planned.
+        All `take_` methods raise the same errors.
+
+        Raises
+        ------
+        LateError
+            If the round has ended, or has not started.
+        RepeatedError
+            If the party has sent a message in this round before.
+        MalformedError
+            If the party does not take part in the round, or the message is not as planned.
         """
         _place(self._keys, message, "advertising", self._closed, self.plan.parties)
 
     def take_deal(self, message: Deal) -> None:
-        """Take a message of round 1; raises as in round 0."""
+        """Receive a message of round 1."""
         self._need("advertising")
-        others = {*self._keys} - {message.party}
-        if {*message.boxes} != others or len(message.commitments) != self.plan.sums:
+        receivers = {*self._keys} - {message.party}
+        if {*message.boxes} != receivers or len(message.commitments) != self.plan.sums:
             raise MalformedError(
                 f"{message.party!r} dealt boxes to {sorted(message.boxes)} and "
-                f"{len(message.commitments)} commitments; planned are {sorted(others)} and "
+                f"{len(message.commitments)} commitments; planned are {sorted(receivers)} and "
                 f"{self.plan.sums}"
             )
-        if {len(one) for one in message.locks} != {sizes.lock(len(self._keys))} or (
+        if {len(text) for text in message.locks} != {sizes.lock(len(self._keys))} or (
             len(message.locks) != self.plan.sums
         ):
             raise MalformedError(
                 f"{message.party!r} dealt {len(message.locks)} locks; planned are "
                 f"{self.plan.sums} of {sizes.lock(len(self._keys))} bytes"
             )
+        # The server forwards boxes that it cannot open, and can check only their length.
         lengths = {len(box) for box in message.boxes.values()}
         if lengths != {sizes.box(self.plan)}:
             raise MalformedError(
@@ -77,42 +84,42 @@ class MaskedSum(Unprintable):
         _place(self._deals, message, "dealing", self._closed, self._keys)
 
     def take_array(self, message: MaskedArray) -> None:
-        """Take a message of round 2; raises as in round 0."""
+        """Receive a message of round 2."""
         self._need("dealing")
         check_index(self.plan, message.sum)
-        found = self._arrays.setdefault(message.sum, {})
-        shape = next((item.shape for item in found.values()), message.shape)
+        arrays = self._arrays.setdefault(message.sum, {})
+        shape = next((item.shape for item in arrays.values()), message.shape)
         if message.shape != shape or len(message.values) != 8 * math.prod(shape):
             raise MalformedError(
                 f"{message.party!r} sent {len(message.values)} bytes of shape {message.shape} for "
                 f"sum {message.sum}; an array of shape {shape} has {8 * math.prod(shape)}"
             )
-        _place(found, message, _masking(message.sum), self._closed, self._deals)
+        _place(arrays, message, _masking(message.sum), self._closed, self._deals)
 
     def take_shares(self, message: Unmasking) -> None:
-        """Take a message of round 3; raises as in round 0."""
+        """Receive a message of round 3."""
         self._need(_masking(message.sum))
-        stayed = self._arrays[message.sum]
-        gone = {*self._deals} - {*stayed}
-        if ({*message.self_masks}, {*message.lock_keys}) != ({*stayed}, gone):
+        survivors = self._arrays[message.sum]
+        missing = {*self._deals} - {*survivors}
+        if ({*message.self_masks}, {*message.lock_keys}) != ({*survivors}, missing):
             raise MalformedError(
                 f"{message.party!r} gave shares of the self-masks of {sorted(message.self_masks)} "
                 f"and the locks of {sorted(message.lock_keys)}; sum {message.sum} needs those of "
-                f"{sorted(stayed)} and {sorted(gone)}"
+                f"{sorted(survivors)} and {sorted(missing)}"
             )
-        found = self._given.setdefault(message.sum, {})
-        _place(found, message, _opening(message.sum), self._closed, stayed)
+        shares = self._given.setdefault(message.sum, {})
+        _place(shares, message, _opening(message.sum), self._closed, survivors)
 
     def roster(self) -> list[Advertisement]:
-        """End round 0: return the keys that go to everybody who sent some."""
-        found = [self._keys[name] for name in self.plan.parties if name in self._keys]
-        check_roster(self.plan, found)
+        """End round 0: return the keys that are sent to all parties that advertised one."""
+        advertised = [self._keys[name] for name in self.plan.parties if name in self._keys]
+        check_roster(self.plan, advertised)
         self._closed.add("advertising")
-        self._agreed = agreed_keys(self.plan, found)
-        return found
+        self._agreed = agreed_keys(self.plan, advertised)
+        return advertised
 
     def boxes(self) -> dict[str, dict[str, bytes]]:
-        """End round 1: return the boxes for each of those who dealt, by receiver and sender."""
+        """End round 1: return the boxes for each party that dealt, by receiver and sender."""
         self._need("advertising")
         self.plan.need(self._deals, "dealt shares")
         self._closed.add("dealing")
@@ -126,9 +133,9 @@ class MaskedSum(Unprintable):
         }
 
     def survivors(self, index: int) -> tuple[str, ...]:
-        """End round 2 of a sum: return whose arrays came, for each of them to hear.
+        """End round 2 of a sum: return the parties whose arrays arrived, to be sent to all of them.
 
-        What comes later is not added, and is not unmasked.
+        Arrays that arrive later are neither added nor unmasked.
         """
         self._need("dealing")
         arrays = self._arrays.get(index, {})
@@ -139,42 +146,53 @@ class MaskedSum(Unprintable):
     def opened(self, index: int, told: bytes = b"") -> NDArray[np.int64]:
         """End round 3: return the sum of the survivors' arrays, int64.
 
-        `told`: A digest of all that they were told, as they have it.
+        The last argument is the digest of all messages that the survivors received.
 
-        Raises `LateError`: before the survivors stand, or when the sum was opened before.
-        Raises `TooFewPartiesError` if fewer than the threshold gave shares.
-        Raises `WrongKeyError` if shares tell another secret than was advertised: one of them is
-        wrong; or an array does not bear out its tag.
+        Raises
+        ------
+        LateError
+            If round 2 has not ended, or if the sum was opened before.
+        TooFewPartiesError
+            If fewer parties than the threshold sent shares.
+        WrongKeyError
+            If the shares give another secret than the party committed to, because one of them is
+            wrong, or if the tag of an array is wrong.
         """
         self._need(_masking(index))
-        given = self._given.get(index, {})
+        shares = self._given.get(index, {})
         if _opening(index) in self._closed:
             raise LateError(f"sum {index} was opened before, and its arrays are gone")
-        self.plan.need(given, f"helped to open sum {index}")
+        self.plan.need(shares, f"helped to open sum {index}")
         arrays = self._arrays[index]
+        # In the sum, the pair masks of survivors cancel. Their self-masks remain, and their pair
+        # masks with missing parties.
         first = next(iter(arrays.values()))
         total = np.zeros(len(first.values) // 8, dtype=np.uint64)
         for item in arrays.values():
             total += np.frombuffer(item.values, "<u8")
-        gone = [name for name in self._deals if name not in arrays]
-        with self.ledger.timed("masks expanded", len(arrays) * (1 + len(gone))):
+        missing = [name for name in self._deals if name not in arrays]
+        with self.ledger.timed("masks expanded", len(arrays) * (1 + len(missing))):
             for name in arrays:
+                # Arithmetic modulo 2^64: unsigned numbers wrap around, and the sum is exact.
                 total -= self._self_mask(index, name, total.size, told)
-            for name in gone:
+            for name in missing:
                 self._take_off_pairs(index, name, total, told)
         self._closed.add(_opening(index))
+        # Arrays and shares are deleted, so that the sum cannot be opened a second time.
         self._arrays[index] = {}
         self._given[index] = {}
         return total.view(np.int64).reshape(first.shape)
 
-    def _self_mask(self, index: int, name: str, size: int, told: bytes) -> NDArray[np.uint64]:
+    def _self_mask(self, index: int, name: str, size: int, history: bytes) -> NDArray[np.uint64]:
+        """Recover the self-mask of a survivor, and check the tag of its array."""
         seed = self._combined(index, name, lambda item: item.self_masks[name])
+        # A wrong share gives another seed, which the commitment detects.
         if commitment(seed) != self._deals[name].commitments[index]:
             raise WrongKeyError(self._wrong(index, name, "self-mask"))
         item = self._arrays[index][name]
         among = [party for party in self.plan.parties if party in self._deals]
-        made = tag(seed, self._agreed, among, index, item.shape, item.values, told)
-        if not hmac.compare_digest(made, item.tag):
+        expected = tag(seed, self._agreed, among, index, item.shape, item.values, history)
+        if not hmac.compare_digest(expected, item.tag):
             raise WrongKeyError(
                 f"the array of {name!r} in sum {index} does not bear out its tag: it was changed "
                 "on the way, belongs to another sum, was masked for other keys or parties, or its "
@@ -183,27 +201,30 @@ class MaskedSum(Unprintable):
         return expand(self_seed(seed), size)
 
     def _take_off_pairs(
-        self, index: int, name: str, total: NDArray[np.uint64], told: bytes
+        self, index: int, name: str, total: NDArray[np.uint64], history: bytes
     ) -> None:
-        """Take the masks that survivors share with a party that is gone off the sum, in place."""
+        """Subtract, in place, the masks that survivors share with a missing party."""
         key = self._combined(index, name, lambda item: item.lock_keys[name])
         try:
             seeds = unlock(key, self._deals[name].locks[index], self._agreed)
         except WrongKeyError:
             raise WrongKeyError(self._wrong(index, name, "lock")) from None
-        others = [other for other in self.plan.parties if other in self._keys and other != name]
-        for other, seed in zip(others, seeds, strict=True):
-            if other not in self._arrays[index]:
+        peers = [peer for peer in self.plan.parties if peer in self._keys and peer != name]
+        for peer, seed in zip(peers, seeds, strict=True):
+            # A mask between two missing parties is not in the sum.
+            if peer not in self._arrays[index]:
                 continue
-            mask = expand(bound_to(seed, told), total.size)
-            if adds(other, name):
+            mask = expand(bound_to(seed, history), total.size)
+            # Undo the sign with which the survivor applied the mask.
+            if adds(peer, name):
                 total -= mask
             else:
                 total += mask
 
     def _combined(self, index: int, name: str, of: Callable[[Unmasking], bytes]) -> Secret[bytes]:
-        given = self._given[index]
-        shares = {self.plan.point(helper): of(item) for helper, item in given.items()}
+        """Recover a secret of a party from the shares of the helpers."""
+        messages = self._given[index]
+        shares = {self.plan.point(helper): of(item) for helper, item in messages.items()}
         try:
             return shamir.combine(shares, self.plan.threshold)
         except MalformedError:
@@ -229,18 +250,19 @@ def _opening(index: int) -> str:
 
 
 def _place(
-    found: dict[str, Taken],
+    messages: dict[str, Taken],
     message: Taken,
     stage: str,
     closed: Collection[str],
     allowed: Collection[str],
 ) -> None:
-    """Enter a message under its party."""
+    """Store a message under its party. Raise an error if it is late, repeated or not allowed."""
     party = message.party
+    # A late message must not change a round whose result was sent already.
     if stage in closed:
         raise LateError(f"a message of {party!r} came when {stage} was over; it is left out")
     if party not in allowed:
         raise MalformedError(f"{party!r} has no part in {stage}; these have: {list(allowed)}")
-    if party in found:
+    if party in messages:
         raise RepeatedError(f"{party!r} sent two messages in {stage}; the first one stands")
-    found[party] = message
+    messages[party] = message

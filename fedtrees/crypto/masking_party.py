@@ -1,7 +1,7 @@
-"""Secure aggregation by masks (Bonawitz et al. 2017, figure 4): whoever has an array to be added.
+"""Secure aggregation by masks (Bonawitz et al. 2017, figure 4): a party with arrays to be added.
 
-A machine with plain data in and out. Rounds: `advertise`, `deal`, `collect`, and for each sum
-`mask` and `unmask`.
+The class is a state machine with plain data as input and output. Its rounds are `advertise`,
+`deal`, `collect`, and for each sum `mask` and `unmask`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,9 +44,18 @@ from fedtrees.sealing.secret import Secret, Unprintable
 class MaskingParty(Unprintable):
     """One party with arrays to be added.
 
-    `name`: One of the plan's parties.
-    `opened`: SurvivorSets, optional. Of the sums it knows to be opened, those of other plans among
-    them.
+    Parameters
+    ----------
+    plan : MaskPlan
+        Public parameters of the batch.
+    name : str
+        One of the plan's parties.
+    ledger : Ledger, optional
+        Counts the operations.
+    randomness : Randomness
+        Source of keys and shares.
+    opened : SurvivorSets, optional
+        Sets of survivors whose sums the party knows to be opened, also of other plans.
     """
 
     def __init__(
@@ -64,15 +73,16 @@ class MaskingParty(Unprintable):
         self._randomness = randomness
         self._opened = SurvivorSets() if opened is None else opened
         self._key = draw_key(randomness)
+        # Separate secrets for each sum: opening one sum does not reveal the masks of another.
         self._lock_keys = [draw_key(randomness) for _ in range(plan.sums)]
         self._seeds = [draw_key(randomness) for _ in range(plan.sums)]
-        self._agreed: dict[str, Secret[bytes]] = {}  # by the other party, until boxes are open
-        self._pairs: list[dict[str, Secret[bytes]]] = []  # seeds of each sum
+        self._agreed: dict[str, Secret[bytes]] = {}  # by peer, until the boxes are open
+        self._pairs: list[dict[str, Secret[bytes]]] = []  # mask seeds by peer, for each sum
         self._advertised: Advertisement | None = None
         self._roster: dict[str, Advertisement] = {}
         self._keys = b""  # digest of the roster
-        self._kept = Secret(b"")  # its shares of its own secrets
-        self._shares: dict[str, Secret[bytes]] = {}  # of everybody's secrets, by owner
+        self._kept = Secret(b"")  # the party's shares of its secrets
+        self._shares: dict[str, Secret[bytes]] = {}  # shares of all parties' secrets, by owner
         self._masked: set[int] = set()
         self._unmasked: dict[int, Unmasking] = {}
 
@@ -80,35 +90,44 @@ class MaskingParty(Unprintable):
         return f"<MaskingParty {self.name!r}: {len(self._masked)} of {self.plan.sums} sums masked>"
 
     def advertise(self) -> Advertisement:
-        """Round 0: tell the public key."""
+        """Round 0: return the public key."""
         if self._advertised is None:
             self._advertised = Advertisement(self.name, public_of(self._key))
         return self._advertised
 
     def deal(self, roster: Sequence[Advertisement]) -> Deal:
-        """Round 1: share the secrets among those who advertised.
+        """Round 1: deal shares of the secrets to the parties that advertised keys.
 
-        Raises `LateError`, `RepeatedError` if this party is not among them, or has dealt before.
-        Raises `TooFewPartiesError` if they are fewer than the threshold.
-        Raises `MalformedError` if an advertisement is not as planned, or two name the same key.
-        Raises `WrongKeyError` if this party's own keys came back as others.
+        Raises
+        ------
+        LateError
+            If this party's key is not in the roster.
+        RepeatedError
+            If the party has dealt before.
+        TooFewPartiesError
+            If the roster is smaller than the threshold.
+        MalformedError
+            If an advertisement is not as planned, or two parties have the same key.
+        WrongKeyError
+            If the roster contains another key for this party.
         """
         if self._roster:
             raise RepeatedError(f"{self.name!r} has dealt its shares before; make a new party")
         check_roster(self.plan, roster)
-        known = {item.party: item for item in roster}
-        if self.name not in known:
+        advertised = {item.party: item for item in roster}
+        if self.name not in advertised:
             raise LateError(f"the keys of {self.name!r} are not among those that were advertised")
-        if known[self.name] != self.advertise():
+        if advertised[self.name] != self.advertise():
             raise WrongKeyError(f"the keys of {self.name!r} were changed on the way; start anew")
         self._agreed = {
-            name: agree(self._key, known[name].key)
+            name: agree(self._key, advertised[name].key)
             for name in self.plan.parties
-            if name in known and name != self.name
+            if name in advertised and name != self.name
         }
-        self._roster, self._keys = known, agreed_keys(self.plan, roster)
-        self._key = Secret(b"")  # it would make again what is erased below, and later
-        points = [self.plan.point(name) for name in known]
+        self._roster, self._keys = advertised, agreed_keys(self.plan, roster)
+        self._key = Secret(b"")  # otherwise it could recompute seeds after their deletion
+        points = [self.plan.point(name) for name in advertised]
+        # Shares of the self-mask and of the lock key alternate, sum by sum (see `unmask`).
         texts: dict[int, list[bytes]] = {x: [] for x in points}
         with self.ledger.timed("shares", 2 * self.plan.sums * len(points)):
             for secrets in zip(self._seeds, self._lock_keys, strict=True):
@@ -128,7 +147,7 @@ class MaskingParty(Unprintable):
         return Deal(self.name, boxes, tuple(map(commitment, self._seeds)), self._locks())
 
     def _locks(self) -> tuple[bytes, ...]:
-        """Make the seeds that it shares with each of the others, and lock those of each sum."""
+        """Derive the seeds that the party shares with each peer, and lock those of each sum."""
         keys = {
             name: pair_key(self.plan, secret, (self.name, name))
             for name, secret in self._agreed.items()
@@ -142,17 +161,28 @@ class MaskingParty(Unprintable):
         )
 
     def collect(self, boxes: Mapping[str, bytes]) -> None:
-        """Open the boxes of those who dealt; they and this party are who masks.
+        """End of round 1: open the boxes of the parties that dealt shares.
 
-        `boxes`: By sender.
+        Masks are exchanged among these parties and this one.
 
-        Raises `LateError`, `RepeatedError`: before this party has dealt; if it has collected
-        before.
-        Raises `TooFewPartiesError` if those who dealt, this party among them, are fewer than the
-        threshold.
-        Raises `WrongKeyError` if a box does not open: it was changed, is for somebody else, or its
-        sender was told other keys of anybody.
-        Raises `MalformedError` if a sender did not advertise, or a box has the wrong length.
+        Parameters
+        ----------
+        boxes : mapping of str to bytes
+            Encrypted shares by sender.
+
+        Raises
+        ------
+        LateError
+            If this party has not dealt shares yet.
+        RepeatedError
+            If it has collected boxes before.
+        TooFewPartiesError
+            If fewer parties than the threshold dealt shares, this party included.
+        WrongKeyError
+            If a box cannot be opened: it was changed, is for another party, or its sender received
+            another roster.
+        MalformedError
+            If a sender did not advertise a key, or a box has a wrong length.
         """
         if not self._roster:
             raise LateError(f"{self.name!r} has dealt no shares yet; boxes come after that")
@@ -162,9 +192,10 @@ class MaskingParty(Unprintable):
         if strangers:
             raise MalformedError(f"boxes from {strangers}, who did not advertise keys")
         self.plan.need([self.name, *boxes], "dealt shares")
-        found = {self.name: self._kept}
+        shares = {self.name: self._kept}
         for sender, closed in boxes.items():
             try:
+                # The box authenticates the roster: a sender with another roster cannot create it.
                 cipher = box(self.plan, self._agreed[sender], sender, self.name)
                 text = opened(cipher, closed, self._keys)
             except WrongKeyError:
@@ -177,23 +208,28 @@ class MaskingParty(Unprintable):
                     f"the box from {sender!r} has {len(closed)} bytes; "
                     f"{2 * self.plan.sums} shares were planned"
                 )
-            found[sender] = Secret(text)
-        self._shares, self._kept = found, Secret(b"")
-        self._agreed = {}  # it would make the seeds of sums that are over again
+            shares[sender] = Secret(text)
+        self._shares, self._kept = shares, Secret(b"")
+        self._agreed = {}  # otherwise seeds of earlier sums could be recomputed
 
     def mask(self, index: int, array: NDArray[np.int64], told: bytes = b"") -> MaskedArray:
-        """Round 2: hide an array; masks of those who share them cancel in the sum.
+        """Round 2: mask an array. Masks between two parties cancel in the sum.
 
-        `index`: Which of the planned sums.
-        `array`: int64 array. So small that no sum of all parties' can leave an int64.
-        `told`: A digest of all that this party was told; the sum opens among those who have the
-        same.
+        `array` is int64, and so small that the sum over all parties fits into int64. The last
+        argument is a digest of all messages that this party received. The sum can only be opened
+        over parties with the same digest.
 
-        Raises `LateError`: before the boxes were collected.
-        Raises `RepeatedError` if something was masked for this sum before: the difference would be
-        in the open.
-        Raises `UsageError` if the array is not of int64, or no such sum is planned.
-        Raises `PlaintextOverflowError` if a number is beyond 2^63 - 1 over the number of parties.
+        Raises
+        ------
+        LateError
+            If the boxes were not collected yet.
+        RepeatedError
+            If an array was masked for this sum before, because the difference of the two would be
+            exposed.
+        UsageError
+            If the array is not int64, or the sum is not planned.
+        PlaintextOverflowError
+            If a number exceeds 2^63 - 1 divided by the number of parties.
         """
         self._check(index)
         check_numbers(self.plan, array)
@@ -203,7 +239,9 @@ class MaskingParty(Unprintable):
                 "tell their difference. Plan another sum"
             )
         self._masked.add(index)
+        # Signed numbers are reinterpreted as unsigned ones. Their addition modulo 2^64 is the same.
         total = np.ascontiguousarray(array).reshape(-1).view(np.uint64).copy()
+        # The seeds are deleted before use, so that the masks cannot be computed twice.
         pairs, self._pairs[index] = self._pairs[index], {}
         with self.ledger.timed("masks expanded", len(self._shares)):
             total += expand(self_seed(self._seeds[index]), total.size)
@@ -216,24 +254,34 @@ class MaskingParty(Unprintable):
                         total -= mask
         values, seed = total.astype("<u8").tobytes(), self._seeds[index]
         among = [name for name in self.plan.parties if name in self._shares]
-        made = tag(seed, self._keys, among, index, array.shape, values, told)
-        return MaskedArray(self.name, index, array.shape, values, made)
+        array_tag = tag(seed, self._keys, among, index, array.shape, values, told)
+        return MaskedArray(self.name, index, array.shape, values, array_tag)
 
     def unmask(self, index: int, survivors: Sequence[str]) -> Unmasking:
-        """Round 3: give the shares that open the sum of the survivors.
+        """Round 3: return the shares that open the sum of the survivors.
 
-        Of each party it gives a share of the self-mask if it survived, and of the key to its lock
-        if it did not, never both: with both, an array could be read. Asked again for the same
-        survivors it gives the same shares.
+        For each party, the result contains a share of its self-mask if it survived, and a share of
+        the key to its lock otherwise, but never both, because both would expose the array. Repeated
+        calls with the same survivors return the same shares.
 
-        `survivors`: Whose arrays are in the sum.
+        Parameters
+        ----------
+        index : int
+            Number of the sum.
+        survivors : sequence of str
+            Parties whose arrays are in the sum.
 
-        Raises `LateError`: before the boxes were collected, or if this party's array is not in the
-        sum.
-        Raises `ExposureError` if it gave shares for other survivors of the same sum, or the sum and
-        others that it knows of would tell one party's array (`SurvivorSets`).
-        Raises `TooFewPartiesError` if the survivors are fewer than the threshold.
-        Raises `MalformedError` if a survivor never dealt, or is named twice.
+        Raises
+        ------
+        LateError
+            If the boxes were not collected yet, or if this party's array is not in the sum.
+        ExposureError
+            If the party gave shares for other survivors of the same sum, or if this sum and earlier
+            ones would expose the array of one party (`SurvivorSets`).
+        TooFewPartiesError
+            If there are fewer survivors than the threshold.
+        MalformedError
+            If a survivor never dealt shares, or is named twice.
         """
         self._check(index)
         names = set(survivors)
@@ -254,18 +302,20 @@ class MaskingParty(Unprintable):
             raise LateError(
                 f"the array of {self.name!r} is not in sum {index}; only those in it open it"
             )
+        # Refuse before any share leaves the party.
         self._opened.admit(names)
         size = shamir.SHARE_BYTES
-        given: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
+        shares: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
         for name, text in self._shares.items():
-            which = 0 if name in names else 1
-            begin = (2 * index + which) * size
-            given[which][name] = text.reveal()[begin : begin + size]
-        self._unmasked[index] = Unmasking(self.name, index, *given)
+            kind = 0 if name in names else 1
+            # Position in the text of `deal`: self-mask first, then lock key.
+            begin = (2 * index + kind) * size
+            shares[kind][name] = text.reveal()[begin : begin + size]
+        self._unmasked[index] = Unmasking(self.name, index, *shares)
         return self._unmasked[index]
 
     def hear(self, survivors: Sequence[str]) -> None:
-        """Note that others open the sum of these parties, which this one is not among."""
+        """Record that the sum of these parties, without this one, is opened."""
         self._opened.note(survivors)
 
     def _check(self, index: int) -> None:
@@ -275,18 +325,18 @@ class MaskingParty(Unprintable):
 
 
 def adds(party: str, other: str) -> bool:
-    """Tell whether a party adds the mask that it shares with another, who then subtracts it."""
+    """Return whether a party adds the mask that it shares with `other`, which subtracts it."""
     return party > other
 
 
 def check_index(plan: MaskPlan, index: int) -> None:
-    """Raise UsageError unless a sum is one of those planned."""
+    """Raise `UsageError` unless the sum is planned."""
     if not 0 <= index < plan.sums:
         raise UsageError(f"sum {index}; {plan.sums} are planned, from 0: plan more, or start anew")
 
 
 def check_numbers(plan: MaskPlan, array: NDArray[np.int64]) -> None:
-    """Raise unless an array is of int64, and sums of so many parties' stay there."""
+    """Raise an error unless an array is int64, and its sum over all parties fits into int64."""
     if array.dtype != np.int64:
         raise UsageError(f"masks are added to int64 arrays; got {array.dtype}: encode it first")
     limit = (2**63 - 1) // len(plan.parties)
@@ -298,7 +348,7 @@ def check_numbers(plan: MaskPlan, array: NDArray[np.int64]) -> None:
 
 
 def check_roster(plan: MaskPlan, roster: Sequence[Advertisement]) -> None:
-    """Raise unless enough parties of the plan advertised, each once, with keys of its own."""
+    """Raise an error unless enough parties advertised, each once and with a different key."""
     names = [item.party for item in roster]
     if not {*names} <= {*plan.parties} or len({*names}) != len(names):
         raise MalformedError(f"keys from {names}; each of {list(plan.parties)} advertises once")

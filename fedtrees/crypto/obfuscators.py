@@ -1,7 +1,7 @@
 """Obfuscators: random n-th powers modulo n^2, each of which hides one plaintext.
 
-A ciphertext is ``(1 + m n) rho mod n^2``: all its cost is rho, which does not depend on m. So they
-are made by whoever can make them fastest, before the values are known if there is time.
+A ciphertext is ``(1 + m n) rho mod n^2``. Its cost is that of rho, which does not depend on m. The
+classes compute obfuscators in the fastest way that the knowledge of a party allows.
 """
 
 from abc import ABC, abstractmethod
@@ -15,18 +15,19 @@ from fedtrees.crypto.randomness import SYSTEM, Randomness
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.secret import Unprintable
 
-# Bits of the exponent to a table row: 1,024 bits take 114 multiplications instead of some 1,200,
-# and a table modulo a 2,048-bit number takes 17 MB, twice as much for every further bit.
+# Bits of the exponent per table row. An exponent of 1,024 bits takes 114 multiplications instead of
+# about 1,200. A table modulo a 2,048-bit number takes 17 MB, and twice as much for each further
+# bit.
 _WINDOW = 9
 
-# Powers are computed so many at a time, row by row: a row then stays in the processor's cache.
+# Powers are computed in batches of this size, row by row, so that a row stays in the cache.
 _BATCH = 256
 
 
 class FixedBase(Unprintable):
-    """Powers of a base modulo a number (Brickell et al. 1992, with a table for every digit).
+    """Powers of one base modulo a number (Brickell et al. 1992, with a table for every digit).
 
-    `exponent_bits`: No exponent is longer.
+    `exponent_bits` is the largest length of an exponent.
     """
 
     __slots__ = ("_modulus", "_rows")
@@ -34,6 +35,7 @@ class FixedBase(Unprintable):
     def __init__(self, base: int, modulus: int, exponent_bits: int) -> None:
         self._modulus = mpz(modulus)
         self._rows: list[list[mpz]] = []
+        # Row i contains base^(d 2^(9 i)) for every digit d.
         step = mpz(base)
         for _ in range(-(-exponent_bits // _WINDOW)):
             row = [mpz(1)]
@@ -43,27 +45,24 @@ class FixedBase(Unprintable):
             self._rows.append(row)
 
     def powers(self, exponents: Sequence[int]) -> list[mpz]:
-        """Return base^exponent for each, none longer than `exponent_bits`."""
-        found: list[mpz] = []
+        """Return base^exponent for each exponent, none longer than `exponent_bits`."""
+        powers: list[mpz] = []
         for begin in range(0, len(exponents), _BATCH):
-            found += self._batch(exponents[begin : begin + _BATCH])
-        return found
+            powers += self._batch(exponents[begin : begin + _BATCH])
+        return powers
 
     def _batch(self, exponents: Sequence[int]) -> list[mpz]:
         modulus, mask = self._modulus, (1 << _WINDOW) - 1
         places = range(0, _WINDOW * len(self._rows), _WINDOW)
         digits = zip(*([(e >> place) & mask for place in places] for e in exponents), strict=True)
-        found = [mpz(1)] * len(exponents)
+        products = [mpz(1)] * len(exponents)
         for row, column in zip(self._rows, digits, strict=True):
-            found = [a * row[digit] % modulus for a, digit in zip(found, column, strict=True)]
-        return found
+            products = [a * row[digit] % modulus for a, digit in zip(products, column, strict=True)]
+        return products
 
 
 class Obfuscators(Unprintable, ABC):
-    """A source of obfuscators of one key; none is given out twice.
-
-    `ledger`: Where they are counted when made.
-    """
+    """Source of obfuscators of one key. Each obfuscator is returned once, and counted."""
 
     __slots__ = ("ledger", "public", "randomness")
 
@@ -74,36 +73,37 @@ class Obfuscators(Unprintable, ABC):
         self.ledger = Ledger() if ledger is None else ledger
 
     def take(self, count: int) -> list[mpz]:
-        """Return so many, never seen before."""
+        """Return `count` new obfuscators."""
         with self.ledger.timed("obfuscators", count):
             return self._make(count)
 
     @abstractmethod
     def _make(self, count: int) -> list[mpz]:
-        """Make so many."""
+        """Compute `count` obfuscators."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.public!r}>"
 
 
 class PlainObfuscators(Obfuscators):
-    """``r^n mod n^2``, for anybody who has the public key: the reference (Paillier 1999)."""
+    """``r^n mod n^2`` from the public key: the reference (Paillier 1999)."""
 
     __slots__ = ()
 
     def _make(self, count: int) -> list[mpz]:
         public = self.public
+        # r is not 0. A multiple of p or q has a negligible probability.
         drawn = (self.randomness.below(public.n - 1) + 1 for _ in range(count))
         return [powmod(r, public.modulus, public.square) for r in drawn]
 
 
 class OwnerObfuscators(Obfuscators):
-    """The same n-th powers, for the owner of the key: modulo p^2 and q^2, then put together.
+    """n-th powers by the Chinese remainder theorem, for the owner of the key.
 
-    The n-th powers modulo p^2 are a cyclic group of order p - 1. Of keys that `KeyPair.generate`
-    drew, the owner knows a generator: a power of it with an exponent uniform below p - 1 is
-    uniform in the group, exactly as ``r^n`` is, and comes from a table. So this needs no
-    assumption beyond Paillier's. For other keys, ``r^p mod p^2`` is computed as it stands.
+    The n-th powers modulo p^2 are a cyclic group of order p - 1. For keys of `KeyPair.generate` the
+    owner knows a generator. A power of it with a uniform exponent below p - 1 is uniform in the
+    group, exactly as ``r^n`` is, and is computed with a table. This needs no assumption beyond
+    Paillier's. For other keys ``r^p mod p^2`` is computed directly.
     """
 
     __slots__ = ("_inverse", "_primes", "_tables")
@@ -124,9 +124,11 @@ class OwnerObfuscators(Obfuscators):
         first, second = self._primes
         a, b = (self._parts(p, t, count) for p, t in zip(self._primes, self._tables, strict=True))
         inverse, square, step = self._inverse, second.square, first.square
+        # Garner's formula combines the remainders modulo p^2 and q^2.
         return [x + (y - x) * inverse % square * step for x, y in zip(a, b, strict=True)]
 
     def _parts(self, prime: Prime, table: FixedBase | None, count: int) -> list[mpz]:
+        # Uniform below the order of the group, so that the power is uniform in the group.
         exponents = [self.randomness.below(int(prime.p) - 1) for _ in range(count)]
         if table is not None:
             return table.powers(exponents)
@@ -134,13 +136,13 @@ class OwnerObfuscators(Obfuscators):
 
 
 class DJNObfuscators(Obfuscators):
-    """``(h^n)^a mod n^2`` with ``h = -x^2``, a of half the length of n, from a table.
+    """``(h^n)^a mod n^2`` with ``h = -x^2`` and a of half the length of n, computed with a table.
 
-    For whoever has the public key alone and needs many (Damgaard, Jurik, Nielsen 2010).
-    Assumption beyond Paillier's: that such a short power of h is not told from a random element
-    of the group that h generates, the elements of Jacobi symbol 1.
+    For parties that have only the public key and need many obfuscators (Damgaard, Jurik, Nielsen
+    2010). In addition to Paillier's assumption, such a short power of h must be indistinguishable
+    from a random element of the group that h generates, the elements of Jacobi symbol 1.
 
-    Raises `UsageError` if the key has no such base.
+    It raises `UsageError` if the key has no such base.
     """
 
     __slots__ = ("_bound", "_table")

@@ -1,4 +1,4 @@
-"""Encrypt, add, decrypt, send: whole numbers under a Paillier key (Paillier 1999)."""
+"""Paillier encryption of integers: encrypt, add, decrypt and encode (Paillier 1999)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,10 +12,10 @@ from fedtrees.sealing.sizes import ciphertext_bytes
 
 
 def greatest(public: PublicKey) -> int:
-    """Return the greatest absolute value of a plaintext, ``n // 3 - 1`` as in phe.
+    """Return the largest absolute value of a plaintext, ``n // 3 - 1`` as in phe.
 
-    Between n/3 and 2n/3 lies what nobody encrypts: a sum that ends there has overflowed. Every
-    number of up to ``bits - 3`` bits is below, for ``n / 3 > 2^(bits - 1) / 4``.
+    Numbers between n/3 and 2n/3 are not encrypted, so that such a plaintext shows an overflow.
+    Every number of up to ``bits - 3`` bits is smaller, because ``n / 3 > 2^(bits - 1) / 4``.
     """
     return public.n // 3 - 1
 
@@ -23,14 +23,24 @@ def greatest(public: PublicKey) -> int:
 def encrypt(
     values: Sequence[int], obfuscators: Obfuscators, ledger: Ledger | None = None
 ) -> list[mpz]:
-    """Encrypt whole numbers, negative ones as well.
+    """Encrypt integers, also negative ones.
 
-    `obfuscators`: One is used up by each value.
+    Parameters
+    ----------
+    values : sequence of int
+    obfuscators : Obfuscators
+        One is used for each value.
+    ledger : Ledger, optional
+        Counts the operations.
 
-    Raises `PlaintextOverflowError` if a value is beyond `greatest`.
+    Raises
+    ------
+    PlaintextOverflowError
+        If a value is beyond `greatest`.
     """
     public, ledger = obfuscators.public, ledger or Ledger()
     bound = greatest(public)
+    # It is sufficient to check the smallest and the largest value.
     if any(not -bound <= v <= bound for v in (min(values, default=0), max(values, default=0))):
         raise PlaintextOverflowError(
             f"a value beyond +-(n // 3 - 1) of a {public.bits}-bit key; encrypt smaller numbers"
@@ -38,40 +48,52 @@ def encrypt(
     hiding = obfuscators.take(len(values))
     n, square = public.modulus, public.square
     with ledger.timed("encrypted", len(values)):
+        # (1 + n)^m is 1 + n m modulo n^2.
         return [(1 + n * m) * rho % square for m, rho in zip(values, hiding, strict=True)]
 
 
 def decrypt(ciphertexts: Sequence[mpz], keys: KeyPair, ledger: Ledger | None = None) -> list[int]:
-    """Decrypt modulo p^2 and q^2 (Paillier 1999, 7) and return signed numbers.
+    """Decrypt modulo p^2 and q^2 (Paillier 1999, section 7), and return signed integers.
 
-    Raises `PlaintextOverflowError` if a plaintext lies where only an overflow ends: a sum was too
-    large, or the key is wrong.
+    Parameters
+    ----------
+    ciphertexts : sequence of mpz
+    keys : KeyPair
+    ledger : Ledger, optional
+        Counts the operations.
+
+    Raises
+    ------
+    PlaintextOverflowError
+        If a plaintext is between n/3 and 2n/3: a sum was too large, or the key is wrong.
     """
     ledger = ledger or Ledger()
     first, second = keys.primes()
     inverse = invert(first.p, second.p)
     n, bound = keys.public.modulus, greatest(keys.public)
-    found = []
+    plaintexts = []
     with ledger.timed("decrypted", len(ciphertexts)):
         for c in ciphertexts:
             a, b = (
                 (powmod(c, part.p - 1, part.square) - 1) // part.p * part.h % part.p
                 for part in (first, second)
             )
+            # Garner's formula combines the remainders modulo p and q.
             m = a + (b - a) * inverse % second.p * first.p
-            found.append(int(m if m <= bound else m - n))
-    if any(v < -bound for v in found):
+            # Remainders above n/3 represent negative numbers.
+            plaintexts.append(int(m if m <= bound else m - n))
+    if any(v < -bound for v in plaintexts):
         raise PlaintextOverflowError(
             "a plaintext is between n/3 and 2n/3: a sum has overflowed, or it was encrypted under "
             "another key"
         )
-    return found
+    return plaintexts
 
 
 def add(
     first: Sequence[mpz], second: Sequence[mpz], public: PublicKey, ledger: Ledger | None = None
 ) -> list[mpz]:
-    """Add plaintexts pair by pair: a product of ciphertexts each."""
+    """Add plaintexts in pairs by multiplying their ciphertexts modulo n^2."""
     if len(first) != len(second):
         raise MalformedError(f"{len(first)} ciphertexts cannot be added to {len(second)}")
     square, ledger = public.square, ledger or Ledger()
@@ -82,33 +104,35 @@ def add(
 def rerandomise(
     ciphertexts: Sequence[mpz], obfuscators: Obfuscators, ledger: Ledger | None = None
 ) -> list[mpz]:
-    """Hide from the owner of the key which ciphertexts a sum was made of.
+    """Hide from the key holder which ciphertexts a sum consists of.
 
-    Who made the addends knows their obfuscators and recognises a product of them.
+    The party that encrypted the summands knows their obfuscators, and would recognise their
+    product. One new obfuscator is used for each ciphertext.
     """
     hiding = obfuscators.take(len(ciphertexts))
     return add(ciphertexts, hiding, obfuscators.public, ledger)
 
 
 def to_bytes(ciphertexts: Iterable[mpz], public: PublicKey) -> bytes:
-    """Write ciphertexts one after the other, big end first, all of the same length."""
+    """Write ciphertexts one after the other, big-endian, all with the same length."""
     size = ciphertext_bytes(public.bits)
     return b"".join(int(c).to_bytes(size, "big") for c in ciphertexts)
 
 
 def from_bytes(payload: bytes, count: int, public: PublicKey) -> list[mpz]:
-    """Read so many ciphertexts.
+    """Read `count` ciphertexts.
 
-    Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
+    It raises `MalformedError` if the length is wrong, or a number is not a ciphertext of this key.
     """
     size = ciphertext_bytes(public.bits)
     if len(payload) != count * size:
         raise MalformedError(
             f"{count} ciphertexts of {public!r} are {count * size} bytes; {len(payload)} came"
         )
-    found = [
+    ciphertexts = [
         mpz(int.from_bytes(payload[i : i + size], "big")) for i in range(0, len(payload), size)
     ]
-    if not all(0 < c < public.square and c % public.modulus for c in found):
+    # Multiples of n have no inverse, and are not ciphertexts.
+    if not all(0 < c < public.square and c % public.modulus for c in ciphertexts):
         raise MalformedError(f"a number that is no ciphertext of {public!r} came")
-    return found
+    return ciphertexts

@@ -1,4 +1,4 @@
-"""Sums over bins of rows that their owner encrypted, in bytes (`fedtrees.sealing.row_sums`)."""
+"""Sums of encrypted statistics of rows over bins, as byte strings (`fedtrees.sealing.row_sums`)."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,9 +18,9 @@ from fedtrees.sealing.slots import Slots
 
 
 class KeyedRowSums(Unprintable):
-    """The side of the holder of the key, which encrypts rows and opens sums.
+    """Side of the key holder: it encrypts rows and decrypts sums.
 
-    `bits`: Of the key, where none is given.
+    Without `keys` it generates a key of `bits` bits.
     """
 
     def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
@@ -30,18 +30,20 @@ class KeyedRowSums(Unprintable):
         self._own = OwnerObfuscators(self._keys, ledger)
 
     def public_key(self) -> bytes:
-        """Return n, which the holder tells everybody."""
+        """Return n. The other party does not use short obfuscators."""
         return self._public.payload(obfuscators=False)
 
     def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
-        """Encrypt rows, shape (m, s), all statistics of a row in one ciphertext."""
+        """Encrypt rows, int64, shape (m, s), all statistics of a row in one ciphertext."""
         return EncryptedRows.of(rows, slots, self._own, self.ledger).payload
 
     def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
-        """Decrypt a party's sums, int64, shape `Sums.shape`.
+        """Decrypt the sums of a party, int64, shape `Sums.shape`.
 
-        Raises `MalformedError` if the length is wrong, or a number is no ciphertext of this key.
+        It raises `MalformedError` if the length is wrong, or a number is not a ciphertext of this
+        key.
         """
+        # The groups of columns follow one another, and their sizes are public.
         ends = np.cumsum([0, *(t.nbytes for t in sums.traffic(self._public.bits))]).tolist()
         if len(payload) != ends[-1]:
             raise MalformedError(f"{len(payload)} bytes of sums; {ends[-1]} were to come")
@@ -49,17 +51,17 @@ class KeyedRowSums(Unprintable):
         for (a, b), (bins, columns, places) in zip(pairwise(ends), sums.groups(), strict=True):
             shape = (len(sums.counts), len(columns), bins, sums.statistics)
             packed = PackedHistogram.from_payload(payload[a:b], self._public, sums.slots, shape)
-            found = packed.opened(self._keys, self.ledger)
-            out[:, places] = found.reshape(len(sums.counts), -1, sums.statistics)
+            group_sums = packed.opened(self._keys, self.ledger)
+            out[:, places] = group_sums.reshape(len(sums.counts), -1, sums.statistics)
         return out
 
 
 class BlindRowSums(Unprintable):
-    """The side of a party that adds what it cannot read; it has the public key alone.
+    """Side of a party that adds ciphertexts with the public key, and cannot decrypt them.
 
-    Every ciphertext that it sends is hidden by ``r^n``. The holder knows the obfuscators of the
-    rows, and short powers of one base would leave the class of their product modulo the powers of
-    that base as it is: its Jacobi symbol tells which rows may have been added.
+    It multiplies every ciphertext that it sends by ``r^n``. The key holder knows the obfuscators of
+    the rows. Short powers of one base would not change the class of their product modulo the powers
+    of this base. The Jacobi symbol of the product would then reveal which rows may have been added.
     """
 
     def __init__(self, ledger: Ledger, randomness: Randomness = SYSTEM) -> None:
@@ -67,27 +69,25 @@ class BlindRowSums(Unprintable):
         self._read: tuple[bytes, EncryptedRows] | None = None
 
     def learn(self, key: bytes, bits: int) -> None:
-        """Take in the public key.
-
-        Raises `MalformedError` if it is none.
-        """
+        """Store the public key. Raise `MalformedError` if it is invalid."""
         self._public = PublicKey.from_payload(key, bits)
         self._hiding = PlainObfuscators(self._public, self.ledger, self._randomness)
 
     def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
-        """Add rows over bins: multiply ciphertexts modulo n^2, pack the products, and hide them."""
+        """Add rows over bins: multiply ciphertexts, pack the products and rerandomise them."""
         codes, nodes = binned()
+        # The rows are decoded once, and used for all levels of a tree.
         if self._read is None or self._read[0] is not rows:
             shape = (len(nodes), sums.statistics)
             self._read = rows, EncryptedRows.from_payload(rows, self._public, sums.slots, shape)
         parts = []
         for bins, columns, _ in sums.groups():
             shape = (len(sums.counts), bins)
-            found = self._read[1].sums(codes[:, columns], nodes, shape, self.ledger)
-            parts.append(found.packed(self._hiding, self.ledger).payload)
+            histogram = self._read[1].sums(codes[:, columns], nodes, shape, self.ledger)
+            parts.append(histogram.packed(self._hiding, self.ledger).payload)
         return b"".join(parts)
 
 
 def real(bits: int) -> tuple[Callable[[], KeyedRowSums], Callable[[], BlindRowSums]]:
-    """Return what makes the holder's side, and any other's, each with a ledger of its own."""
+    """Return factories of both sides, each with a separate ledger."""
     return lambda: KeyedRowSums(bits, Ledger()), lambda: BlindRowSums(Ledger())

@@ -1,4 +1,4 @@
-"""Secrets shared so that any `threshold` shares tell them and fewer tell nothing (Shamir 1979)."""
+"""Secret sharing (Shamir 1979): `threshold` shares determine a secret, fewer reveal nothing."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -7,7 +7,7 @@ from fedtrees.crypto.randomness import Randomness
 from fedtrees.sealing.errors import MalformedError, TooFewPartiesError
 from fedtrees.sealing.secret import Secret
 
-PRIME = 2**256 + 297  # the least above 2^256: every secret of 32 bytes is an element
+PRIME = 2**256 + 297  # the smallest prime above 2^256, so that every secret of 32 bytes is below it
 SECRET_BYTES = 32
 SHARE_BYTES = 33
 
@@ -15,17 +15,32 @@ SHARE_BYTES = 33
 def share(
     secret: Secret[bytes], threshold: int, points: Sequence[int], randomness: Randomness
 ) -> dict[int, bytes]:
-    """Share a secret of 32 bytes over points other than 0.
+    """Share a secret.
 
-    Returns: dict of int to bytes. The share of every point, 33 bytes.
+    Parameters
+    ----------
+    secret : Secret
+        32 bytes.
+    threshold : int
+        Number of shares that determine the secret.
+    points : sequence of int
+        Points of the shares, not 0.
+    randomness : Randomness
+        Source of the coefficients.
+
+    Returns
+    -------
+    shares : dict of int to bytes
+        The share of every point, 33 bytes.
     """
     start = int.from_bytes(secret.reveal(), "big")
+    # A random polynomial whose value at 0 is the secret.
     coefficients = [start, *(randomness.below(PRIME) for _ in range(threshold - 1))]
     return {x: evaluate(coefficients, x).to_bytes(SHARE_BYTES, "big") for x in points}
 
 
 def evaluate(coefficients: Sequence[int], x: int) -> int:
-    """Return the value of a polynomial modulo `PRIME`, its constant term first."""
+    """Return the value at x of a polynomial modulo `PRIME`. The constant term comes first."""
     value = 0
     for coefficient in reversed(coefficients):
         value = (value * x + coefficient) % PRIME
@@ -34,27 +49,31 @@ def evaluate(coefficients: Sequence[int], x: int) -> int:
 
 @lru_cache(maxsize=64)
 def _at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
-    """Return by what the values at points are multiplied to give the value at 0 (Lagrange)."""
-    found = []
+    """Return the Lagrange coefficients of the value at 0, for values at the given points."""
+    coefficients = []
     for x in points:
-        top, bottom = 1, 1
+        numerator, denominator = 1, 1
         for other in points:
             if other != x:
-                top, bottom = top * other % PRIME, bottom * (other - x) % PRIME
-        found.append(top * pow(bottom, -1, PRIME) % PRIME)
-    return tuple(found)
+                numerator, denominator = (
+                    numerator * other % PRIME,
+                    denominator * (other - x) % PRIME,
+                )
+        coefficients.append(numerator * pow(denominator, -1, PRIME) % PRIME)
+    return tuple(coefficients)
 
 
 def combine(shares: Mapping[int, bytes], threshold: int) -> Secret[bytes]:
-    """Return the secret that shares tell, from the first `threshold` of them.
+    """Recover the secret from the first `threshold` shares.
 
-    Raises `TooFewPartiesError` if there are fewer. Raises `MalformedError` if a share is no element
-    of the field, or they tell more than 32 bytes: one is wrong.
+    It raises `TooFewPartiesError` if there are fewer. It raises `MalformedError` if a share is not
+    an element of the field, or the secret has more than 32 bytes: one share is then wrong.
     """
     if len(shares) < threshold:
         raise TooFewPartiesError(
             f"{len(shares)} shares of a secret; it takes {threshold}: ask more parties for theirs"
         )
+    # Shares beyond the threshold are not used, so that errors in them are not detected.
     used = {x: int.from_bytes(shares[x], "big") for x in sorted(shares)[:threshold]}
     if any(len(shares[x]) != SHARE_BYTES or y >= PRIME for x, y in used.items()):
         raise MalformedError(

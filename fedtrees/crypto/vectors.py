@@ -1,4 +1,4 @@
-"""Whole numbers in vectors under one Paillier key, computed (`fedtrees.sealing.vectors`)."""
+"""Computation with integer vectors under a Paillier key (`fedtrees.sealing.vectors`)."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,9 +15,9 @@ from fedtrees.sealing.vectors import Integers
 
 
 class KeyedVectors(Unprintable):
-    """The side of the holder of the key, which opens what others computed.
+    """Side of the key holder: it decrypts the results of the remaining parties.
 
-    `bits`: Of the key, where none is given.
+    Without `keys` it generates a key of `bits` bits.
     """
 
     def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
@@ -29,34 +29,33 @@ class KeyedVectors(Unprintable):
         return self._keys.public.payload()
 
     def opened(self, name: str, payload: bytes, count: int) -> Integers:
-        """Decrypt a vector of so many numbers."""
-        found = paillier.from_bytes(payload, count, self._keys.public)
-        return np.array([*paillier.decrypt(found, self._keys, self.ledger), None], object)[:-1]
+        """Decrypt a vector with `count` elements."""
+        ciphertexts = paillier.from_bytes(payload, count, self._keys.public)
+        return np.array([*paillier.decrypt(ciphertexts, self._keys, self.ledger), None], object)[
+            :-1
+        ]
 
     def nbytes(self, count: int) -> int:
-        """Return the bytes of so many ciphertexts."""
+        """Return the bytes of `count` ciphertexts."""
         return count * ciphertext_bytes(self._keys.public.bits)
 
 
 class BlindVectors(Unprintable):
-    """The side of whoever encrypts and computes with the public key alone."""
+    """Side of a party that encrypts and computes with the public key."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
     def learn(self, key: bytes, bits: int) -> None:
-        """Take in the public key.
-
-        Raises `MalformedError` if it is none.
-        """
+        """Store the public key. Raise `MalformedError` if it is invalid."""
         self._public = PublicKey.from_payload(key, bits)
         self._short = DJNObfuscators(self._public, self.ledger)
         self._plain = PlainObfuscators(self._public, self.ledger)
 
     def encrypted(self, name: str, values: Integers) -> bytes:
         """Encrypt a vector."""
-        made = paillier.encrypt([int(v) for v in values], self._short, self.ledger)
-        return paillier.to_bytes(made, self._public)
+        ciphertexts = paillier.encrypt([int(v) for v in values], self._short, self.ledger)
+        return paillier.to_bytes(ciphertexts, self._public)
 
     def combined(
         self,
@@ -66,42 +65,49 @@ class BlindVectors(Unprintable):
         *,
         opens: bool = False,
     ) -> bytes:
-        """Multiply vectors by plain matrices, add them up, and a plain vector.
+        """Add products of encrypted vectors and plain matrices, and a plain vector.
 
-        `name`: Of the result, shape (n,).
-        `parts`: mapping of str to (bytes, object array). Vectors that one cannot read, shape (m,),
-        by name, each with its plain matrix, shape (n, m), or with a factor for every number, shape
-        (n,).
-        `plain`: object array, shape (n,).
-        `opens`: Whether the holder of the key gets it: it is then hidden by ``r^n``, which leaves
-        nothing of the obfuscators of the parts, where short powers rest on an assumption.
+        Parameters
+        ----------
+        name : str
+            Name of the result. Not used.
+        parts : mapping of str to (bytes, object array)
+            Encrypted vectors of shape (m,) by name, each with its plain matrix of shape (n, m), or
+            with one factor per element, shape (n,).
+        plain : object array, shape (n,)
+            Vector that is added.
+        opens : bool
+            Whether the result is sent to the key holder. It is then rerandomised with ``r^n``,
+            which hides the obfuscators of the parts without an assumption. Short powers need one.
         """
         square, hiding = self._public.square, self._plain if opens else self._short
+        # The encryption of the plain vector also rerandomises the sum.
         total = paillier.encrypt([int(v) for v in plain], hiding, self.ledger)
         for payload, matrix in parts.values():
-            found = paillier.from_bytes(payload, matrix.shape[-1], self._public)
+            ciphertexts = paillier.from_bytes(payload, matrix.shape[-1], self._public)
             with self.ledger.timed("multiplied", matrix.size):
                 if matrix.ndim == 1:
-                    pairs = zip(found, matrix, strict=True)
-                    brought = [powmod(c, int(factor), square) for c, factor in pairs]
+                    pairs = zip(ciphertexts, matrix, strict=True)
+                    products = [powmod(c, int(factor), square) for c, factor in pairs]
                 else:
-                    brought = [_product(found, row, square) for row in matrix]
-            total = paillier.add(total, brought, self._public, self.ledger)
+                    products = [_product(ciphertexts, row, square) for row in matrix]
+            total = paillier.add(total, products, self._public, self.ledger)
         return paillier.to_bytes(total, self._public)
 
     def nbytes(self, count: int) -> int:
-        """Return the bytes of so many ciphertexts."""
+        """Return the bytes of `count` ciphertexts."""
         return count * ciphertext_bytes(self._public.bits)
 
 
 def real(bits: int) -> tuple[Callable[[], KeyedVectors], Callable[[], BlindVectors]]:
-    """Return what makes the holder's side, and any other's, each with a ledger of its own."""
+    """Return factories of both sides, each with a separate ledger."""
     return lambda: KeyedVectors(bits, Ledger()), lambda: BlindVectors(Ledger())
 
 
-def _product(found: list[mpz], powers: Integers, square: mpz) -> mpz:
-    """Return the ciphertext of a sum of multiples."""
+def _product(ciphertexts: list[mpz], powers: Integers, square: mpz) -> mpz:
+    """Return the ciphertext of the scalar product of plaintexts and plain factors."""
     total = mpz(1)
-    for c, power in zip(found, powers, strict=True):
+    # A power of a ciphertext multiplies its plaintext, and a product adds plaintexts.
+    for c, power in zip(ciphertexts, powers, strict=True):
         total = total * powmod(c, int(power), square) % square
     return total

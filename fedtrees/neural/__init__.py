@@ -1,1 +1,1 @@
-"""Networks on tables: how rows become numbers, what a network computes, how it is trained."""
+"""Neural networks on tables: encoding of rows, models, gradients and the Adam optimizer."""

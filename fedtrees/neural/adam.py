@@ -1,4 +1,4 @@
-"""Adam, step by step."""
+"""The Adam optimizer (Kingma and Ba 2015), one step at a time, without torch."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,10 @@ _TINY = np.float32(1e-8)
 
 @dataclass(eq=False)
 class Adam:
-    """Moments of gradients (Kingma and Ba 2015, Algorithm 1), in float32 as ``torch.optim.Adam``.
+    """Adam (Kingma and Ba 2015, Algorithm 1) in float32, as ``torch.optim.Adam`` computes it.
 
-    `decays`: Of the first and of the second moment.
+    `rate` is the learning rate, and `decays` are the decay rates of the first and second moment.
+    The moments are None before the first step.
     """
 
     rate: float
@@ -24,13 +25,14 @@ class Adam:
     def step(
         self, weights: NDArray[np.float32], gradient: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return the weights after one more step against a gradient."""
+        """Return the weights, shape (P,), after one more step against a gradient, shape (P,)."""
         a, b = self.decays
         if self.first is None or self.second is None:
             self.first, self.second = np.zeros_like(weights), np.zeros_like(weights)
         self.steps += 1
         self.first += np.float32(1 - a) * (gradient - self.first)
         self.second += np.float32(1 - b) * (gradient * gradient - self.second)
+        # Moments start at 0. The division corrects this bias.
         mean = self.first / np.float32(1 - a**self.steps)
         spread = np.sqrt(self.second / np.float32(1 - b**self.steps)) + _TINY
         return np.asarray(weights - np.float32(self.rate) * mean / spread, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Perceptrons with rectified layers: their parameters as one vector, and what they predict."""
+"""Perceptrons with ReLU layers: the layout of their parameters in one vector, and predictions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,45 +13,45 @@ from fedtrees.core.errors import DataError
 
 @dataclass(frozen=True)
 class Layers:
-    """Sizes of a perceptron: linear layers, each but the last followed by a ReLU.
+    """Sizes of a perceptron. All linear layers but the last one are followed by a ReLU.
 
-    `sizes`: Inputs, hidden units of every layer, outputs.
+    For example, the sizes ``(9, 16, 2)`` are 9 inputs, 16 hidden units and 2 outputs.
     """
 
     sizes: tuple[int, ...]
 
     @property
     def parameters(self) -> int:
-        """How many parameters there are."""
+        """Number of parameters."""
+        # A layer with a inputs and b outputs has a b weights and b biases.
         return sum((a + 1) * b for a, b in pairwise(self.sizes))
 
     def split(self, flat: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Return weight, shape (out, in), and bias, (out,), of every layer, as views.
+        """Return weight, shape (out, in), and bias, shape (out,), of every layer, as views.
 
-        `flat`: float array, shape (parameters,). Weight and bias of the first layer, then of the
-        next, each row after row: the order of ``torch.nn.Module.parameters()``.
-
-        Raises `DataError` if there are more or fewer.
+        The vector, shape (P,), contains weight (in row-major order) and bias of the first layer,
+        then of the next one. This is the order of ``torch.nn.Module.parameters()``. Any other shape
+        raises `DataError`.
         """
         if flat.shape != (self.parameters,):
             raise DataError(
                 f"layers {self.sizes} have {self.parameters} parameters; got {flat.shape}"
             )
-        found, at = [], 0
+        layers, start = [], 0
         for a, b in pairwise(self.sizes):
-            weight = flat[at : at + a * b].reshape(b, a)
-            found.append((weight, flat[at + a * b : at + a * b + b]))
-            at += (a + 1) * b
-        return found
+            weight = flat[start : start + a * b].reshape(b, a)
+            layers.append((weight, flat[start + a * b : start + a * b + b]))
+            start += (a + 1) * b
+        return layers
 
 
 def join_layers(layers: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> NDArray[Any]:
-    """Return weights and biases as one vector, as `Layers.split` takes it."""
+    """Return weights and biases as one vector, in the order of `Layers.split`."""
     return np.concatenate([part.reshape(-1) for layer in layers for part in layer])
 
 
 def logits(layers: Sequence[tuple[NDArray[Any], NDArray[Any]]], A: NDArray[Any]) -> NDArray[Any]:
-    """Return the outputs of rows, shape (..., K), for inputs of shape (..., D)."""
+    """Return the outputs, shape (..., K), for inputs of shape (..., D)."""
     for weight, bias in layers[:-1]:
         A = np.maximum(A @ weight.T + bias, 0)
     weight, bias = layers[-1]
@@ -60,5 +60,6 @@ def logits(layers: Sequence[tuple[NDArray[Any], NDArray[Any]]], A: NDArray[Any])
 
 def softmax(z: NDArray[Any]) -> NDArray[Any]:
     """Return probabilities along the last axis."""
+    # Subtracting the maximum prevents overflow.
     e = np.exp(z - z.max(axis=-1, keepdims=True))
     return np.asarray(e / e.sum(axis=-1, keepdims=True))

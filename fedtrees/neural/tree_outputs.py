@@ -1,4 +1,7 @@
-"""The network of FedXGBllr: a learnable learning rate for every tree of every client."""
+"""The network of FedXGBllr: a learnable learning rate for every tree of every client.
+
+Its inputs are the outputs of the clients' trees (Ma et al. 2023).
+"""
 
 from __future__ import annotations
 
@@ -14,39 +17,42 @@ Floats = NDArray[np.floating[Any]]
 
 
 class Parts(NamedTuple):
-    """Parameters, or what belongs to them, as views."""
+    """Parameters of the network, or arrays with the same shapes, as views of one vector.
 
-    # float array, shape (C, M): the convolution's weight: a learning rate per channel and tree, the
-    # same for all clients
+    `rates`, shape (C, M), is the weight of the convolution: a learning rate per channel and tree,
+    the same for all clients. `shift`, shape (C,), is its bias. `weight`, shape (C, K), and `bias`,
+    shape (1,), belong to the linear layer.
+    """
+
     rates: Any
-    shift: Any  # float array, shape (C,)
-    weight: Any  # float array, shape (C, K): of the linear layer
-    bias: Any  # float array, shape (1,)
+    shift: Any
+    weight: Any
+    bias: Any
 
 
 @dataclass(frozen=True)
 class RatesNetwork:
     """``Conv1d(1 -> C, kernel = stride = M)``, ReLU, ``Linear(C K -> 1)`` (Ma et al. 2023, Sec. 3).
 
-    Its input are the outputs of K models of M trees each, end to end. As kernel and stride are M,
-    the convolution is a matrix product, and needs no torch.
+    The input consists of the outputs of K `models` with M `trees` each, one model after the other.
+    Kernel and stride are M, so that the convolution is a matrix product and does not need torch. C
+    is the number of `channels`.
     """
 
-    # models, trees: K and M
     models: int
     trees: int
-    channels: int = 64  # c
+    channels: int = 64
 
     @property
     def parameters(self) -> int:
-        """How many parameters there are."""
+        """Number of parameters."""
         return self.channels * (self.trees + 1 + self.models) + 1
 
     @staticmethod
     def of(models: int, trees: int, parameters: int) -> RatesNetwork:
-        """Return the network on such models that has so many parameters.
+        """Return the network on K models of M trees that has a given number of parameters.
 
-        Raises `DataError` if none has.
+        It raises `DataError` if no number of channels gives this number of parameters.
         """
         network = RatesNetwork(models, trees, (parameters - 1) // (trees + 1 + models))
         if network.parameters != parameters or not network.channels:
@@ -56,7 +62,7 @@ class RatesNetwork:
     def split(self, flat: NDArray[Any]) -> Parts:
         """Return the parts of one vector, in the order of ``torch.nn.Module.parameters()``.
 
-        Raises `DataError` if it has another shape than (parameters,).
+        It raises `DataError` if its shape is not (P,).
         """
         if flat.shape != (self.parameters,):
             raise DataError(f"{self} has {self.parameters} parameters; got {flat.shape}")
@@ -69,17 +75,19 @@ class RatesNetwork:
     def initial(self, rng: np.random.Generator) -> NDArray[np.float32]:
         """Draw parameters as the authors' code does.
 
-        As ``torch.nn`` draws them by default, but for the linear layer's weight, which is He's
-        uniform.
+        The weight of the linear layer has He's uniform distribution. All remaining parameters have
+        the default distribution of ``torch.nn``.
         """
         c, m, k = self.channels, self.trees, self.models
+        # Ranges of the convolution's weight and bias, and of the linear layer's weight and bias.
         ends = (m**-0.5, m**-0.5, (6 / (c * k)) ** 0.5, (c * k) ** -0.5)
         parts = zip(ends, (c * m, c, c * k, 1), strict=True)
         return np.concatenate([rng.uniform(-e, e, n) for e, n in parts]).astype(np.float32)
 
     def hidden(self, flat: Floats, V: Floats) -> NDArray[Any]:
-        """Return what the ReLU gets, shape (n, K, C), for inputs of shape (n, K, M)."""
+        """Return the inputs of the ReLU, shape (n, K, C), for inputs of shape (n, K, M)."""
         parts = self.split(flat)
+        # The kernel does not overlap: one product per model.
         units = V.reshape(-1, self.trees) @ parts.rates.T + parts.shift
         return np.asarray(units).reshape(len(V), self.models, self.channels)
 
@@ -90,14 +98,20 @@ class RatesNetwork:
         return np.asarray(active @ parts.weight.T.reshape(-1) + parts.bias)
 
     def gradient(self, flat: Floats, V: Floats, slope: Floats) -> NDArray[Any]:
-        """Return the gradient of a sum of losses, shape (parameters,).
+        """Return the gradient of the sum of all rows' losses, shape (P,).
 
-        `flat`: float array, shape (parameters,).
-        `V`: float array, shape (n, K, M).
-        `slope`: float array, shape (n,). Derivative of each row's loss by its output.
+        Parameters
+        ----------
+        flat : float array, shape (P,)
+            Parameters.
+        V : float array, shape (n, K, M)
+            Outputs of the trees.
+        slope : float array, shape (n,)
+            Derivative of each row's loss with respect to its output.
         """
         H = self.hidden(flat, V)
         weight = slope @ np.maximum(H, 0).reshape(len(V), self.models * self.channels)
+        # Derivative with respect to the input of the ReLU, which is 0 for negative inputs.
         back = (slope[:, None, None] * self.split(flat).weight.T * (H > 0)).reshape(
             -1, self.channels
         )
@@ -111,9 +125,10 @@ class RatesNetwork:
         )
 
     def example_gradients(self, flat: Floats, V: Floats, slope: Floats) -> NDArray[Any]:
-        """Return the gradient of every row's loss, shape (n, parameters); as `gradient`."""
+        """Return the gradient of every row's loss, shape (n, P), see `gradient`."""
         n, H = len(V), self.hidden(flat, V)
         back = slope[:, None, None] * self.split(flat).weight.T * (H > 0)
+        # Sums over the models of each row. `gradient` sums over all rows and models at once.
         rates = np.matmul(back.transpose(0, 2, 1), V)
         weight = slope[:, None, None] * np.maximum(H, 0).transpose(0, 2, 1)
         c = self.channels

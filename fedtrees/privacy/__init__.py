@@ -1,1 +1,4 @@
-"""Mechanisms that add noise and accountants that say what it bought. It may import `core`."""
+"""Mechanisms of differential privacy, accountants that compose their privacy loss, and audits.
+
+This package may import `fedtrees.core`.
+"""

@@ -1,11 +1,11 @@
-"""The accountant: what noisy releases together reveal of one row, against each adversary.
+"""The accountant: it composes the privacy loss of noisy releases, against each adversary.
 
 A defense or protocol enters each noisy release into a ledger (`BudgetEvent`). This module composes
 the ledger into an epsilon. There are two neighbouring relations: one row is added or removed, or
-one row is replaced. The result also depends on the adversary, if clients share the noise: an
-insider client knows its own share, and colluding clients know theirs, so that less noise protects
-the rows of the others (`epsilon_by_adversary`). A mechanism that the accountant does not know costs
-an infinite epsilon.
+one row is replaced. The result also depends on the adversary, if clients share the noise: each
+client knows its share of the noise, and colluding clients know several shares, so that less noise
+protects the rows of the remaining clients (`epsilon_by_adversary`). A mechanism that the accountant
+does not know costs an infinite epsilon.
 """
 
 import math
@@ -27,10 +27,11 @@ from fedtrees.privacy.polya import count_losses, pure_loss
 from fedtrees.privacy.sampled_gaussian import sampled_epsilon
 
 _NORMAL = ("gaussian", "discrete-gaussian")
-#: From 8 grid steps on, discrete Gaussian noise is continuous Gaussian noise of a variance that is
-#: smaller by 2^2, rounded at random.
+#: From 8 grid steps on, discrete Gaussian noise is distributed like continuous Gaussian noise with
+#: a variance that is smaller by 2^2, rounded at random.
 _WIDE, _ROUNDING = 8.0, 2.0
-#: Most outcomes of a loss distribution, and how many are left of each where these are exceeded.
+#: Largest number of outcomes of a composed loss distribution. Above it, both distributions are
+#: first coarsened to the second number of outcomes.
 _EXACT, _ROUNDED = 1 << 18, 1 << 9
 
 DP = TypeVar("DP", PureDP, ApproximateDP)
@@ -38,18 +39,18 @@ DP = TypeVar("DP", PureDP, ApproximateDP)
 
 @dataclass(frozen=True)
 class AdversaryEpsilon:
-    """What a run costs one row against one adversary.
+    """Privacy loss of one row against one adversary in a run.
 
     Attributes
     ----------
     adversary : str
-        ``outsider`` (whoever receives the released model), ``1 client``, ``2 clients``, ...
-        (colluding clients, who know their own shares of the noise, and the server that opens the
+        ``outsider`` (a recipient of the released model), ``1 client``, ``2 clients``, ...
+        (colluding clients, which know their shares of the noise, and the server that opens the
         sums), or the role of a trusted party.
     epsilon : float
         In nats, for one row added or removed.
     replaced : float
-        In nats, for one row replaced by another; nan if it is not computed.
+        In nats, for one row replaced by another. nan if it is not computed.
     """
 
     adversary: str
@@ -64,14 +65,14 @@ def composed(
     colluders: int | None = None,
     replaced: bool = False,
 ) -> float:
-    """Return the epsilon, in nats, at which releases together are (epsilon, delta)-DP for one row.
+    """Compose the releases of all parties into one epsilon, in nats.
 
-    The releases of one party add up, even if each was chosen after the others were seen. Parties
-    have disjoint rows, so that the largest party counts (Dwork et al. 2006). With a delta, Gaussian
-    noise composes exactly (`fedtrees.privacy.gaussian_dp`), shared discrete Laplace noise by its
-    privacy loss distribution (`fedtrees.privacy.polya`), and any other pure release as randomised
-    response, which is the worst of its epsilon (Kairouz, Oh and Viswanath 2015). If a release draws
-    its rows, dp-accounting composes.
+    The releases of one party add up, even if each was chosen after the earlier ones were seen.
+    Parties have disjoint rows, so that the party with the largest epsilon counts (Dwork et al.
+    2006). With a delta, Gaussian noise composes exactly (`fedtrees.privacy.gaussian_dp`), shared
+    discrete Laplace noise by its privacy loss distribution (`fedtrees.privacy.polya`), and any
+    other pure release as randomised response, which is the worst mechanism with its epsilon
+    (Kairouz, Oh and Viswanath 2015). If a release samples its rows, dp-accounting composes.
 
     Parameters
     ----------
@@ -80,15 +81,20 @@ def composed(
         0: the sum of pure epsilons, which is infinite if there is Gaussian noise. Otherwise below
         1.
     colluders : int, optional
-        Number of colluding clients, each of which knows its own share of the noise. None: as many
-        as the noise is calibrated for.
+        Number of colluding clients, each of which knows its share of the noise. None: as many as
+        the noise is calibrated for.
     replaced : bool
         Whether neighbours differ in one replaced row. Twice the sensitivity is then charged.
+
+    Returns
+    -------
+    epsilon : float
+        The releases together are (epsilon, delta)-DP for one row. 0 if there are no releases.
 
     Raises
     ------
     UsageError
-        If delta is not in [0, 1), or if a release draws its rows and dp-accounting is missing.
+        If delta is not in [0, 1), or if a release samples its rows and dp-accounting is missing.
     """
     if delta != 0:
         check_share("delta", delta)
@@ -119,10 +125,10 @@ def for_each_party(
 def epsilon_by_adversary(
     events: Sequence[BudgetEvent], delta: float = 0.0
 ) -> tuple[AdversaryEpsilon, ...]:
-    """Return what releases cost one row against each adversary.
+    """Return the privacy loss of one row against each adversary.
 
-    The epsilon against colluding clients holds against the server and these clients together as
-    well, because the server only opens sums in which the noise of all shares is contained.
+    The epsilon against colluding clients also holds against a coalition of the server and these
+    clients, because the server only opens sums that contain the noise of all shares.
 
     Parameters
     ----------
@@ -152,7 +158,7 @@ def _against(
 
 
 def _replaced(events: Sequence[BudgetEvent], delta: float, colluders: int | None) -> float:
-    """Return the epsilon for a replaced row; nan where rows are drawn, for which none is known."""
+    """Return the epsilon for a replaced row. nan if rows are sampled: no bound is known then."""
     if any(e.rate < 1 for e in events):
         return math.nan
     return composed(events, delta, colluders=colluders, replaced=True)
@@ -188,13 +194,14 @@ def with_adversaries(guarantee: DP, events: Sequence[BudgetEvent]) -> DP:
 
 
 def _of_two_rows(event: BudgetEvent) -> BudgetEvent:
-    """Return what a replaced row costs: it is removed, and another is added."""
-    if _counts_with_shares(event):  # the two rows move different counts, each by 1
+    """Return the event of a replaced row: one row is removed, and another one is added."""
+    if _counts_with_shares(event):  # the two rows change different counts, each by 1
         return replace(event, count=2 * event.count)
     return replace(event, l1=2 * event.l1, l2=2 * event.l2)
 
 
 def _of_party(events: Sequence[BudgetEvent], delta: float, colluders: int | None) -> float:
+    # An adversary that knows all shares knows the noise.
     if any(_draws(e, colluders) <= 0 for e in events):
         return math.inf
     normal = [e for e in events if e.mechanism in _NORMAL]
@@ -203,30 +210,32 @@ def _of_party(events: Sequence[BudgetEvent], delta: float, colluders: int | None
     if delta == 0 or math.isinf(pure):
         return math.inf if normal else pure
     counts = [e for e in not_normal if _counts_with_shares(e)]
-    each = Counter[float]()
+    n_by_epsilon = Counter[float]()
     for e in not_normal:
         if not _counts_with_shares(e):
-            each[pure_epsilon(e, colluders)] += e.count
+            n_by_epsilon[pure_epsilon(e, colluders)] += e.count
+    # dp-accounting composes subsampled Gaussian noise. Counts enter it by their pure epsilon.
     if any(e.rate < 1 for e in normal):
         for e in counts:
-            each[pure_epsilon(e, colluders)] += e.count
+            n_by_epsilon[pure_epsilon(e, colluders)] += e.count
         noise = [(gaussian_mu(e, colluders), e.rate, e.count) for e in normal]
-        return sampled_epsilon(noise, each, delta)
+        return sampled_epsilon(noise, n_by_epsilon, delta)
     mu = math.sqrt(sum(e.count * gaussian_mu(e, colluders) ** 2 for e in normal))
     if math.isinf(mu):
         return math.inf
-    losses, chances, beyond = _with_counts(*_losses(each), counts, colluders)
-    left = lambda epsilon: float(chances @ delta_of(epsilon - losses, mu)) + beyond  # noqa: E731
-    return least_epsilon(left, delta, pure + tail(mu, delta))
+    # Gaussian noise is not discretised: `delta_of` is exact at every outcome of the losses.
+    losses, chances, beyond = _with_counts(*_losses(n_by_epsilon), counts, colluders)
+    delta_at = lambda epsilon: float(chances @ delta_of(epsilon - losses, mu)) + beyond  # noqa: E731
+    return least_epsilon(delta_at, delta, pure + tail(mu, delta))
 
 
 def _counts_with_shares(event: BudgetEvent) -> bool:
-    """Tell whether an event is of counts that a row moves by 1, with shared noise."""
+    """Return whether an event is about counts with shared noise that a row changes by 1."""
     return event.mechanism == "geometric" and event.shares > 0 and event.l1 == 1
 
 
 def _draws(event: BudgetEvent, colluders: int | None) -> float:
-    """Return the noise shares that are not known, over those that make up noise of its scale."""
+    """Return the ratio of unknown noise shares to those that the noise is calibrated for."""
     if colluders is None or not event.shares:
         return 1.0
     return (event.shares - colluders) / event.calibrated
@@ -239,23 +248,23 @@ def _losses(each: Mapping[float, int]) -> tuple[Floats, Floats]:
     losses, chances = np.zeros(1), np.ones(1)
     for epsilon, count in each.items():
         k = np.arange(count + 1)
-        one = np.asarray((2 * k - count) * epsilon, dtype=np.float64)
+        loss = np.asarray((2 * k - count) * epsilon, dtype=np.float64)
         chance = np.asarray(binom.pmf(k, count, expit(epsilon)), dtype=np.float64)
-        losses, chances = _both(losses, chances, one, chance)
+        losses, chances = _both(losses, chances, loss, chance)
     return losses, chances
 
 
 def _with_counts(
     losses: Floats, chances: Floats, counts: Sequence[BudgetEvent], colluders: int | None
 ) -> tuple[Floats, Floats, float]:
-    """Return the losses together with those of counts, and the mass of infinite losses."""
+    """Add the losses of counts, and return the probability of an infinite loss."""
     counts_by_noise = Counter[tuple[float, float]]()
     for e in counts:
         counts_by_noise[e.scale, _draws(e, colluders)] += e.count
     beyond = 0.0
     for (scale, draws), count in counts_by_noise.items():
-        more, chance, lost = count_losses(scale, draws, count)
-        losses, chances = _both(losses, chances, more, chance)
+        count_loss, chance, lost = count_losses(scale, draws, count)
+        losses, chances = _both(losses, chances, count_loss, chance)
         beyond += lost
     return losses, chances, beyond
 
@@ -285,13 +294,19 @@ def _rounded_up(losses: Floats, chances: Floats) -> tuple[Floats, Floats]:
 
 
 def pure_epsilon(event: BudgetEvent, colluders: int | None = None) -> float:
-    """Return the pure epsilon of each of an event's releases, in nats.
+    """Return the pure epsilon of each release of an event, in nats.
 
     Parameters
     ----------
     event : BudgetEvent
     colluders : int, optional
         As in `composed`.
+
+    Returns
+    -------
+    epsilon : float
+        Infinite if the mechanism has no pure epsilon or is unknown, or if all noise shares are
+        known.
     """
     draws = _draws(event, colluders)
     if not event.scale > 0 or draws <= 0:
@@ -301,7 +316,8 @@ def pure_epsilon(event: BudgetEvent, colluders: int | None = None) -> float:
     if event.mechanism in ("laplace", "exponential", "randomised-response"):
         return event.l1 / event.scale if draws >= 1 else math.inf
     if event.mechanism == "truncated-laplace":
-        # For each number that a row moves by 1, noise 0 is twice as likely as geometric noise.
+        # Noise 0 is twice as likely as in the two-sided geometric distribution, for each number
+        # that a row changes by 1.
         return event.l1 * (1 / event.scale + math.log(2))
     return math.inf
 
@@ -309,7 +325,7 @@ def pure_epsilon(event: BudgetEvent, colluders: int | None = None) -> float:
 def gaussian_mu(event: BudgetEvent, colluders: int | None = None) -> float:
     """Return the mu of each of an event's releases with Gaussian noise (`gaussian_dp`).
 
-    Discrete noise of scale s on whole numbers is continuous noise of variance ``s^2 - 4`` that is
+    Discrete noise of scale s on integers is continuous noise of variance ``s^2 - 4`` that is
     rounded at random: to k with a probability in proportion to ``exp(-(k - y)^2 / 8)``. The sums of
     these over k differ by a factor of less than ``1 + 4 exp(-8 pi^2)`` for all y (Poisson
     summation), so that the error is below 1e-15 for 10^18 numbers.
@@ -328,7 +344,7 @@ def gaussian_mu(event: BudgetEvent, colluders: int | None = None) -> float:
 
 
 def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
-    """Return what the noisy summaries of one type cost, as pure DP of the cut points alone.
+    """Return the privacy loss of the noisy summaries of one type, as pure DP of the cut points.
 
     If no such summary was sent, no private data entered the cut points.
 

@@ -1,7 +1,7 @@
-"""Discrete Gaussian noise, drawn exactly, for sums of whole numbers that claim a privacy budget.
+"""Discrete Gaussian noise, drawn exactly, for sums of integers with a privacy budget.
 
-The algorithms are those of Canonne, Kamath and Steinke (2020, section 5). They compute with whole
-numbers and need nothing but uniform whole numbers, so that no probability is rounded to a
+The algorithms are those of Canonne, Kamath and Steinke (2020, section 5). They compute with
+integers and need only uniform random integers, so that no probability is rounded to a
 floating-point number.
 """
 
@@ -21,19 +21,20 @@ _BUFFER = 4096  # random bytes that are drawn at once
 
 
 class Randomness:
-    """Uniform whole numbers of any size, and events whose probability is a power of e.
+    """Uniform random integers of any size, and events whose probability is a power of e.
 
     Parameters
     ----------
     rng : Generator
-        Source of all bits. Take a generator of `Streams.noise`, whose bits nobody can predict.
+        Source of all bits. Use a generator of `Streams.noise`, whose bits an adversary cannot
+        predict.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng, self._bytes, self._at = rng, b"", 0
 
     def below(self, stop: int) -> int:
-        """Return one of 0 to ``stop - 1``, all equally likely, by rejection."""
+        """Return one of 0 to ``stop - 1``, all with the same probability, by rejection."""
         bits = (stop - 1).bit_length()
         n = (bits + 7) >> 3
         while True:
@@ -50,6 +51,7 @@ class Randomness:
 
     def happens(self, p: int, q: int) -> bool:
         """Return true with probability ``exp(-p / q)``: algorithm 1."""
+        # exp(-p / q) with p > q is a product of probabilities exp(-1) and one factor of at most 1.
         while p > q:
             if not self._happens_below_one(1, 1):
                 return False
@@ -57,6 +59,7 @@ class Randomness:
         return self._happens_below_one(p, q)
 
     def _happens_below_one(self, p: int, q: int) -> bool:
+        # The number of successes before the first failure is even with probability exp(-p / q).
         k = 1
         while self.below(k * q) < p:
             k += 1
@@ -66,10 +69,10 @@ class Randomness:
 def discrete_gaussian(
     scale: float, shape: int | tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw whole numbers k with probability proportional to ``exp(-k^2 / (2 scale^2))``.
+    """Draw integers k with probability proportional to ``exp(-k^2 / (2 scale^2))``.
 
-    If this noise is added to a vector of whole numbers with L2 sensitivity D, the Rényi divergence
-    of order alpha between neighbours is at most ``alpha D^2 / (2 scale^2)`` (Canonne, Kamath and
+    If this noise is added to a vector of integers with L2 sensitivity D, the Rényi divergence of
+    order alpha between neighbours is at most ``alpha D^2 / (2 scale^2)`` (Canonne, Kamath and
     Steinke 2020, theorem 4).
 
     Parameters
@@ -131,10 +134,7 @@ def discrete_gaussian_share(
 
 
 def one_draw(variance: Fraction, randomness: Randomness) -> int:
-    """Draw one number: Canonne, Kamath and Steinke (2020), algorithm 3.
-
-    `variance`: The scale, squared.
-    """
+    """Draw one number of the given squared scale: Canonne et al. (2020), algorithm 3."""
     p, q = variance.numerator, variance.denominator
     t = math.isqrt(p // q) + 1
     while True:
@@ -147,12 +147,12 @@ def one_draw(variance: Fraction, randomness: Randomness) -> int:
 def _discrete_laplace(t: int, randomness: Randomness) -> int:
     """Draw k with probability proportional to ``exp(-|k| / t)``: algorithm 2 with s = 1."""
     while True:
-        rest = randomness.below(t)
-        if not randomness.happens(rest, t):
+        remainder = randomness.below(t)
+        if not randomness.happens(remainder, t):
             continue
-        whole = 0
+        quotient = 0
         while randomness.happens(1, 1):
-            whole += 1
-        size, negative = rest + t * whole, randomness.below(2) == 1
+            quotient += 1
+        size, negative = remainder + t * quotient, randomness.below(2) == 1
         if size or not negative:  # 0 has one sign
             return -size if negative else size

@@ -1,6 +1,8 @@
-"""Lower bounds on epsilon that an audit finds from guesses of which rows took part.
+"""Audit: a lower bound on epsilon from guesses about which rows were in the training data.
 
-A bound holds with the stated confidence whatever the scores are made of: bad scores lower it.
+The auditor includes each row by a coin flip, trains, and guesses from scores which rows were
+included. The bound holds with the stated confidence for any scores. Bad scores only make it
+smaller.
 """
 
 import math
@@ -10,10 +12,12 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import check_share
 
-#: Shares of the rows that are guessed, the surest first; the confidence is split over them.
+#: Shares of the rows that are guessed, those with the largest absolute score first. The risk of an
+#: error is divided among the shares.
 _GUESSED = (1.0, 0.4, 0.15, 0.05)
-#: With a delta one share alone is, or as many rows as could show so much more than is claimed:
-#: delta is a part of the risk that grows with rows, and would leave little of one that is split.
+#: With a delta, a single share is used, or as many rows as are necessary to show an epsilon of this
+#: much more than claimed. The term for delta grows with the number of rows, and would use up a
+#: divided risk.
 _ALONE, _BEYOND = 0.05, 1.5
 
 
@@ -25,49 +29,63 @@ def bound_of_guesses(
     delta: float = 0.0,
     claimed: float = 1.0,
 ) -> float:
-    """Return a lower bound on epsilon from rows of one run or several, there by a coin flip each.
+    """Return a lower bound on epsilon from the guesses about rows of one or several runs.
 
-    Steinke, Nasr and Jagielski (2023), theorem 5.2: of r guesses, more are right than of a
-    binomial of r and ``e^epsilon / (1 + e^epsilon)`` only by chance, and delta. Runs that share no
-    coin are together as private of a row as its own, so that their guesses add up. Without delta
-    several r are tried, each at its share of the risk.
+    Steinke, Nasr and Jagielski (2023), Theorem 5.2: apart from delta, the number of right guesses
+    among r is at most binomial with r trials of probability ``e^epsilon / (1 + e^epsilon)``.
+    Guesses of several runs can be pooled if the runs flip independent coins. Without a delta,
+    several numbers of guesses are tried, each with its share of the risk.
 
-    `scores`: float array, shape (m,). Above 0 where a row seems present, below where absent; the
-    farther, the surer.
-    `present`: bool array, shape (m,)
-    `claimed`: Epsilon, known before: with a delta more rows are guessed where it is large.
+    Parameters
+    ----------
+    scores : float array, shape (m,)
+        Positive if the row seems to be included, negative if not, 0 for no guess. Guesses with
+        larger absolute scores are more certain.
+    present : bool array, shape (m,)
+        Whether the row was included, by a fair coin flip.
+    confidence : float
+        Probability, in (0, 1), that the bound is correct.
+    delta : float
+        Delta of the guarantee.
+    claimed : float
+        Claimed epsilon, known before the experiment. With a delta, more rows are guessed if it is
+        larger.
 
-    Returns: In nats, 0 or more.
+    Returns
+    -------
+    epsilon : float
+        In nats, 0 or more.
     """
     check_share("confidence", confidence)
     order = np.argsort(-np.abs(scores), kind="stable")
+    # A score of 0 is no guess.
     order = order[scores[order] != 0]
-    right = ((scores > 0) == present)[order]
-    n, m = len(right), len(scores)
-    asked = {math.ceil(share * n) for share in _GUESSED}
+    correct = ((scores > 0) == present)[order]
+    n, m = len(correct), len(scores)
+    n_guesses = {math.ceil(share * n) for share in _GUESSED}
     if delta:
-        least = math.ceil(-math.log(1 - confidence) * math.exp(min(claimed, 30) + _BEYOND))
-        asked = {min(max(math.ceil(_ALONE * n), least), n)}
-    risk, found = (1 - confidence) / len(asked), [0.0]
-    for guesses in asked - {0}:
-        found.append(_largest(guesses, int(right[:guesses].sum()), m, risk, delta))
-    return max(found)
+        needed = math.ceil(-math.log(1 - confidence) * math.exp(min(claimed, 30) + _BEYOND))
+        n_guesses = {min(max(math.ceil(_ALONE * n), needed), n)}
+    risk, bounds = (1 - confidence) / len(n_guesses), [0.0]
+    for guesses in n_guesses - {0}:
+        bounds.append(_largest(guesses, int(correct[:guesses].sum()), m, risk, delta))
+    return max(bounds)
 
 
 def most_of_guesses(m: int, *, delta: float = 0.0, claimed: float = 1.0) -> float:
-    """Return the largest bound that so many rows can show: that of right guesses throughout."""
-    there = np.ones(m, dtype=bool)
-    return bound_of_guesses(np.ones(m), there, delta=delta, claimed=claimed)
+    """Return the largest bound that m rows can show: the bound of m correct guesses."""
+    present = np.ones(m, dtype=bool)
+    return bound_of_guesses(np.ones(m), present, delta=delta, claimed=claimed)
 
 
 def _largest(guesses: int, right: int, m: int, risk: float, delta: float) -> float:
-    """Return the largest epsilon at which so many right guesses are still that unlikely."""
+    """Return the largest epsilon at which the guesses have at most probability `risk`."""
     from scipy.special import betaincinv, logit
 
     if not right:
         return 0.0
     high = max(float(logit(betaincinv(right, guesses - right + 1, risk))), 0.0)
-    low = 0.0 if delta else high  # without delta the binomial tail alone decides
+    low = 0.0 if delta else high  # without delta the binomial tail gives the bound directly
     for _ in range(40 if delta else 0):
         middle = (low + high) / 2
         likely = _chance(guesses, right, m, middle, delta) > risk
@@ -76,6 +94,7 @@ def _largest(guesses: int, right: int, m: int, risk: float, delta: float) -> flo
 
 
 def _chance(guesses: int, right: int, m: int, epsilon: float, delta: float) -> float:
+    """Return a bound on the probability of `right` or more correct guesses (Theorem 5.2)."""
     from scipy.stats import binom
 
     p = 1 / (1 + math.exp(-epsilon))

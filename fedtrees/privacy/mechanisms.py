@@ -1,8 +1,8 @@
-"""Noise on whole numbers, drawn exactly.
+"""Discrete noise for integers, drawn exactly.
 
-All draws are made of uniform whole numbers, so that no probability is rounded to a floating-point
-number (Mironov 2012 shows what rounding reveals). The algorithms are those of Canonne, Kamath and
-Steinke (2020, section 5), for arrays.
+All draws are made of uniform random integers, so that no probability is rounded to a floating-point
+number (Mironov 2012 shows that rounding can reveal the value). The algorithms are those of Canonne,
+Kamath and Steinke (2020, section 5), for arrays.
 """
 
 import math
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import UsageError
 
 Whole = NDArray[np.int64]
-#: Scales are rounded up to a multiple of this part of themselves, so that draws fit into int64.
-#: The noise is wider by less than one part in a million.
+#: Scales are rounded up to this number of significant bits, so that draws fit into int64. The noise
+#: is wider by less than one part in a million.
 _PRECISION = 20
 
 
@@ -30,7 +30,7 @@ def discrete_laplace(
     Parameters
     ----------
     scale : float
-        In units of the integer grid, at most 2^46: a draw can reach 40 times its scale, and
+        In units of the integer grid, at most 2^46. A draw can reach 40 times its scale, and
         thousands of draws must add up in int64. The variance is close to 2 scale^2.
     shape : int or tuple of int
     rng : Generator
@@ -111,6 +111,8 @@ def _geometric(scale: float, size: int, rng: np.random.Generator) -> Whole:
 
 def _happens(p: Whole, q: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Return true with probability ``exp(-p / q)`` for each p from 0 to q: algorithm 1."""
+    # Von Neumann's method: the number of successes before the first failure is even with
+    # probability exp(-p / q).
     odd = np.zeros(len(p), dtype=bool)
     running, k = np.arange(len(p)), 1
     while len(running):
@@ -143,7 +145,7 @@ def _polya(scale: float, size: int, rng: np.random.Generator, parties: int) -> W
 
 
 def _fraction(scale: float) -> tuple[int, int]:
-    """Return a scale as a fraction of small numbers, rounded up."""
+    """Return a scale as a fraction of small integers, rounded up."""
     _check_scale(scale)
     exponent = max(_PRECISION - math.frexp(scale)[1], 0)
     exact = Fraction(math.ceil(Fraction(scale) * 2**exponent), 2**exponent)
@@ -153,27 +155,41 @@ def _fraction(scale: float) -> tuple[int, int]:
 def permute_and_flip(
     counts: NDArray[np.int64], epsilon: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Choose the class of the largest count, of each leaf (McKenna and Sheldon 2020).
+    """Choose the class of the largest count in each leaf (McKenna and Sheldon 2020).
 
-    A row added raises one count by 1 and lowers none, so that the choice of one leaf is
-    epsilon-DP for that neighbour. Drawn as the largest of counts with exponential noise of scale
-    ``1 / epsilon``, which is the same distribution (Ding et al. 2021).
+    An added row raises one count by 1 and lowers none, so that the choice of one leaf is epsilon-DP
+    for this neighbouring relation. The largest of the counts with exponential noise of scale ``1 /
+    epsilon`` has the same distribution (Ding et al. 2021).
 
-    `counts`: int64 array, shape (..., K)
-    `epsilon`: In nats; infinite: the first of the largest.
+    Parameters
+    ----------
+    counts : int64 array, shape (..., K)
+    epsilon : float
+        In nats. Infinite: the first of the largest counts.
+    rng : Generator
 
-    Returns: int64 array, shape (...).
+    Returns
+    -------
+    classes : int64 array, shape (...)
     """
     noise = rng.exponential(1.0 / epsilon, counts.shape) if epsilon < np.inf else 0.0
     return np.asarray(np.argmax(counts + noise, axis=-1), dtype=np.int64)
 
 
 def noise_log_pmf(mechanism: str, epsilon: float, values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the log probability of noise on one count, as an adversary who knows it computes it.
+    """Return the log probability of noise on one count, for an adversary that knows the mechanism.
 
-    `mechanism`: {"geometric", "published"}. `discrete_laplace`, or `truncated_laplace`.
-    `epsilon`: ``1 / scale``; infinite: there is no noise.
-    `values`: int64 array.
+    Parameters
+    ----------
+    mechanism : {"geometric", "published"}
+        `discrete_laplace`, or `truncated_laplace`.
+    epsilon : float
+        ``1 / scale``. Infinite: there is no noise.
+    values : int64 array
+
+    Returns
+    -------
+    log_probability : float64 array, of the shape of `values`
     """
     size = np.abs(values).astype(np.float64)
     if epsilon == np.inf:

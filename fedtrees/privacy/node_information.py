@@ -1,4 +1,4 @@
-"""What membership in a node tells of a row's label (Takahashi et al. 2023, Corollary 1)."""
+"""Label information that membership in a node reveals (Takahashi et al. 2023, Corollary 1)."""
 
 from typing import Any
 
@@ -8,18 +8,30 @@ from scipy.special import rel_entr
 
 
 def node_information(counts: NDArray[Any], totals: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the bound on the information that membership in nodes gives, nats, shape (...).
+    """Bound the mutual information of a row's label and its membership in a node.
 
-    `counts`: int array, shape (..., K). Rows of each class in the nodes.
-    `totals`: int array, shape (K,). All training rows of each class.
+    The bound is the larger one of two Kullback-Leibler divergences from the label distribution of
+    all rows: that of the rows in the node, and that of the rows outside.
+
+    Parameters
+    ----------
+    counts : int array, shape (..., K)
+        Number of rows of each class in the nodes.
+    totals : int array, shape (K,)
+        Number of all training rows of each class.
+
+    Returns
+    -------
+    bound : float64 array, shape (...)
+        In nats. A node or complement without rows has divergence 0.
     """
     prior = totals / totals.sum()
-    worst = np.zeros(counts.shape[:-1])
+    largest = np.zeros(counts.shape[:-1])
     for rows in (counts, totals - counts):
         n = rows.sum(axis=-1, keepdims=True)
         shares = rows / np.maximum(n, 1)
-        divergence = np.zeros(worst.shape)
-        for k, share in enumerate(prior):  # one after the other, on every processor
+        divergence = np.zeros(largest.shape)
+        for k, share in enumerate(prior):  # in this order, so that rounding is the same everywhere
             divergence += rel_entr(shares[..., k], share)
-        np.maximum(worst, np.where(n[..., 0] > 0, divergence, 0.0), out=worst)
-    return worst
+        np.maximum(largest, np.where(n[..., 0] > 0, divergence, 0.0), out=largest)
+    return largest

@@ -1,4 +1,8 @@
-"""Channels that draw: Laplace and Gaussian noise, and randomised response."""
+"""Channels with randomness: Laplace noise, Gaussian noise and randomised response.
+
+A channel draws the noise of a defense, and gives attacks the likelihood of a received value. The
+samplers for integers are in `fedtrees.privacy.mechanisms` and `fedtrees.privacy.discrete_gaussian`.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +26,35 @@ from fedtrees.privacy.polya import log_probabilities, log_tails
 from fedtrees.privacy.randomised_response import odds_within, respond
 
 Scale = float | tuple[float, ...]
-Shape = tuple[int, ...]  # of what is drawn
-# From this scale on, the probabilities of whole numbers add up to the Gaussian integral.
+Shape = tuple[int, ...]  # shape of the draws
+# From this scale on, the weights exp(-k^2 / (2 s^2)) of integers k add up to the Gaussian integral.
 _SMOOTH = 2.0
-_LAGUERRE = 48  # nodes of a tail
-# In scales: as good as infinity, and its powers are finite.
+_LAGUERRE = 48  # nodes of the quadrature of a tail
+# In scales. Noise beyond it has probability 0 in float64, and powers of this number are finite.
 _FAR = 1e9
-# Widest noise on whole numbers whose probabilities are tabulated if it is several draws.
+# Largest scale of noise on integers whose probabilities are tabulated if it is a sum of draws.
 _TABLE = 1000.0
 
 
 @dataclass(frozen=True)
 class Noise(Channel):
-    """Independent noise on every number.
+    """Independent additive noise on every number.
 
-    Raises `UsageError` if a scale is not finite and above 0.
+    Attributes
+    ----------
+    scale : float or tuple of float
+        Above 0. A tuple contains one scale for every number of a cell.
+    whole : bool
+        Whether the numbers, and therefore the noise, are integers.
+
+    Raises
+    ------
+    UsageError
+        If a scale is not finite and above 0.
     """
 
-    scale: Scale  # above 0; a tuple has one for every number of a cell
-    whole: bool = False  # whether numbers are whole, and so is the noise
+    scale: Scale
+    whole: bool = False
 
     additive = True
 
@@ -50,12 +64,12 @@ class Noise(Channel):
             raise UsageError(f"scale must be a finite number > 0; got {self.scale!r}")
 
     def within(self, units: ArrayLike, whole: bool = True) -> Noise:
-        """Return the noise in these units."""
+        """Return the noise in the units of a message."""
         scale = plain(np.asarray(self.scale) * np.asarray(units, dtype=np.float64))
         return replace(self, scale=scale, whole=whole)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Add noise; to one number of all cells after the other, where each has a scale."""
+        """Add noise to x. With a scale per number of a cell, the numbers are processed in order."""
         assert rng is not None
         if isinstance(self.scale, float | int):
             return np.asarray(x + self._drawn(self.scale, np.shape(x), rng))
@@ -68,7 +82,20 @@ class Noise(Channel):
         return y, np.broadcast_to(self._variance(np.asarray(self.scale, np.float64)), y.shape)
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass of noise that ends in the box."""
+        """Return the log probability that noise moves x into the box.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., c)
+            Ends of the box, both included.
+        x : array, shape (..., c)
+            True cells.
+
+        Returns
+        -------
+        log_mass : float64 array, shape (...)
+            In nats. If the numbers are not integers, a point counts by its density.
+        """
         x, scale = np.asarray(x, dtype=np.float64), np.asarray(self.scale, np.float64)
         low, high = np.asarray(lo) - x, np.asarray(hi) - x
         if self.whole:
@@ -90,15 +117,15 @@ class Noise(Channel):
 
 @dataclass(frozen=True)
 class Laplace(Noise):
-    """Laplace noise; of whole numbers the two-sided geometric distribution (Ghosh et al. 2012).
+    """Laplace noise. On integers it is the two-sided geometric distribution (Ghosh et al. 2012).
 
     Attributes
     ----------
     draws : float
-        Number of such draws that the noise is the sum of, above 0. It need not be whole, because
-        the law is infinitely divisible. On whole numbers, probabilities are exact for one draw and
+        Number of draws whose sum is the noise, above 0. It need not be an integer, because the
+        distribution is infinitely divisible. On integers, probabilities are exact for one draw and
         for scales up to 1000 (`fedtrees.privacy.polya`). For wider noise they are those of the
-        continuous law, from half a step below to half a step above.
+        continuous distribution, from half a step below to half a step above.
     """
 
     draws: float = 1
@@ -108,18 +135,20 @@ class Laplace(Noise):
         return replace(self, draws=n * self.draws)
 
     def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
-        if self.draws != int(self.draws):  # two Polya variates, or gamma
+        if self.draws != int(self.draws):  # difference of two Polya, or two gamma, variates
             p, r = -np.expm1(-1 / scale), self.draws
-            one = (
+            share = (
                 partial(rng.negative_binomial, r, p) if self.whole else partial(rng.gamma, r, scale)
             )
-            return np.asarray(one(shape) - one(shape))
+            return np.asarray(share(shape) - share(shape))
         draw = partial(discrete_laplace, scale) if self.whole else partial(_laplace, scale)
         return np.asarray(sum(draw(shape, rng) for _ in range(int(self.draws))))
 
     def _variance(self, scale: Floats) -> Floats:
-        one = 2 * np.exp(-1 / scale) / np.expm1(-1 / scale) ** 2 if self.whole else 2 * scale**2
-        return np.asarray(self.draws * one)
+        of_one_draw = (
+            2 * np.exp(-1 / scale) / np.expm1(-1 / scale) ** 2 if self.whole else 2 * scale**2
+        )
+        return np.asarray(self.draws * of_one_draw)
 
     def _exact(self, scale: Floats) -> bool:
         return self.whole and bool(np.max(scale, initial=0.0) <= _TABLE)
@@ -134,15 +163,16 @@ class Laplace(Noise):
         return np.asarray(np.log(_scaled(z, self.draws, 1)) - z)
 
     def _log_mass(self, low: Floats, high: Floats, scale: Floats) -> Floats:
-        # to the right of 0, or mirrored; else what both tails leave
+        # An interval on one side of 0 is a difference of two tails. An interval that contains 0 is
+        # the complement of both tails.
         right, unit = low > 0, float(self.whole)
         near, far = np.where(right, low, -high), np.where(right, high, -low) + unit
         first = self._log_tail(near, scale)
-        aside = first + np.log(-np.expm1(self._log_tail(far, scale) - first))
+        one_sided = first + np.log(-np.expm1(self._log_tail(far, scale) - first))
         tails = np.exp(self._log_tail(high + unit, scale)) + np.exp(
             self._log_tail(unit - low, scale)
         )
-        log_masses = np.where(right | (high < 0), aside, np.log1p(-tails))
+        log_masses = np.where(right | (high < 0), one_sided, np.log1p(-tails))
         if self.whole and self.draws == 1:
             return log_masses
         if self._exact(scale):
@@ -156,23 +186,24 @@ class Laplace(Noise):
 def _by_scale(
     table: Callable[[float, float], Floats], k: Floats, scale: Floats, draws: float
 ) -> Floats:
-    """Look whole numbers k up in the table of their scale; beyond it, the decay is geometric."""
+    """Look integers k up in the table of their scale. Beyond the table, the decay is geometric."""
     k, scale = np.broadcast_arrays(k, scale)
     log_masses = np.full(k.shape, -np.inf)
-    for one in np.unique(scale):
-        values = table(float(one), draws)
-        here = (scale == one) & np.isfinite(k)
-        at = np.clip(k[here], 0, None)
-        inside = np.minimum(at, len(values) - 1).astype(np.int64)
-        log_masses[here] = values[inside] - (at - inside) / one
+    for table_scale in np.unique(scale):
+        values = table(float(table_scale), draws)
+        in_table = (scale == table_scale) & np.isfinite(k)
+        index = np.clip(k[in_table], 0, None)
+        inside = np.minimum(index, len(values) - 1).astype(np.int64)
+        log_masses[in_table] = values[inside] - (index - inside) / table_scale
     return log_masses
 
 
 def _scaled(z: Floats, draws: float, what: int) -> Floats:
-    """Return ``exp(z)`` times the density (0) or upper tail (1) at z >= 0 of a sum of such draws.
+    """Return ``exp(z)`` times the density or the upper tail of a sum of Laplace draws at z >= 0.
 
-    Between whole numbers of draws the density has a Bessel function (Kotz et al. 2001, Eq. 4.1.30)
-    and the tail is a Gauss-Laguerre quadrature of it.
+    `what` selects the density (0) or the tail (1). For a fractional number of draws the density
+    contains a Bessel function (Kotz et al. 2001, Eq. 4.1.30), and the tail is a Gauss-Laguerre
+    quadrature of it.
     """
     if draws == int(draws):
         return np.asarray(polyval(z, _erlang(int(draws))[what]))
@@ -188,8 +219,9 @@ def _scaled(z: Floats, draws: float, what: int) -> Floats:
 def _erlang(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return polynomials p and t of the sum of n Laplace variates of scale 1.
 
-    Its density at z >= 0 is ``p(z) exp(-z)`` and its upper tail ``t(z) exp(-z)``: it is a mixture
-    of Erlang variates, as the difference of two gamma variates (Kotz et al. 2001, Sec. 2.2.4).
+    Its density at z >= 0 is ``p(z) exp(-z)`` and its upper tail ``t(z) exp(-z)``. It is a mixture
+    of Erlang variates, because it is the difference of two gamma variates (Kotz et al. 2001, Sec.
+    2.2.4).
     """
     weights = [comb(n - 1 + j, j) / 2.0 ** (n + j) for j in range(n)]
     p = np.array([weights[n - 1 - m] / factorial(m) for m in range(n)])
@@ -202,10 +234,10 @@ def _laplace(scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[An
 
 
 class TruncatedLaplace(Laplace):
-    """Laplace noise cut off toward 0, as the code of Gorgé et al. (2025) adds to counts."""
+    """Laplace noise truncated toward 0, as the code of Gorgé et al. (2025) adds to counts."""
 
     def added(self, n: float) -> Channel:
-        """Return n draws, one after the other."""
+        """Return the channel of n consecutive draws."""
         return Channel.added(self, n)
 
     def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
@@ -220,10 +252,10 @@ class TruncatedLaplace(Laplace):
 
 
 class Gaussian(Noise):
-    """Gaussian noise; of whole numbers the discrete Gaussian (Canonne et al. 2020).
+    """Gaussian noise. On integers it is the discrete Gaussian (Canonne et al. 2020).
 
-    Masses of intervals of whole numbers are those of the Gaussian from half a step before to half a
-    step after, which is right to the extent that the scale is wide.
+    Probabilities of intervals of integers are those of the continuous Gaussian from half a step
+    below to half a step above. This approximation is good if the scale is large.
     """
 
     def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
@@ -235,12 +267,12 @@ class Gaussian(Noise):
         return scale**2
 
     def added(self, n: float) -> Channel:
-        """Return the Gaussian of n times the variance."""
+        """Return Gaussian noise with n times the variance."""
         return Gaussian(plain(np.asarray(self.scale) * np.sqrt(n)), self.whole)
 
     def _log_mass(self, low: Floats, high: Floats, scale: Floats) -> Floats:
         half = 0.5 if self.whole else 0.0
-        flip = low + high > 0  # both ends to the left, where logarithms are exact
+        flip = low + high > 0  # mirror to negative ends, where logarithms are exact
         a, b = np.where(flip, -high, low) - half, np.where(flip, -low, high) + half
         above, below = log_ndtr(b / scale), log_ndtr(a / scale)
         log_masses = above + np.log(-np.expm1(below - above))
@@ -254,21 +286,24 @@ class Gaussian(Noise):
 
 @dataclass(frozen=True)
 class NoisyShares(Channel):
-    """Add Laplace noise to shares of K classes, cut them off at 0 and 1, and divide by their sum.
+    """Add Laplace noise to shares of K classes, clip them to [0, 1], and divide them by their sum.
 
-    Joint over a record's K shares.
+    The channel is joint over the K shares of a record.
 
-    `scale`: Of the noise.
+    Attributes
+    ----------
+    scale : float
+        Scale of the Laplace noise.
     """
 
     scale: float
 
     def within(self, units: ArrayLike, whole: bool = True) -> Channel:
-        """Return itself: shares have no unit."""
+        """Return the channel itself, because shares have no unit."""
         return self
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Add noise, clip, divide; where nothing is left, all classes alike."""
+        """Add noise, clip and normalise. If all shares are clipped to 0, return equal shares."""
         assert rng is not None
         noisy = np.clip(x + rng.laplace(scale=self.scale, size=np.shape(x)), 0, 1)
         even = np.full_like(noisy, 1 / noisy.shape[-1])
@@ -277,12 +312,24 @@ class NoisyShares(Channel):
         return even
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log density of the middle of the box, whatever its size.
+        """Return the log density at the middle of the box. The size of the box does not matter.
 
-        Noisy shares z are ``t y`` for some t. While all are below 1 it is their density, integrated
-        over ``t^(s-1) dt`` for s shares above 0; where the greatest is cut off at 1, t is known. Of
-        shares cut off at 0 the mass below counts. Several that are equal and the greatest were all
-        cut off.
+        The noisy shares before the division are z = ``t y`` for some t, their sum. If all of them
+        are below 1, the density is that of z, integrated over ``t^(s-1) dt`` with s the number of
+        positive shares. If the largest was clipped to 1, t is known. A share that was clipped to 0
+        counts by the probability of noise below 0. Several shares that are equal and the largest
+        were all clipped to 1.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., K)
+            Ends of the box of received shares.
+        x : array, shape (..., K)
+            True shares.
+
+        Returns
+        -------
+        log_density : float64 array, shape (...)
         """
         y = (np.asarray(lo, dtype=np.float64) + np.asarray(hi)) / 2
         x, y = np.broadcast_arrays(np.asarray(x, dtype=np.float64), y)
@@ -307,48 +354,67 @@ class NoisyShares(Channel):
         z = np.where(cut, 1.0, y / largest[..., None])
         low, high = np.where(positive, z, -np.inf), np.where(cut, np.inf, z)
         capped = law.log_mass(low[..., None], high[..., None], x[..., None]).sum(axis=-1)
-        none = np.zeros((*y.shape, 1))
-        nothing = law.log_mass(none - np.inf, none, x[..., None]).sum(axis=-1)
-        log_total = np.where(tied, np.where(cut.all(axis=-1), nothing, -np.inf), log_total)
+        zeros = np.zeros((*y.shape, 1))
+        all_clipped = law.log_mass(zeros - np.inf, zeros, x[..., None]).sum(axis=-1)
+        log_total = np.where(tied, np.where(cut.all(axis=-1), all_clipped, -np.inf), log_total)
         return np.asarray(np.logaddexp(log_total, capped - (power + 1) * np.log(largest)))
 
     def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Return y and the variance of the noise: what dividing adds is not counted."""
+        """Return y and the variance of the noise, without the effect of the division."""
         y = np.asarray(y, dtype=np.float64)
         return y, np.full(y.shape, 2 * self.scale**2)
 
 
-#: Of the integral over what noisy shares added up to.
+#: Number of nodes of the integral over the sum of the noisy shares.
 _NODES = 64
 
 
 @dataclass(frozen=True)
 class Response(Channel):
-    """Randomised response among all classes: the true one with odds ``e^epsilon`` against each.
+    """Randomised response over all classes.
 
-    `epsilon`: In nats, above 0.
+    The true class has odds of ``e^epsilon`` against each of the remaining classes.
+
+    Attributes
+    ----------
+    epsilon : float
+        In nats, above 0.
+    classes : int
+        Number of classes.
     """
 
     epsilon: float
     classes: int
 
     def within(self, units: ArrayLike, whole: bool = True) -> Channel:
-        """Return itself: a label has no unit."""
+        """Return the channel itself, because a label has no unit."""
         return self
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Answer for every label."""
+        """Draw a response for every label."""
         assert rng is not None
         prior = np.full((np.size(x), self.classes), 1.0 / self.classes)
         return respond(np.ravel(x), prior, odds_within(self.epsilon), rng).reshape(np.shape(x))
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Return all classes."""
+        """Return the range of all classes, because each of them can lead to any response."""
         shape = np.broadcast_shapes(np.shape(lo), np.shape(hi))
         return np.zeros(shape), np.full(shape, self.classes - 1.0)
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log probability of an answer from lo to hi."""
+        """Return the log probability of a response between two labels.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., 1)
+            First and last label, both included.
+        x : array, shape (..., 1)
+            True labels.
+
+        Returns
+        -------
+        log_mass : float64 array, shape (...)
+        """
         odds, x = float(odds_within(self.epsilon)), np.asarray(x)
         first, last = np.maximum(np.ceil(lo), 0), np.minimum(np.floor(hi), self.classes - 1)
         weight = np.maximum(last - first + 1, 0.0)

@@ -1,14 +1,15 @@
-"""Discrete Laplace noise that parties share: the law of several shares, and what it protects.
+"""Discrete Laplace noise that parties share: distribution and privacy loss of several shares.
 
 A two-sided geometric variate of scale b is the difference of two geometric variates, and each of
 these is the sum of n independent Polya (negative binomial) variates with parameter ``1 / n``
 (Goryczka and Xiong 2017, section 4.1). Each party adds the difference of two Polya variates. A sum
-of some of the shares is the difference of two negative binomial variates with parameter r, the
-number of these shares over the number that makes up the whole noise.
+of some of the shares is the difference of two negative binomial variates with parameter r. This is
+the number of these shares divided by the number whose sum is the complete noise. For example, r is
+3/4 for an adversary that knows one of four shares.
 
-For r below 1, which an adversary obtains if it knows shares, that law is more pointed than the
-two-sided geometric law, and epsilon grows by more than the variance suggests. This module computes
-its probabilities, its pure epsilon and its privacy loss distribution.
+An adversary that knows shares faces a distribution with r below 1. It is more peaked than the
+two-sided geometric distribution, and epsilon grows by more than the variance suggests. This module
+computes its probabilities, its pure epsilon and its privacy loss distribution.
 """
 
 import math
@@ -21,8 +22,8 @@ from scipy.signal import fftconvolve
 
 Floats = NDArray[np.float64]
 
-#: Probabilities are computed up to this many scales from 0. What lies beyond has a probability
-#: below 1e-18 for r up to 2 and is charged with the largest loss.
+#: Probabilities are computed up to this many scales from 0. Larger values have a probability below
+#: 1e-18 for r up to 2 and are charged with the largest loss.
 _REACH = 48
 #: Steps of the recurrence beyond the last probability, in scales. A wrong start decays as
 #: ``exp(-2 steps / scale)``.
@@ -74,8 +75,8 @@ def log_probabilities(scale: float, draws: float) -> Floats:
 
     Examples
     --------
-    >>> whole = log_probabilities(2.0, 1.0)
-    >>> bool(np.allclose(np.exp(whole[:3]), np.tanh(0.25) * np.exp(-np.arange(3) / 2)))
+    >>> log_p = log_probabilities(2.0, 1.0)
+    >>> bool(np.allclose(np.exp(log_p[:3]), np.tanh(0.25) * np.exp(-np.arange(3) / 2)))
     True
     """
     relative = np.concatenate([[0.0], np.cumsum(log_ratios(scale, draws))])
@@ -140,11 +141,12 @@ def count_losses(scale: float, draws: float, counts: int) -> tuple[Floats, Float
     largest = pure_loss(scale, draws)
     step = min(largest, 1 / scale) / _POINTS
     half = math.ceil(largest / step) + 1
-    one = _split(loss, chance, step, half)
-    # The outcomes beyond K, and far more than the rounding errors, have the largest loss.
-    one[-1] += max(1.0 - float(chance.sum()), 0.0) + 1e-15
-    power = _Losses(one, -half, 0.0)
+    of_one_count = _split(loss, chance, step, half)
+    # Outcomes beyond K have the largest loss. The added 1e-15 covers rounding errors.
+    of_one_count[-1] += max(1.0 - float(chance.sum()), 0.0) + 1e-15
+    power = _Losses(of_one_count, -half, 0.0)
     total = _Losses(np.ones(1), 0, 0.0)
+    # Exponentiation by squaring: about log2(counts) convolutions.
     for bit in range(counts.bit_length()):
         if counts >> bit & 1:
             total = total.convolved(power)
@@ -163,7 +165,7 @@ class _Losses:
     beyond: float
 
     def convolved(self, other: "_Losses") -> "_Losses":
-        """Return the losses of both together, cut off where hardly any probability is left."""
+        """Return the losses of both together, without tails of probability 1e-14."""
         both = np.maximum(fftconvolve(self.chances, other.chances), 0.0)
         low = int(np.searchsorted(np.cumsum(both), _CUT))
         above = np.cumsum(both[::-1])

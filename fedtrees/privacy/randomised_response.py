@@ -1,4 +1,7 @@
-"""Randomised response among the likeliest labels (Ghazi et al. 2021), in exact arithmetic."""
+"""Randomised response among the likeliest labels (Ghazi et al. 2021), in exact arithmetic.
+
+Used by the defenses `lp-1st`, `lp-mst` and `grafting-ldp`.
+"""
 
 import math
 from fractions import Fraction
@@ -9,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import check_positive
 
-# Draws are whole numbers below (odds + K - 1) times the denominator, which int64 must hold.
+# Draws are integers below (odds + K - 1) times the denominator, which must fit into int64. The odds
+# are therefore limited to 56 bits, of which at most 40 are fractional.
 _ROOM = 56
 _FINEST = 40
 
@@ -18,14 +22,21 @@ _FINEST = 40
 def odds_within(epsilon: float) -> Fraction:
     """Return odds of at most ``e^epsilon``, as a fraction whose draws fit into int64.
 
-    The exponential series is cut off, all of whose terms are positive, and the sum is rounded down
-    to a multiple of a power of 1/2: less than 1e-11 of it is lost.
+    The exponential series is truncated. All of its terms are positive, so that the partial sum is
+    too small. It is rounded down to a multiple of a power of 1/2, which loses less than 1e-11.
 
-    `epsilon`: In nats, above 0.
+    Parameters
+    ----------
+    epsilon : float
+        In nats, above 0.
 
-    Raises `UsageError`.
+    Raises
+    ------
+    UsageError
+        If epsilon is not above 0.
     """
     check_positive("epsilon", epsilon)
+    # A large epsilon leaves no bits for the fraction of the odds.
     bits = int(_ROOM - epsilon / math.log(2))
     if bits < 0:
         return Fraction(2**_ROOM)
@@ -39,13 +50,25 @@ def odds_within(epsilon: float) -> Fraction:
 
 
 def ranked(prior: NDArray[np.float64], odds: Fraction) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return labels from the likeliest on, intp (n, K), and among how many is answered, intp (n,).
+    """Order labels by their prior, and choose the number k of candidates.
 
-    Among the k that make ``odds / (odds + k - 1)`` times their prior greatest: then an answer is
-    likeliest to be true (Ghazi et al. 2021, Algorithm 3 and Theorem 3). Of equals the first counts.
+    k maximises ``odds / (odds + k - 1)`` times the prior of the k likeliest labels, which is the
+    probability that the response is true (Ghazi et al. 2021, Algorithm 3 and Theorem 3). The
+    smallest such k is chosen.
 
-    `prior`: float64 array, shape (n, K). What is believed of every row's label without having
-    looked at it.
+    Parameters
+    ----------
+    prior : float64 array, shape (n, K)
+        Prior of every row's label. It must not depend on this label.
+    odds : Fraction
+        `odds_within` an epsilon.
+
+    Returns
+    -------
+    order : intp array, shape (n, K)
+        Labels, the likeliest first.
+    among : intp array, shape (n,)
+        k of each row.
     """
     order = np.argsort(-prior, axis=1, kind="stable")
     within = np.cumsum(np.take_along_axis(prior, order, axis=1), axis=1)
@@ -62,48 +85,68 @@ def respond(
     *,
     published: bool = False,
 ) -> NDArray[np.int64]:
-    """Answer with a label for every row: RRTop-k of Ghazi et al. (2021), Algorithms 2 and 3.
+    """Draw a response for every label: RRTop-k of Ghazi et al. (2021), Algorithms 2 and 3.
 
-    A label among the k likeliest stays with odds against each other one of these; any other gives
-    way to one of the k, all equally likely. Drawn are whole numbers, so that the probabilities are
-    those of `matrix` exactly.
+    A label among the k likeliest stays, with the given odds against each of the k - 1 other
+    candidates. Any other label is replaced by one of the k, all with the same probability. The
+    draws are integers, so that the probabilities are exact.
 
-    `y`: int64 array, shape (n,). Labels, 0 to K - 1.
-    `prior`: float64 array, shape (n, K).
-    `odds`: `odds_within` an epsilon.
-    `published`: In place of a label that is none of the k put one of all K, as the code of
-    Takahashi et al. (2023) does: **no epsilon bounds what that gives away**.
+    Parameters
+    ----------
+    y : int64 array, shape (n,)
+        Labels, 0 to K - 1.
+    prior : float64 array, shape (n, K)
+        As in `ranked`.
+    odds : Fraction
+        `odds_within` an epsilon.
+    rng : Generator
+    published : bool
+        Replace a label outside the k likeliest by one of all K, as the code of Takahashi et al.
+        (2023) does. **No epsilon bounds the privacy loss then.**
 
-    Returns: int64 array, shape (n,).
+    Returns
+    -------
+    labels : int64 array, shape (n,)
     """
     K = prior.shape[1]
     order, among = ranked(prior, odds)
     rank = (order == y[:, None]).argmax(axis=1)
-    said = np.empty_like(rank)
+    response_rank = np.empty_like(rank)
     for k in np.unique(among).tolist():
         (rows,) = np.nonzero(among == k)
-        kept, unit = odds.numerator, odds.denominator
-        inside = rng.integers(0, kept + (k - 1) * unit, len(rows))
+        truthful, unit = odds.numerator, odds.denominator
+        inside = rng.integers(0, truthful + (k - 1) * unit, len(rows))
+        # Drawn for all rows, so that the number of draws does not depend on the labels.
         outside = rng.integers(0, K if published else k, len(rows))
-        own = rank[rows]
-        other = (inside - kept) // unit  # of the k - 1 others, in order
-        moved = np.where(inside < kept, own, other + (other >= own))
-        said[rows] = np.where(own < k, moved, outside)
-    return np.take_along_axis(order, said[:, None], axis=1)[:, 0].astype(np.int64)
+        label_rank = rank[rows]
+        other_rank = (inside - truthful) // unit  # one of the k - 1 remaining candidates
+        candidate_rank = np.where(
+            inside < truthful, label_rank, other_rank + (other_rank >= label_rank)
+        )
+        response_rank[rows] = np.where(label_rank < k, candidate_rank, outside)
+    return np.take_along_axis(order, response_rank[:, None], axis=1)[:, 0].astype(np.int64)
 
 
 def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64]:
-    """Return the shares of true labels where answers among all K classes have such shares.
+    """Estimate the shares of true labels from shares of responses over all K classes.
 
-    The matrix of `respond` is inverted; what comes out negative is 0.
+    The matrix of response probabilities is inverted. Negative results are set to 0, and the shares
+    of a row are normalised.
 
-    `said`: float64 array, shape (n, K)
-    `odds`: Above 1.
+    Parameters
+    ----------
+    said : float64 array, shape (n, K)
+        Shares of the responses.
+    odds : Fraction
+        Above 1.
 
-    Returns: float64 array, shape (n, K).
+    Returns
+    -------
+    shares : float64 array, shape (n, K)
     """
     r, total = float(odds), np.zeros((len(said), 1))
-    found = np.maximum((said * (r + said.shape[1] - 1) - 1) / (r - 1), 0.0)
+    # A response of class c has the share ((r - 1) s_c + 1) / (r + K - 1) for a true share s_c.
+    shares = np.maximum((said * (r + said.shape[1] - 1) - 1) / (r - 1), 0.0)
     for k in range(said.shape[1]):
-        total[:, 0] += found[:, k]
-    return np.asarray(found / total)
+        total[:, 0] += shares[:, k]
+    return np.asarray(shares / total)

@@ -1,4 +1,8 @@
-"""Is there as much noise as is claimed? What noisy sums differ by from the rows' own."""
+"""Audit: does a run contain as much noise as a defense claims?
+
+An auditor that knows all rows computes the exact sums, and compares the deviations of the noisy
+sums with the claimed standard deviation.
+"""
 
 import math
 from dataclasses import dataclass
@@ -6,20 +10,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-#: Fourth moment over squared variance of the heaviest noise in use, Laplace's: the mean of n
-#: squares is known to ``sqrt((6 - 1) / n)``.
+#: Kurtosis of Laplace noise, the noise in use with the heaviest tails. The mean of n squared
+#: standardised deviations has the standard error ``sqrt((6 - 1) / n)``.
 _KURTOSIS = 6.0
-#: Standard errors below 1 from which noise is too little: an honest run is so once in 300,000.
+#: A measured variance this many standard errors below the claim refutes it. This happens in one of
+#: 300,000 honest runs.
 _FAR = 4.5
 
 
 @dataclass(frozen=True)
 class NoiseFound:
-    """Noise that an auditor who knows all rows measured.
+    """Noise that an auditor measured in a run.
 
-    `share`: Its standard deviation over the claimed one.
-    `least`: Share below which it is too little, 0 where so few sums show nothing.
-    `sums`: Number of noisy sums.
+    Attributes
+    ----------
+    share : float
+        Measured standard deviation divided by the claimed one.
+    least : float
+        Smallest share that is consistent with the claim. 0 if there are too few sums to refute it.
+    sums : int
+        Number of noisy sums.
     """
 
     share: float
@@ -28,14 +38,22 @@ class NoiseFound:
 
     @property
     def too_little(self) -> bool:
-        """Whether the claim is refuted."""
+        """Whether the measurement refutes the claim."""
         return self.share < self.least
 
 
 def noise_found(residuals: NDArray[np.float64]) -> NoiseFound | None:
-    """Return the noise in standardised residuals, None of none.
+    """Measure the noise in standardised residuals.
 
-    `residuals`: float64 array, shape (m,). In standard deviations of the claimed noise.
+    Parameters
+    ----------
+    residuals : float64 array, shape (m,)
+        Deviations from the exact sums, in standard deviations of the claimed noise.
+
+    Returns
+    -------
+    noise : NoiseFound or None
+        None if there are no residuals.
     """
     m = len(residuals)
     if not m:

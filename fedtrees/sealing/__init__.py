@@ -1,5 +1,6 @@
-"""Values that cross unread: what seals, adds and opens them, and what that costs.
+"""Encrypted values: interfaces of encryption, addition and decryption, and their costs.
 
-The ideal functionality is here; `fedtrees.crypto` computes the same, and registers itself
-(entry points of the group of sealings). It imports `core`.
+This package contains the ideal functionality. `fedtrees.crypto` implements the same interfaces with
+cryptography, and registers itself as an entry point of the group of sealings. The package imports
+`fedtrees.core`.
 """

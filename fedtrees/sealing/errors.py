@@ -1,39 +1,39 @@
-"""Errors of the cryptography; each names the value, the rule and the remedy."""
+"""Errors of cryptographic operations. Each message names the value, the rule and the remedy."""
 
 from fedtrees.core.errors import ProtocolError
 
 
 class CryptoError(ProtocolError):
-    """Base of what can go wrong with ciphertexts, masks and shares."""
+    """Base of all errors about ciphertexts, masks and shares."""
 
 
 class ExposureError(CryptoError):
-    """Something would be told that must not: a key, both shares, one party's part of a sum."""
+    """An operation would reveal a secret: a key, both shares, or the summand of one party."""
 
 
 class PlaintextOverflowError(CryptoError):
-    """A value or a sum of values does not fit the place it was given in a plaintext."""
+    """A value or a sum of values does not fit its slot of a plaintext."""
 
 
 class WrongKeyError(CryptoError):
-    """Ciphertexts, shares, boxes or tags of different keys meet, or were changed on the way."""
+    """Ciphertexts, shares, boxes or tags belong to different keys, or were changed."""
 
 
 class MalformedError(CryptoError):
-    """Bytes of the wrong length, or numbers that no honest party sends."""
+    """A message has a wrong length, or contains numbers that an honest party does not send."""
 
 
 class TooFewPartiesError(CryptoError):
-    """Fewer parties are left than the threshold asks for."""
+    """Fewer parties remain than the threshold requires."""
 
 
 class MissingPartyError(CryptoError):
-    """A party is missing from a sum that needs everybody, or the same as the sums before it."""
+    """A party is missing from a sum that needs all parties, or those of earlier sums."""
 
 
 class LateError(CryptoError):
-    """A message of a round that is over, or not yet open."""
+    """A message belongs to a round that has ended, or has not started."""
 
 
 class RepeatedError(CryptoError):
-    """A message came twice, or a mask would be used twice."""
+    """A message was received twice, or a mask would be used twice."""

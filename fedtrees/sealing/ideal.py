@@ -1,4 +1,8 @@
-"""The ideal functionality: values are kept beside the messages, and work is counted, not done."""
+"""The ideal functionality of encryption: a trusted third party stores the plain values.
+
+Messages contain no values, and operations are counted but not computed. Runs therefore have the
+transcript and the traffic of real cryptography, without its time.
+"""
 
 from typing import Any
 
@@ -11,45 +15,62 @@ from fedtrees.sealing.secret import Unprintable
 
 
 class Ideal(Unprintable):
-    """One party's way to the ideal functionality: nothing is computed, nothing is in the messages.
+    """Access of one party to the ideal functionality.
 
-    `bits`: Of the key whose ciphertexts are counted.
-    `ledger`: The party's; work that is not done is counted, and takes no time.
-    `inside`: What the functionality keeps, which is in nobody's hands.
+    Parameters
+    ----------
+    bits : int
+        Length of the key whose ciphertexts are counted.
+    ledger : Ledger
+        Counts the operations of the party. They take no time.
+    inside : dict of str to array
+        Plain values of the functionality, the same object for all parties.
     """
 
     def __init__(self, bits: int, ledger: Ledger, inside: dict[str, NDArray[Any]]) -> None:
         self._bits, self.ledger, self._inside = bits, ledger, inside
 
     def public_key(self) -> bytes:
-        """Return nothing."""
+        """Return an empty key."""
         return b""
 
     def learn(self, key: bytes, bits: int) -> None:
-        """Take in nothing."""
+        """Ignore the key."""
 
 
-#: How values are sealed: by the ideal functionality, or by what is registered under a name.
+#: Encryption by the ideal functionality, or by a registered implementation.
 MODES = ("ideal", "real")
 
 
 def sealing(mode: str, name: str, ideal: type[Ideal], bits: int, keyholder: str) -> Sealing:
-    """Say what encrypts, computes and opens in one run.
+    """Create the encryption of one run.
 
-    Raises `UsageError` if nothing computes under that name.
+    Parameters
+    ----------
+    mode : {"ideal", "real"}
+        Ideal functionality, or cryptography.
+    name : str
+        Name of the implementation among the entry points of sealings, for example ``row-sums``. Not
+        used by the ideal functionality.
+    ideal : type of Ideal
+        Class of the ideal functionality.
+    bits : int
+        Length of the key.
+    keyholder : str
+        Role of the party that draws the key.
 
-    `mode`: One of `MODES`.
-    `name`: Of what computes, among the entry points of sealings.
-    `ideal`: The functionality that keeps values.
-    `bits`: Of the key.
-    `keyholder`: Role of whoever draws it.
+    Raises
+    ------
+    UsageError
+        If no implementation has this name.
     """
     if mode == "ideal":
+        # One dictionary for all parties of the run.
         inside: dict[str, NDArray[Any]] = {}
 
-        def kept() -> Ideal:
+        def make_party() -> Ideal:
             return ideal(bits, Ledger(), inside)
 
-        return Sealing(keyholder, kept, kept, costs_of)
+        return Sealing(keyholder, make_party, make_party, costs_of)
     private, public = register.get("sealing", name)(bits)
     return Sealing(keyholder, private, public, costs_of)

@@ -1,4 +1,4 @@
-"""What the cryptography of a run cost: operations, CPU seconds, ciphertexts and bytes sent."""
+"""Costs of the cryptography of a run: operations, CPU seconds, ciphertexts and bytes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 
 class Ledger:
-    """Counts of one run. Ledgers add up; they hold numbers alone.
+    """Counters of one party in one run. Ledgers can be added.
 
-    `done`: Operations by name, one of `OPERATIONS`: obfuscators made, ciphertexts made, added (one
-    multiplication modulo n^2) or multiplied by a plain number (one power), and decrypted; masks
-    expanded from a seed, and Shamir shares dealt.
-    `cpu`: CPU seconds of the same; what worker processes spent is among them.
-    `ciphertexts, nbytes`: What was sent, by message type.
+    Attributes
+    ----------
+    done : Counter
+        Number of operations by name, see `OPERATIONS`: obfuscators created, ciphertexts created,
+        added (one multiplication modulo n^2), multiplied by a plain number (one power) or
+        decrypted, masks expanded from a seed, and Shamir shares dealt.
+    cpu : Counter
+        CPU seconds by operation, those of worker processes included.
+    ciphertexts, nbytes : Counter
+        Number of ciphertexts and bytes that were sent, by message type.
     """
 
     def __init__(self) -> None:
@@ -31,30 +36,30 @@ class Ledger:
         self.nbytes: Counter[str] = Counter()
 
     def enter(self, operation: Operation, count: int, seconds: float = 0.0) -> None:
-        """Enter operations that were done."""
+        """Add operations and their CPU seconds."""
         self.done[operation] += count
-        # a Counter of floats; typeshed knows counters of whole numbers only
+        # a Counter of floats, although typeshed only has counters of integers
         self.cpu[operation] += seconds  # type: ignore[assignment]
 
     def sent(self, message: str, ciphertexts: int, nbytes: int) -> None:
-        """Enter what crossed in a message of this type."""
+        """Add ciphertexts and bytes that were sent in a message of this type."""
         self.ciphertexts[message] += ciphertexts
         self.nbytes[message] += nbytes
 
     @contextmanager
     def timed(self, operation: Operation, count: int) -> Iterator[None]:
-        """Enter operations with the CPU seconds that this process spends on them."""
+        """Add operations with the CPU seconds that this process spends on them."""
         started = time.process_time()
         yield
         self.enter(operation, count, time.process_time() - started)
 
     def told(self) -> dict[str, dict[str, float]]:
-        """Return all counters as plain numbers."""
+        """Return all counters as plain dictionaries, for example to send them."""
         return {name: dict(counter) for name, counter in vars(self).items()}
 
     @classmethod
     def of(cls, told: Mapping[str, Mapping[str, float]]) -> Ledger:
-        """Return the ledger whose counters were told."""
+        """Return a ledger with the given counters."""
         ledger = cls()
         for name, counter in vars(ledger).items():
             counter.update(told[name])
@@ -69,7 +74,10 @@ class Ledger:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and all(
-            counter == getattr(other, name) for name, counter in vars(self).items() if name != "cpu"
+            # CPU seconds differ between equal runs.
+            counter == getattr(other, name)
+            for name, counter in vars(self).items()
+            if name != "cpu"
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -79,12 +87,12 @@ class Ledger:
         return f"<Ledger: {', '.join(parts)}; {self.nbytes.total():,} bytes sent>"
 
 
-#: What `Ledger.told` returns.
+#: Counters of a ledger as plain dictionaries.
 Told = Mapping[str, Mapping[str, float]]
 
 
 def costs_of(told: Iterable[Told]) -> dict[str, float]:
-    """Return ledgers of all parties as numbers by name."""
+    """Return the sum of the ledgers of all parties, as numbers by name."""
     ledger = sum(map(Ledger.of, told), Ledger())
     names = {name: name.replace(" ", "_") for name in ledger.done}
     return {
@@ -96,8 +104,8 @@ def costs_of(told: Iterable[Told]) -> dict[str, float]:
 
 
 def costs_by_party(told: Mapping[str, Told]) -> dict[str, float]:
-    """Return the ledgers of the parties as numbers by name: all together, and who did what."""
-    ledgers = {party: Ledger.of(one) for party, one in told.items()}
+    """Return the sum of the ledgers, and the operations of each party, as numbers by name."""
+    ledgers = {party: Ledger.of(counters) for party, counters in told.items()}
     return costs_of(told.values()) | {
         f"{name.replace(' ', '_')}:{party}": n
         for party, ledger in ledgers.items()

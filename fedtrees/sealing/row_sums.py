@@ -1,7 +1,8 @@
-"""Sums over bins of rows that their owner sealed: who can do what, and the same without work.
+"""Sums of encrypted statistics of rows over histogram bins: interfaces and ideal functionality.
 
-One party has the key and encrypts statistics of its rows. Others, who have the bins, add what they
-cannot read and send sums back, which the first one opens (SecureBoost: Cheng et al. 2021).
+One party has the key and encrypts statistics of its rows, for example gradients. Parties that have
+the bins add the ciphertexts, which they cannot decrypt, and return the sums to the key holder
+(SecureBoost: Cheng et al. 2021). `fedtrees.crypto.row_sums` implements the interfaces.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,27 +21,40 @@ from fedtrees.sealing.slots import Slots
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What both sides know of sums before they are made."""
+    """Public layout of the sums of one level.
 
-    counts: NDArray[np.int64]  # shape (k,): rows of each node
-    n_bins: NDArray[np.integer[Any]]  # shape (c,): bins of each column
-    statistics: int  # numbers in a row
+    Attributes
+    ----------
+    counts : int array, shape (k,)
+        Number of rows of each node.
+    n_bins : int array, shape (c,)
+        Number of bins of each column.
+    statistics : int
+        Number of statistics of a row.
+    slots : Slots
+        Layout of the sums in plaintexts.
+    """
+
+    counts: NDArray[np.int64]
+    n_bins: NDArray[np.integer[Any]]
+    statistics: int
     slots: Slots
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Nodes, bins of all columns, statistics."""
+        """Number of nodes, of bins of all columns, and of statistics."""
         return len(self.counts), int(self.n_bins.sum()), self.statistics
 
     def groups(self) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.intp]]]:
-        """Yield a number of bins, the columns that have so many, and where their bins stand."""
+        """Yield a number of bins, the columns with this number, and the positions of their bins."""
         starts = np.cumsum(self.n_bins) - self.n_bins
+        # Columns with the same number of bins form one packed histogram.
         for bins in sorted(set(self.n_bins.tolist())):
             columns = np.flatnonzero(self.n_bins == bins)
             yield bins, columns, (starts[columns, None] + np.arange(bins)).ravel()
 
     def traffic(self, bits: int) -> list[sizes.Traffic]:
-        """Return what every group takes under a key of so many bits."""
+        """Return the ciphertexts and bytes of every group under a key of `bits` bits."""
         counts = self.counts.tolist()
         return [
             sizes.histogram(counts, len(columns), bins, self.statistics, self.slots, bits)
@@ -48,45 +62,73 @@ class Sums:
         ]
 
 
-#: From nothing to the bins of rows, int, shape (m, c), -1 for none, and the place of the node that
-#: a row is in, int, shape (m,), -1 for none.
+#: Function that returns the bins of rows, int, shape (m, c), -1 for a missing value, and the index
+#: of each row's node, int, shape (m,), -1 for rows in no node of the level.
 Binned = Callable[[], tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
-#: From statistics of rows, int64, shape (m, s), to their sums, int64, shape `Sums.shape`.
+#: Function that maps statistics of rows, int64, shape (m, s), to their sums, shape `Sums.shape`.
 Adding = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 class RowSums(Protocol):
-    """The side of the holder of the key, which encrypts rows and opens sums."""
+    """Side of the key holder: it encrypts rows and decrypts sums."""
 
     ledger: Ledger
 
     def public_key(self) -> bytes:
-        """Return what the holder tells everybody."""
+        """Return the public key in its transmitted encoding."""
 
     def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
-        """Encrypt rows, shape (m, s), all statistics of a row in one ciphertext."""
+        """Encrypt rows, int64, shape (m, s), all statistics of a row in one ciphertext."""
 
     def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
-        """Decrypt a party's sums, int64, shape `Sums.shape`."""
+        """Decrypt the sums of a party.
+
+        Parameters
+        ----------
+        name : str
+            Name of the party.
+        payload : bytes
+            Encrypted sums.
+        sums : Sums
+            Layout of the sums.
+
+        Returns
+        -------
+        totals : int64 array, shape `Sums.shape`
+        """
 
 
 class BlindSums(Protocol):
-    """The side of a party that adds what it cannot read."""
+    """Side of a party that adds ciphertexts which it cannot decrypt."""
 
     ledger: Ledger
 
     def learn(self, key: bytes, bits: int) -> None:
-        """Take in the public key."""
+        """Store the public key of `bits` bits."""
 
     def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
-        """Add rows over bins."""
+        """Add encrypted rows over bins.
+
+        Parameters
+        ----------
+        name : str
+            Name of the party.
+        rows : bytes
+            Encrypted rows.
+        sums : Sums
+            Layout of the sums.
+        binned : callable
+            Returns bins and nodes of the rows. Only cryptography calls it.
+        adding : callable
+            Adds plain rows. Only the ideal functionality calls it.
+        """
 
 
 class IdealRowSums(Ideal):
-    """The ideal functionality of both sides; additions are not counted."""
+    """Ideal functionality of both sides. It does not count additions."""
 
     def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
-        """Keep the rows; refuse what the slots would refuse."""
+        """Store the rows. Refuse numbers that the slots would refuse."""
         slots.check(rows)
         if rows.shape[1] > slots.per_plaintext(self._bits):
             raise PlaintextOverflowError(
@@ -95,11 +137,11 @@ class IdealRowSums(Ideal):
             )
         self.ledger.enter("obfuscators", len(rows))
         self.ledger.enter("encrypted", len(rows))
-        self._inside[""] = rows  # no party is called so
+        self._inside[""] = rows  # no party has this name
         return b""
 
     def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
-        """Add in the open, and keep the sums for the holder of the key."""
+        """Add the plain rows, and store the sums for the key holder."""
         if sums.counts.max(initial=0) > sums.slots.terms:
             raise PlaintextOverflowError(
                 f"a node has more rows than the {sums.slots.terms} that its slots have room for"
@@ -109,11 +151,11 @@ class IdealRowSums(Ideal):
         return b""
 
     def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
-        """Return the sums."""
+        """Return the stored sums of a party."""
         self.ledger.enter("decrypted", sum(t.ciphertexts for t in sums.traffic(self._bits)))
         return self._inside.pop(name)
 
 
 def key_bytes(bits: int) -> int:
-    """Return the bytes of the public key that its holder tells."""
+    """Return the number of bytes of the public key."""
     return sizes.public_key_bytes(bits, djn=False)

@@ -1,4 +1,4 @@
-"""Values that are never printed, pickled or copied."""
+"""Secrets that cannot be printed, pickled or copied by accident."""
 
 from typing import Generic, NoReturn, TypeVar
 
@@ -8,7 +8,7 @@ Value = TypeVar("Value")
 
 
 class Unprintable:
-    """Base of what holds secrets: no pickle, no copy."""
+    """Base of classes that contain secrets: instances cannot be pickled or copied."""
 
     __slots__ = ()
 
@@ -22,10 +22,7 @@ class Unprintable:
 
 
 class Secret(Unprintable, Generic[Value]):
-    """One secret value.
-
-    `value`: Read back by `reveal` alone.
-    """
+    """One secret value. Only `reveal` returns it."""
 
     __slots__ = ("__value",)
 

@@ -1,4 +1,4 @@
-"""Several signed whole numbers side by side in one plaintext, with room for their sums."""
+"""Several signed integers in one plaintext (ciphertext packing), with room for their sums."""
 
 import math
 from collections.abc import Sequence
@@ -15,30 +15,47 @@ _INT64 = 2**63 - 1
 
 @dataclass(frozen=True)
 class Slots:
-    """Places for numbers of at most `limit` of which at most `terms` are added.
+    """Layout of integers in plaintexts, for sums of at most `terms` numbers of at most `limit`.
 
-    Numbers ``v_0, v_1, ...`` stand in one plaintext as ``V = sum_j v_j R_j``, where ``R_0 = 1`` and
-    ``R_(j+1) = r_j R_j``; r_j is ``2^width``, or of `ranges` as many as a sum has values. Adding
-    plaintexts adds the numbers, for V is linear in them.
+    Numbers ``v_0, v_1, ...`` are packed into one plaintext ``V = sum_j v_j R_j``, with ``R_0 = 1``
+    and ``R_(j+1) = r_j R_j``. The radix r_j is ``2^width``, or with `ranges` the number of values
+    that a sum can have. Adding plaintexts adds the numbers, because V is linear in them.
 
-    **No sum overflows.** Each sum is one of at most r_j numbers from its least one ``a_j`` on. Then
-    ``V - sum_j a_j R_j = sum_j (v_j - a_j) R_j`` is a number in mixed radix: it is from 0 to
-    ``R_m - 1`` and tells its digits. So V tells its numbers, and ``|V| < R_m``, for ``a_j <= 0``.
-    V is told from its remainder modulo n as ``R_m <= 2^(bits - 1) / 3`` (at equal widths, signs
-    symmetric, ``|V| <= R_m / 2`` and ``R_m <= 2^(bits - 2)``) is at most a third of n. Numbers
-    beyond `limit` or their range are refused when they are joined, sums of more than `terms` when
-    they are made, and a plaintext that is too large for its slots when it is split.
+    **No sum overflows.** Each sum has at most r_j values, from its smallest value ``a_j`` on.
+    Therefore ``V - sum_j a_j R_j = sum_j (v_j - a_j) R_j`` is a number in mixed radix between 0 and
+    ``R_m - 1``, which determines its digits. V determines the numbers, and ``|V| < R_m``, because
+    ``a_j <= 0``. The remainder modulo n determines V, because ``R_m <= 2^(bits - 1) / 3`` is at
+    most a third of n. (With equal widths the signs are symmetric, and ``|V| <= R_m / 2`` with ``R_m
+    <= 2^(bits - 2)``.) Packing refuses numbers beyond `limit` or their range. Addition refuses sums
+    of more than `terms` numbers. Unpacking refuses a plaintext that is too large for its slots.
 
-    Raises `UsageError` if sums would not fit an int64, or a range is without 0, or has nothing
-    else.
+    Attributes
+    ----------
+    limit : int
+        Largest absolute value of a summand. In fixed point ``ceil(|x| 2^places)``.
+    terms : int
+        Largest number of summands.
+    ranges : tuple of (int, int)
+        Smallest and largest sum of each slot, in turn. Each range contains 0 and another number.
+        Empty: from ``-limit * terms`` to ``limit * terms``. A range can be narrower if the summands
+        share it, for example if each party contributes the rows that it has. A party cannot check
+        this on one summand, so that it must be known from elsewhere.
+
+    Raises
+    ------
+    UsageError
+        If sums would not fit into int64, or if a range does not contain 0 or contains only 0.
+
+    Examples
+    --------
+    >>> slots = Slots(limit=100, terms=3)
+    >>> (plaintext,) = slots.join(np.array([[5, -7]]))
+    >>> slots.split([3 * plaintext], 2).tolist()
+    [[15, -21]]
     """
 
-    limit: int  # the greatest absolute value of one addend; in fixed point ``ceil(|x| 2^places)``
-    terms: int  # the most addends of a sum
-    # the least and the greatest sum at each place, in turn, 0 among them; not given: from ``-limit
-    # * terms`` to ``limit * terms``. Less where addends share one range, as sums over rows do of
-    # which each party has some: that all together keep to it is known from elsewhere, for nobody
-    # can check it on one addend.
+    limit: int
+    terms: int
     ranges: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -53,19 +70,20 @@ class Slots:
 
     @property
     def width(self) -> int:
-        """Bits of one slot, sign included, where there are no ranges."""
+        """Bits of one slot including the sign, if there are no ranges."""
         return (self.limit * self.terms).bit_length() + 1
 
     def per_plaintext(self, bits: int) -> int:
-        """Return how many slots one plaintext has under a key of so many bits.
+        """Return the number of slots of one plaintext under a key of `bits` bits.
 
-        Raises `UsageError` if there is none.
+        It raises `UsageError` if a plaintext has no room for a slot.
         """
         if self.ranges:
-            together = math.prod(high - low + 1 for low, high in self.ranges)
-            most, size, turns = (1 << (bits - 1)) // 3, together, 0
-            while size <= most:
-                turns, size = turns + 1, size * together
+            radix_of_turn = math.prod(high - low + 1 for low, high in self.ranges)
+            largest, size, turns = (1 << (bits - 1)) // 3, radix_of_turn, 0
+            # Fill the plaintext with complete turns of the ranges.
+            while size <= largest:
+                turns, size = turns + 1, size * radix_of_turn
             count = turns * len(self.ranges)
         else:
             count = (bits - 2) // self.width
@@ -77,14 +95,23 @@ class Slots:
         return count
 
     def check(self, numbers: NDArray[np.int64]) -> None:
-        """Raise PlaintextOverflowError if a number is beyond `limit`, or its range.
+        """Check numbers before they are packed.
 
-        `numbers`: int64 array. Of whole turns of the ranges.
+        Parameters
+        ----------
+        numbers : int64 array
+            With `ranges`, its size is a multiple of their number.
+
+        Raises
+        ------
+        PlaintextOverflowError
+            If a number is beyond `limit`, or outside of its range.
         """
         turn = self.ranges or ((-self.limit, self.limit),)
         flat = numbers.reshape(-1)
         for place, (low, high) in enumerate(turn):
             part = flat[place :: len(turn)]
+            # A range bounds sums. A single number is also bounded by the limit.
             low, high = max(low, -self.limit), min(high, self.limit)
             if part.size and not (low <= int(part.min()) and int(part.max()) <= high):
                 bounds = f"+-{high}" if low == -high else f"{low} and {high}"
@@ -94,48 +121,49 @@ class Slots:
                 )
 
     def _places(self, slots: int) -> list[tuple[int, int]]:
-        """Return the least number and the radix of so many slots."""
+        """Return the smallest number and the radix of each of `slots` slots."""
         if not self.ranges:
             return [(-(1 << (self.width - 1)), 1 << self.width)] * slots
         turn = [(low, high - low + 1) for low, high in self.ranges]
         return [turn[j % len(turn)] for j in range(slots)]
 
     def join(self, numbers: NDArray[np.int64]) -> list[int]:
-        """Return one plaintext for each row.
+        """Pack each row of an int64 array, shape (plaintexts, slots), into one plaintext.
 
-        Raises `PlaintextOverflowError` if a number is beyond `limit`, or its range.
-
-        `numbers`: int64 array, shape (plaintexts, slots).
+        It raises `PlaintextOverflowError` as `check` does.
         """
         self.check(numbers)
-        found = [0] * len(numbers)
+        plaintexts = [0] * len(numbers)
         places = self._places(numbers.shape[1])
+        # Horner's scheme, from the most significant slot.
         for column, (_, radix) in zip(numbers.T[::-1].tolist(), places[::-1], strict=True):
-            found = [v * radix + number for v, number in zip(found, column, strict=True)]
-        return found
+            plaintexts = [v * radix + number for v, number in zip(plaintexts, column, strict=True)]
+        return plaintexts
 
     def split(self, plaintexts: Sequence[int], slots: int) -> NDArray[np.int64]:
-        """Return the numbers, int64, shape (plaintexts, slots).
+        """Unpack plaintexts into numbers, int64, shape (plaintexts, slots).
 
-        Raises `PlaintextOverflowError` if a plaintext is larger than so many slots can hold, or a
-        sum beyond its bound.
+        It raises `PlaintextOverflowError` if a plaintext is too large for `slots` slots, or a sum
+        is beyond its bound.
         """
         places = self._places(slots)
         top = math.prod(radix for _, radix in places)
-        shift = 0  # makes every digit positive
+        shift = 0  # makes every digit nonnegative
         for low, radix in reversed(places):
             shift = shift * radix - low
-        found = np.empty((len(plaintexts), slots), dtype=np.int64)
+        numbers = np.empty((len(plaintexts), slots), dtype=np.int64)
         for i, plaintext in enumerate(plaintexts):
-            rest = plaintext + shift
-            inside = 0 <= rest < top
+            # A plaintext outside of [0, top) after the shift is no sum that these slots can
+            # contain.
+            remainder = plaintext + shift
+            inside = 0 <= remainder < top
             for j, (low, radix) in enumerate(places if inside else ()):
-                rest, digit = divmod(rest, radix)
-                found[i, j] = digit + low
+                remainder, digit = divmod(remainder, radix)
+                numbers[i, j] = digit + low
             bound = math.inf if self.ranges else self.limit * self.terms
-            if not inside or (slots and int(np.abs(found[i]).max()) > bound):
+            if not inside or (slots and int(np.abs(numbers[i]).max()) > bound):
                 raise PlaintextOverflowError(
                     f"a plaintext holds more than {slots} sums of {self.terms} numbers up to "
                     f"{self.limit}: something else was added, or the key is wrong"
                 )
-        return found
+        return numbers

@@ -1,7 +1,8 @@
-"""Whole numbers in vectors under one key: who can do what, and the same without work.
+"""Computation with encrypted integer vectors: interfaces and ideal functionality.
 
-One party has the key. Others encrypt, add to what they cannot read, and multiply it by what is
-theirs (Yang et al. 2019).
+One party has the key. The remaining parties encrypt vectors, add ciphertexts that they cannot
+decrypt, and multiply them by local plain matrices (Yang et al. 2019). `fedtrees.crypto.vectors`
+implements the interfaces.
 """
 
 from collections.abc import Mapping
@@ -14,29 +15,39 @@ from fedtrees.sealing.ideal import Ideal
 from fedtrees.sealing.ledger import Ledger
 from fedtrees.sealing.sizes import ciphertext_bytes, public_key_bytes
 
-Integers = NDArray[Any]  # of Python's whole numbers, dtype object
+Integers = NDArray[Any]  # Python integers, dtype object
 
 
 class Vectors(Protocol):
-    """The side of the holder of the key, which opens what others computed."""
+    """Side of the key holder: it decrypts the results of the remaining parties."""
 
     def public_key(self) -> bytes:
-        """Return what the holder tells everybody."""
+        """Return the public key in its transmitted encoding."""
 
     def opened(self, name: str, payload: bytes, count: int) -> Integers:
-        """Decrypt a vector of so many numbers."""
+        """Decrypt a vector.
+
+        Parameters
+        ----------
+        name : str
+            Name of the vector. Only the ideal functionality uses it.
+        payload : bytes
+            Ciphertexts.
+        count : int
+            Number of elements.
+        """
 
     def nbytes(self, count: int) -> int:
-        """Return the bytes of so many ciphertexts."""
+        """Return the bytes of `count` ciphertexts."""
 
 
 class BlindVectors(Protocol):
-    """The side of whoever encrypts and computes with the public key alone."""
+    """Side of a party that encrypts and computes with the public key."""
 
     ledger: Ledger
 
     def learn(self, key: bytes, bits: int) -> None:
-        """Take in the public key."""
+        """Store the public key of `bits` bits."""
 
     def encrypted(self, name: str, values: Integers) -> bytes:
         """Encrypt a vector."""
@@ -49,20 +60,33 @@ class BlindVectors(Protocol):
         *,
         opens: bool = False,
     ) -> bytes:
-        """Multiply vectors by plain matrices, add them up, and a plain vector."""
+        """Add products of encrypted vectors and plain matrices, and a plain vector.
+
+        Parameters
+        ----------
+        name : str
+            Name of the result, shape (n,).
+        parts : mapping of str to (bytes, object array)
+            Encrypted vectors of shape (m,) by name, each with its plain matrix of shape (n, m), or
+            with one factor per element, shape (n,).
+        plain : object array, shape (n,)
+            Vector that is added.
+        opens : bool
+            Whether the result is sent to the key holder.
+        """
 
     def nbytes(self, count: int) -> int:
-        """Return the bytes of so many ciphertexts."""
+        """Return the bytes of `count` ciphertexts."""
 
 
 class IdealVectors(Ideal):
-    """The ideal functionality of both sides: numbers are kept by name, and no message has them."""
+    """Ideal functionality of both sides. It stores plain vectors by name."""
 
     def encrypted(self, name: str, values: Integers) -> bytes:
-        """Keep the vector; refuse what a plaintext has no room for."""
+        """Store the vector. Refuse numbers that do not fit a plaintext."""
         self._keep(name, values)
-        for done in ("obfuscators", "encrypted"):
-            self.ledger.enter(done, len(values))
+        for operation in ("obfuscators", "encrypted"):
+            self.ledger.enter(operation, len(values))
         return b""
 
     def combined(
@@ -73,29 +97,30 @@ class IdealVectors(Ideal):
         *,
         opens: bool = False,
     ) -> bytes:
-        """Compute in the open, and keep the result."""
+        """Compute the plain result as in `BlindVectors.combined`, and store it."""
         total = plain
-        for done in ("obfuscators", "encrypted"):
-            self.ledger.enter(done, len(plain))
-        for held, (_, matrix) in parts.items():
-            inside = self._inside[held]
-            total = total + (matrix * inside if matrix.ndim == 1 else matrix @ inside)
+        for operation in ("obfuscators", "encrypted"):
+            self.ledger.enter(operation, len(plain))
+        for vector_name, (_, matrix) in parts.items():
+            vector = self._inside[vector_name]
+            # A matrix with one axis is a factor per element.
+            total = total + (matrix * vector if matrix.ndim == 1 else matrix @ vector)
             self.ledger.enter("multiplied", matrix.size)
             self.ledger.enter("added", len(plain))
         self._keep(name, total)
         return b""
 
     def opened(self, name: str, payload: bytes, count: int) -> Integers:
-        """Return the vector."""
+        """Return the stored vector."""
         self.ledger.enter("decrypted", count)
         return self._inside[name]
 
     def nbytes(self, count: int) -> int:
-        """Return the bytes of so many ciphertexts."""
+        """Return the bytes of `count` ciphertexts."""
         return count * ciphertext_bytes(self._bits)
 
     def _keep(self, name: str, values: Integers) -> None:
-        bound = 1 << (self._bits - 3)  # as `paillier.greatest` says
+        bound = 1 << (self._bits - 3)  # every such number is below `paillier.greatest`
         if any(not -bound < v < bound for v in values):
             raise PlaintextOverflowError(
                 f"a number of more than {self._bits - 3} bits does not fit a plaintext of "
@@ -105,5 +130,5 @@ class IdealVectors(Ideal):
 
 
 def key_bytes(bits: int) -> int:
-    """Return the bytes of the public key that its holder tells."""
+    """Return the number of bytes of the public key."""
     return public_key_bytes(bits, djn=True)
