@@ -1,4 +1,8 @@
-"""Branches of rows to predict at others' splits: claimed ones against true ones."""
+"""Metric `branches`: branches of new rows at the splits of other parties.
+
+In vertical federated prediction, the party that requests a prediction should not learn which branch
+a row takes at a split on a column of another party, because the branch bounds the value.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +20,20 @@ from fedtrees.metrics.metric import Case, Metric, Score
 
 @dataclass(frozen=True, eq=False)
 class TrueBranches:
-    """Where rows to predict go at the splits that others own.
+    """Branches that rows take at the k splits of parties outside the adversary.
 
-    `at`: Tree and node of each split, k of them.
-    `goes`: int8 array, shape (n, k). 1: left; 0: right; -1: the row does not come by.
-    `trained`: int8 array, shape (N, k). The same of training rows, which the active party has seen.
-    `own, asked`: float32 array, shape (N, c), (n, c). The principals' columns of either.
+    Attributes
+    ----------
+    at : tuple of (int, int)
+        Tree and node of each split.
+    goes : int8 array, shape (n, k)
+        Branch of every row to predict: 1 left, 0 right, -1 if the row does not reach the node.
+    trained : int8 array, shape (N, k)
+        Branches of the training rows. The active party observes them during training.
+    own : float32 array, shape (N, c)
+        Columns of the principals for the training rows.
+    asked : float32 array, shape (n, c)
+        The same columns for the rows to predict.
     """
 
     at: tuple[tuple[int, int], ...]
@@ -33,13 +45,16 @@ class TrueBranches:
 
 @register.metric("branches")
 class BranchesMetric(Metric[TrueBranches]):
-    """How many branches that rows to predict take at others' splits are told.
+    """Share of inferred branches of new rows at the splits of other parties.
 
-    ``branches``: of all such splits on the true ways of all rows, the share at which the claim
-    names the true side (correct branching rate: Luo et al. 2021, Sec. VI). A row or split that is
-    left out is wrong. Blind guesses know the model, the principals' columns of these rows, and
-    where training rows went: at each split the side that most of these took, or most of the 15
-    nearest.
+    ``branches`` is the correct branching rate (Luo et al. 2021, Sec. VI). Its denominator is the
+    number of pairs of a row and a split of another party that the row reaches. Its numerator is the
+    number of these pairs for which the claim names the true branch. A pair without a claim counts
+    as wrong.
+
+    The blind adversary knows the model, the columns of the principals, and the branches of the
+    training rows. It predicts the branch of the majority of all training rows at the node, or of
+    the 15 nearest ones.
     """
 
     of: ClassVar[type[Claim]] = Branches
@@ -51,7 +66,11 @@ class BranchesMetric(Metric[TrueBranches]):
     main: ClassVar[tuple[str, ...]] = ("branches",)
 
     def truth(self, case: Case) -> TrueBranches | None:
-        """Return the branches, None where others own no split or nothing is to predict."""
+        """Return the true branches.
+
+        None if there are no rows to predict, the model has no effective split of a party outside
+        the adversary, or the principals have no data.
+        """
         model, asked = case.model, case.asked
         if asked is None or not len(asked) or not case.splits:
             return None
@@ -77,7 +96,7 @@ class BranchesMetric(Metric[TrueBranches]):
         return TrueBranches(at, goes, trained, held[:, columns], asked.X[:, columns])
 
     def refuses(self, claims: Sequence[Branches], case: Case) -> str | None:
-        """Refuse several claims, and places beyond the rows to predict."""
+        """Refuse several claims, and row indices beyond the rows to predict."""
         if len(claims) > 1:
             return "branches of rows to predict were claimed more than once"
         n = 0 if case.asked is None else len(case.asked)
@@ -85,7 +104,7 @@ class BranchesMetric(Metric[TrueBranches]):
         return f"there are {n} rows to predict" if ((at < 0) | (at >= n)).any() else None
 
     def blind(self, case: Case, truth: TrueBranches) -> dict[str, Sequence[Claim]]:
-        """Return the side that most training rows took, or most of those like the row."""
+        """Return the branches of the majority of all training rows, and of the nearest ones."""
         near = NearRows(truth.own, truth.asked)
         n, every = len(truth.goes), range(len(truth.at))
         most = [_share(truth.trained[:, j]) for j in every]
@@ -102,7 +121,7 @@ class BranchesMetric(Metric[TrueBranches]):
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Branches], truth: TrueBranches) -> list[Score]:
-        """Score one claim."""
+        """Compute the correct branching rate of one claim, None if no row reaches a split."""
         (claim,) = claims
         left = np.full(truth.goes.shape, np.nan)
         column = {at: j for j, at in enumerate(truth.at)}
@@ -119,7 +138,7 @@ def _share(goes: NDArray[np.int8]) -> float:
 
 
 def _sides(case: Case, t: int, X: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return where rows go at every node of a tree, int8, shape (n, nodes)."""
+    """Return the branches of rows at every node of a tree, int8 array, shape (n, nodes)."""
     tree: Any = case.model.trees[t]
     goes = np.full((len(X), len(tree)), -1, dtype=np.int8)
     waiting = [(0, np.arange(len(X)))]

@@ -1,4 +1,4 @@
-"""Guessed columns against the victims': which values somebody has, though not in which row."""
+"""Metric `column-values`: inferred values of a party's columns, without the rows they belong to."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,10 @@ Values = tuple[NDArray[Any], NDArray[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class VictimsColumns:
-    """Present values of every column of every victim, with counts, by (owner, feature)."""
+    """Distinct values of the victims' columns and their counts, by (owner, feature).
+
+    Missing values are not included.
+    """
 
     columns: Mapping[tuple[str, int], Values]
     schema: Schema
@@ -27,17 +30,24 @@ class VictimsColumns:
 
 @register.metric("column-values")
 class ColumnValuesMetric(Metric[VictimsColumns]):
-    """How many cells of the victims' tables are known exactly, as columns and not as rows.
+    """Share of the values of the victims' columns that are inferred, regardless of their rows.
 
-    ``column_values``: per owner and column the multisets of true and claimed values meet in some
-    cells; their share of the larger one, averaged by true cells, so that claiming more than there
-    is never pays. ``column_extremes``: share of smallest and largest values that are known.
-    ``column_singles``: share of the cells whose value no other row of the owner has (k-anonymity
-    with k = 1), and which are claimed as such. In a column where more single values are claimed
-    than there are, the hits are divided by the number of claimed ones, so that claiming every
-    possible value does not score. ``category_error``: property inference (Ateniese et
-    al. 2015), how far the claimed share of a category at one owner is off, averaged over owners and
-    categories; a column that is not claimed counts as in equal parts.
+    ``column_values`` compares the multisets of true and claimed values of every column of a victim.
+    A column scores the size of their intersection divided by the size of the larger multiset, so
+    that claiming too many values never pays. Columns are weighted by their numbers of cells, and a
+    column without a claim scores 0.
+
+    ``column_extremes`` is the share of columns' smallest and largest values that are claimed as
+    such.
+
+    ``column_singles`` is the share of values that occur in a single row of a victim (k-anonymity
+    with k = 1) and are claimed with count 1. If more single values are claimed than exist in a
+    column, the number of hits is divided by the number of claimed ones, so that claiming every
+    possible value does not score.
+
+    ``category_error`` is the absolute error of the claimed share of a category at one victim,
+    averaged over victims and categories (property inference; Ateniese et al. 2015). A column
+    without a claim counts as equal shares.
     """
 
     of: ClassVar[type[Claim]] = ColumnValues
@@ -59,16 +69,16 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")
 
     def truth(self, case: Case) -> VictimsColumns | None:
-        """Return the victims' columns, None where nobody else holds any."""
+        """Return the values of the victims' columns, None if the victims have no columns."""
         victims_columns = {
             (name, int(f)): np.unique(column[~np.isnan(column)], return_counts=True)
             for name, local in case.victims.items()
             for f, column in zip(local.columns, local.X.T + np.float32(0), strict=True)
-        }  # -0 and 0 are one value
+        }  # adding 0 turns -0 into 0
         return VictimsColumns(victims_columns, case.schema) if victims_columns else None
 
     def refuses(self, claims: Sequence[ColumnValues], case: Case) -> str | None:
-        """Refuse columns that no victim has, or one that is claimed twice."""
+        """Refuse unknown victims and columns, and columns that are claimed twice."""
         named = [(c.owner, c.feature) for c in claims]
         if len(set(named)) < len(named):
             return "it claimed the values of a column more than once"
@@ -78,14 +88,17 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         return None
 
     def blind(self, case: Case, truth: VictimsColumns) -> dict[str, Sequence[Claim]]:
-        """Return guesses of the values of every victim's columns, as many as there are.
+        """Return blind guesses of the values of every victim's columns.
 
-        ``declared`` claims the values that the schema names, ``zeros`` that all values are 0, and
-        ``rounded-range`` evenly spaced values of the declared range, or of 0 to 1, at the precision
-        of the column. ``own-columns`` scales the own column, and ``rounded-quantiles`` takes its
-        quantiles at that precision. A party with other columns of the same rows claims its values
-        for all of them (``own-values``). The blind adversary is granted the number of cells and the
-        precision.
+        - ``declared``: the categories, or the integers in the declared range.
+        - ``zeros``: all values are 0.
+        - ``rounded-range``: evenly spaced values in the declared range, or in 0 to 1 without one.
+        - ``own-columns``: the values of the adversary's complete rows, with scaled counts.
+        - ``rounded-quantiles``: the quantiles of these values.
+        - ``own-values``: all values of the adversary's columns, if it has no complete rows.
+
+        The blind adversary is granted the number of cells of every column and its precision, to
+        which the rounded guesses are rounded (`fedtrees.guessing.steps`).
         """
         view = case.blind_view()
         adversary_rows, apart = view.rows, [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)]
@@ -116,7 +129,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[ColumnValues], truth: VictimsColumns) -> list[Score]:
-        """Score all columns together; those that are not claimed count 0."""
+        """Compute all scores. Scores are None if there is nothing to average."""
         claimed = {(c.owner, c.feature): (c.values, c.counts) for c in claims}
         cells = singles = 0
         right, singles_right, ends = 0.0, 0.0, []
@@ -145,7 +158,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
 def _category_error(
     claimed: Mapping[tuple[str, int], Values], truth: VictimsColumns
 ) -> float | None:
-    """Return how far claimed shares of categories are off on average, None without categories."""
+    """Return the mean error of claimed category shares, None without categorical columns."""
     off: list[float] = []
     for key, (values, counts) in truth.columns.items():
         if not truth.schema.categorical[key[1]] or not len(values):
@@ -163,7 +176,7 @@ def _category_error(
 
 
 def _guessed(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
-    """Return the same column for every victim, with as many cells as there are."""
+    """Claim the same values for every victim, scaled to the number of cells of its column."""
     return [
         ColumnValues(owner, f, *_scaled(columns[f], int(counts.sum())), False)
         for (owner, f), (_, counts) in truth.columns.items()
@@ -171,7 +184,7 @@ def _guessed(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
 
 
 def _valued(truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[Any]]) -> list[Claim]:
-    """Return columns of guessed values: of a feature, so many, at the precision of the column."""
+    """Claim the values ``guess(feature, n_cells, precision)`` for every column of the victims."""
     claims: list[Claim] = []
     for (owner, f), (values, counts) in truth.columns.items():
         step = step_of(values.astype(np.float64))
@@ -182,7 +195,7 @@ def _valued(truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[An
 
 
 def _scaled(column: Values, n: int) -> Values:
-    """Return the values with counts that add up to n, by largest remainder."""
+    """Scale counts so that they sum to n, by the method of largest remainders."""
     values, counts = column
     if not len(values) or not n:
         return values[:0], counts[:0]
@@ -194,7 +207,7 @@ def _scaled(column: Values, n: int) -> Values:
 
 
 def _declared(schema: Schema) -> list[Values]:
-    """Return the values that the schema names: categories, whole numbers in a declared range."""
+    """Return the values in the schema: categories, or integers in a declared range, each once."""
     declared: list[Values] = []
     for feature in schema.features:
         low, high = feature.low, feature.high

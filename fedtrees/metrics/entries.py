@@ -1,4 +1,7 @@
-"""Guessed values against the victims', cell by cell: the reader knows which row is which."""
+"""Metric `entries`: inferred feature values of the victims, cell by cell.
+
+The adversary knows the ids of the rows, for example because it has other columns of them.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,19 +19,26 @@ from fedtrees.guessing.entries import regressed
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.imputer import imputed
 
-#: Of a column's standard deviation: what counts as found, and what as close (as in RA).
+#: Largest error of an exact value and of a close value, in standard deviations of the column. The
+#: second is that of the reconstruction accuracy (`fedtrees.guessing.tolerance.SIGMA_SHARE`).
 FOUND, CLOSE = 1e-6, 0.319
 
 
 @dataclass(frozen=True, eq=False)
 class VictimsEntries:
-    """Cells of every victim, in one row each of these arrays, but those known beforehand.
+    """The k cells of the victims that the threat model does not declare known.
 
-    `owner`: str array, shape (k,).
-    `ids, feature`: int64 array, shape (k,).
-    `value`: float64 array, shape (k,).
-    `mean, spread`: float64 array, shape (k,). Mean and standard deviation of the owner's column; a
-    spread of 0: it is constant.
+    Attributes
+    ----------
+    owner : str array, shape (k,)
+        Victim that has the cell.
+    ids, feature : int64 array, shape (k,)
+        Row id and feature of the cell.
+    value : float64 array, shape (k,)
+        True value. Missing values are not included.
+    mean, spread : float64 array, shape (k,)
+        Mean and standard deviation of the column at its owner. The latter is 0 for a constant
+        column.
     """
 
     owner: NDArray[np.str_]
@@ -41,13 +51,15 @@ class VictimsEntries:
 
 @register.metric("entries")
 class EntriesMetric(Metric[VictimsEntries]):
-    """How many of the values that victims hold are found, which others had to be told none of.
+    """Share of the victims' feature values that are inferred, cell by cell.
 
-    Values that the threat declares known do not count. ``entries``: share that comes within a
-    millionth of the column's standard deviation. ``entries_close``: within 0.319 of it.
-    ``exact_entry_rows``: rows of an owner all of whose values are found. ``relative_error``: mean
-    error, in standard deviations, over the mean size of a standardised value (Li et al. 2022, Sec.
-    6.2); what is not claimed is guessed at the mean, and no error counts more than ten.
+    Values that the threat model declares known are not scored. ``entries`` is the share of cells
+    with an error of at most a millionth of the standard deviation of their column, and
+    ``entries_close`` at most 0.319 standard deviations. ``exact_entry_rows`` is the share of rows
+    of a victim whose scored cells are all exact. ``relative_error`` is the mean absolute error
+    divided by the mean absolute deviation from the mean, both in standard deviations (Li et al.
+    2022, Sec. 6.2). A cell without a claim counts as guessed at the mean, and the error of a cell
+    is at most 10 standard deviations.
     """
 
     of: ClassVar[type[Claim]] = Entries
@@ -62,7 +74,7 @@ class EntriesMetric(Metric[VictimsEntries]):
     main: ClassVar[tuple[str, ...]] = ("entries", "exact_entry_rows", "relative_error")
 
     def truth(self, case: Case) -> VictimsEntries | None:
-        """Return the victims' cells, None where they hold no value that is not known."""
+        """Return the cells that are not declared known, None if there are none."""
         told = case.entries
         known = (
             set() if told is None else {*zip(told.ids.tolist(), told.columns.tolist(), strict=True)}
@@ -87,7 +99,10 @@ class EntriesMetric(Metric[VictimsEntries]):
         return VictimsEntries(*map(np.concatenate, zip(*parts, strict=True)))
 
     def refuses(self, claims: Sequence[Entries], case: Case) -> str | None:
-        """Refuse cells that no victim has, or one that is claimed twice."""
+        """Refuse cells that no victim has, and two claims about one victim.
+
+        A claim with an empty owner is about rows of any victim.
+        """
         for c in claims:
             held = case.victims.get(c.owner)
             if not c.owner and case.victims:
@@ -102,12 +117,13 @@ class EntriesMetric(Metric[VictimsEntries]):
         return "it claimed values of one owner twice" if len({*owners}) < len(owners) else None
 
     def blind(self, case: Case, truth: VictimsEntries) -> dict[str, Sequence[Claim]]:
-        """Return constant guesses of every column, and what own columns make of the known values.
+        """Return constant guesses of every column, and predictions from local data.
 
-        The constants are the mean, the median, the most frequent value, and the middle of the
-        interval of the width that `CLOSE` accepts in which most values lie. The blind adversary is
-        granted them, although it would have to guess them. Where one attribute is not known of any
-        row, what own rows make of it is added (`fedtrees.trees.imputer`).
+        The constants are the mean, the median, the mode, and the centre of the interval with most
+        values, whose half width is the tolerance `CLOSE`. The blind adversary is granted them,
+        although it would have to estimate them. If the threat model declares known values, they are
+        extrapolated by regression on local columns (`fedtrees.guessing.entries`). If it declares a
+        sensitive attribute, ``imputed`` predicts it from local rows (`fedtrees.trees.imputer`).
         """
         made: dict[str, Sequence[Claim]] = {
             "means": _claims(truth, truth.mean),
@@ -126,7 +142,7 @@ class EntriesMetric(Metric[VictimsEntries]):
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Entries], truth: VictimsEntries) -> list[Score]:
-        """Score all cells together."""
+        """Compute the scores over all cells of all victims."""
         guess = truth.mean.copy()
         given = np.zeros(len(guess), dtype=bool)
         for c in claims:
@@ -154,7 +170,7 @@ class EntriesMetric(Metric[VictimsEntries]):
 def _by_column(
     truth: VictimsEntries, constant: Callable[[NDArray[np.float64]], float]
 ) -> NDArray[np.float64]:
-    """Return a constant of every column, computed over all owners, in each cell."""
+    """Fill every cell with a constant of its column, computed over the cells of all victims."""
     guess = np.empty(len(truth.value))
     for feature in np.unique(truth.feature):
         at = truth.feature == feature
@@ -169,7 +185,7 @@ def _mode(x: NDArray[np.float64]) -> float:
 
 
 def _densest(x: NDArray[np.float64]) -> float:
-    """Return the middle of the values in the fullest interval that counts as close."""
+    """Return the centre of the values in the interval of length 2 `CLOSE` with most values."""
     x, width = np.sort(x), 2 * CLOSE * float(x.std())
     inside = np.searchsorted(x, x + width, side="right") - np.arange(len(x))
     first = int(inside.argmax())
@@ -177,6 +193,7 @@ def _densest(x: NDArray[np.float64]) -> float:
 
 
 def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:
+    """Return one claim per victim from guessed values in the order of the cells."""
     made: list[Claim] = []
     for owner in np.unique(truth.owner).tolist():
         mine = truth.owner == owner
@@ -187,7 +204,7 @@ def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:
 def _regressed(
     truth: VictimsEntries, told: KnownEntries, own: LocalData, together: bool = False
 ) -> NDArray[np.float64]:
-    """Return `regressed` in every cell of a row that own columns are known of, else the mean."""
+    """Return the prediction of `regressed` in every cell of a local row, else the mean."""
     features, first = np.unique(truth.feature, return_index=True)
     ends = zip(features.tolist(), truth.mean[first], truth.spread[first], strict=True)
     values = regressed({f: (float(mean), float(s)) for f, mean, s in ends}, told, own, together)

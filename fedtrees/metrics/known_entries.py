@@ -1,4 +1,8 @@
-"""Which of the victims' values a threat declares known."""
+"""Values of the victims that a threat model declares known to the adversary.
+
+`Case.entries` selects one of the three functions by the parameters of the threat model:
+``attributes=`` (`of_every_row`), ``sensitive=`` (`all_but`) and ``entries=`` (`dealt`).
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,9 +17,28 @@ from fedtrees.core.schema import Schema
 def of_every_row(
     victims: Mapping[str, LocalData], schema: Schema, count: int, rng: np.random.Generator
 ) -> KnownEntries:
-    """Draw attributes that a threat declares known of all rows of others (Gorgé et al. 2025).
+    """Draw attributes that are known for all rows of the victims (Gorgé et al. 2025).
 
-    Raises `UsageError` if no attribute is left to guess, or someone holds but some columns of rows.
+    Parameters
+    ----------
+    victims : mapping of str to LocalData
+        Complete rows, by victim.
+    schema : Schema
+        Columns. A one-hot group is one attribute.
+    count : int
+        Number of known attributes.
+    rng : numpy.random.Generator
+        Draws the attributes.
+
+    Returns
+    -------
+    known : KnownEntries
+        Values of the attributes in all rows.
+
+    Raises
+    ------
+    UsageError
+        If no attribute remains unknown, or a victim has only some columns of its rows.
     """
     attributes = schema.attributes
     if count >= len(attributes):
@@ -33,9 +56,26 @@ def of_every_row(
 
 
 def all_but(victims: Mapping[str, LocalData], schema: Schema, attribute: int) -> KnownEntries:
-    """Return all values of others' rows but those of one attribute (Fredrikson et al. 2014).
+    """Return all values of the victims' rows except one attribute (Fredrikson et al. 2014).
 
-    Raises `UsageError` if there is no such attribute, or someone holds but some columns of rows.
+    Parameters
+    ----------
+    victims : mapping of str to LocalData
+        Complete rows, by victim.
+    schema : Schema
+        Columns. A one-hot group is one attribute.
+    attribute : int
+        Index of the sensitive attribute in ``schema.attributes``.
+
+    Returns
+    -------
+    known : KnownEntries
+        Values of all further attributes.
+
+    Raises
+    ------
+    UsageError
+        If there is no such attribute, or a victim has only some columns of its rows.
     """
     attributes = schema.attributes
     if attribute >= len(attributes):
@@ -51,6 +91,7 @@ def all_but(victims: Mapping[str, LocalData], schema: Schema, attribute: int) ->
 
 
 def _cells(victims: Mapping[str, LocalData], of: Sequence[int]) -> KnownEntries:
+    """Return the values of the columns `of` in all rows of the victims."""
     columns = np.sort(of).astype(np.int64)
     ids = np.concatenate([held.ids for held in victims.values()])
     X = np.concatenate([held.X[:, columns] for held in victims.values()])
@@ -60,11 +101,26 @@ def _cells(victims: Mapping[str, LocalData], of: Sequence[int]) -> KnownEntries:
 def dealt(
     victims: Mapping[str, LocalData], count: int, rng: np.random.Generator
 ) -> KnownEntries | None:
-    """Draw values that a threat declares known, where an inversion of regressions needs them.
+    """Draw known values in the order in which an attack on linear regressions needs them.
 
-    Over columns: n - 2 values of one column, n - 3 of the next, ... of n (the known data of Li et
-    al. 2022, Thm. 2), then one more of each in turn; rows are drawn at random. Whole rows are dealt
-    in the same way, row by row. Constant columns are left out.
+    The values are divided into n groups. For a victim without labels (vertical), a group is one of
+    its columns. For a victim with labels, it is one row. The first group, in random order, provides
+    n - 2 values, the next one n - 3, and so on (the known data of Li et al. 2022, Thm. 2). Then
+    each group provides one more value in turn, until `count` values are drawn.
+
+    Parameters
+    ----------
+    victims : mapping of str to LocalData
+        Local data of the victims. Constant columns are omitted.
+    count : int
+        Number of known values.
+    rng : numpy.random.Generator
+        Draws the order of the groups and of the values in each group.
+
+    Returns
+    -------
+    known : KnownEntries or None
+        None if there is no value to draw.
     """
     groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]] = []
     for held in victims.values():

@@ -1,4 +1,8 @@
-"""Labels of rows that somebody knows by id: guessed clusters against true classes."""
+"""Metric `labels`: inferred labels of rows whose features the adversary has.
+
+In vertical federated learning, a passive party has columns of the training rows, but no labels. The
+metric applies to classification only.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +20,16 @@ from fedtrees.metrics.metric import Case, Metric, Score
 
 @dataclass(frozen=True, eq=False)
 class TrueLabels:
-    """Class codes of the rows that principals know without labels.
+    """True classes of the rows that the principals have without labels.
 
-    `ids`: int64 array, shape (n,), ascending
-    `y`: int64 array, shape (n,)
+    Attributes
+    ----------
+    ids : int64 array, shape (n,)
+        Row ids in increasing order.
+    y : int64 array, shape (n,)
+        Class codes.
+    classes : int
+        Number of classes, K.
     """
 
     ids: NDArray[np.int64]
@@ -29,13 +39,16 @@ class TrueLabels:
 
 @register.metric("labels")
 class LabelScores(Metric[TrueLabels]):
-    """V-measure, adjusted mutual information and accuracy under the best matching.
+    """V-measure, adjusted mutual information, accuracy and AUC of inferred labels.
 
-    V-measure (Rosenberg and Hirschberg 2007) and AMI (Vinh et al. 2010) compare clusters with
-    classes whatever they are called; ``label_accuracy`` names every cluster after one class, the
-    assignment that is best for the guess. ``label_auc`` (two classes) needs probabilities. The
-    blind baseline is the best of all clusterings of own columns, by each score, with the truth in
-    hand.
+    V-measure (Rosenberg and Hirschberg 2007) and adjusted mutual information (AMI; Vinh et al.
+    2010) compare clusters with classes independently of their names. ``label_accuracy`` is the
+    share of rows with the right class under the one-to-one assignment of clusters to classes that
+    is best for the guess. ``label_auc`` is computed for two classes, and only if the claim contains
+    probabilities for all rows.
+
+    The blind baseline is the best clustering of the columns of the principals, chosen separately
+    for each score with knowledge of the truth. It is therefore optimistic.
     """
 
     of: ClassVar[type[Claim]] = Labels
@@ -54,9 +67,10 @@ class LabelScores(Metric[TrueLabels]):
     prominence: ClassVar[int] = 1
 
     def truth(self, case: Case) -> TrueLabels | None:
-        """Return the labels of rows that a principal holds without them; None if there are none.
+        """Return the labels of the rows that a principal has without labels.
 
-        Rows whose labels the threat declares known are left out.
+        Rows whose labels the threat model declares known are omitted. None if no rows remain, the
+        target is numeric, or a principal has labels.
         """
         own = [case.local_data[p] for p in case.principals if p in case.local_data]
         if not own or not case.schema.classes or any(h.y is not None for h in own):
@@ -76,7 +90,7 @@ class LabelScores(Metric[TrueLabels]):
         return TrueLabels(ids[shared], y[first][shared], len(case.schema.classes))
 
     def blind(self, case: Case, truth: TrueLabels) -> dict[str, Sequence[Claim]]:
-        """Return one cluster for all, clusters of own columns, and what blind attacks claim."""
+        """Return a single cluster, clusterings of local columns, and claims of blind attacks."""
         n = len(truth.ids)
         even = np.full((n, truth.classes), 1 / truth.classes)
         alike = Labels(truth.ids, np.zeros(n, dtype=np.int64), even)
@@ -89,7 +103,7 @@ class LabelScores(Metric[TrueLabels]):
         return found
 
     def refuses(self, claims: Sequence[Labels], case: Case) -> str | None:
-        """Refuse several claims of labels, or ids that nobody has."""
+        """Refuse several claims, and labels of unknown row ids."""
         truth = self.truth(case)
         if len(claims) > 1:
             return "labels were claimed more than once"
@@ -100,16 +114,17 @@ class LabelScores(Metric[TrueLabels]):
         return f"labels of unknown ids {strange} were claimed" if strange else None
 
     def counted(self, truth: TrueLabels) -> int:
-        """Return the number of rows whose labels are sought."""
+        """Return the number of scored rows."""
         return len(truth.ids)
 
     def score(self, claims: Sequence[Labels], truth: TrueLabels) -> list[Score]:
-        """Score one claim; a row that it leaves out is a cluster of its own."""
+        """Compute all scores of one claim."""
         from scipy.optimize import linear_sum_assignment
         from sklearn.metrics import adjusted_mutual_info_score, roc_auc_score, v_measure_score
         from sklearn.metrics.cluster import contingency_matrix
 
         claim = claims[0]
+        # Each row without a claim starts as a separate cluster, with a number that is not used.
         cluster = np.arange(len(truth.ids)) + int(claim.cluster.max(initial=0)) + 1
         order = np.argsort(claim.ids)
         at = np.searchsorted(claim.ids[order], truth.ids)

@@ -1,4 +1,8 @@
-"""What came of cut points and root splits that a client meant to move."""
+"""Metric `moved-cuts`: success of a malicious client that manipulates its quantile sketch.
+
+The client sends a false sketch, so that merged cut points or splits of tree roots fall into windows
+that it chose. A value of a victim that is the only one in its bin can then be isolated.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +22,19 @@ from fedtrees.trees.sketch import local_sketch, merge_sketches
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """Cut points as told and as honest sketches make them, root splits, and the victims' values."""
+    """Cut points and root splits of a training, and the victims' values.
+
+    Attributes
+    ----------
+    told, honest : Cuts
+        Cut points that were announced, and those that honest sketches of all parties would give.
+    feature : int64 array, shape (n_trees,)
+        Column of the split of every root.
+    threshold : float64 array, shape (n_trees,)
+        Threshold of the split of every root.
+    X : float32 array, shape (n, d)
+        Complete rows of the victims.
+    """
 
     told: Cuts
     honest: Cuts
@@ -29,12 +45,13 @@ class Settled:
 
 @register.metric("moved-cuts")
 class MovedCutsMetric(Metric[Settled]):
-    """How many root splits and cut points lie where a client wanted them, and who is alone there.
+    """Share of root splits and cut points in windows that a malicious client chose.
 
-    ``cuts_won``: share of the claimed trees whose root is split in the claimed window; beside it
-    that of the trees after them, in which nobody lies. ``cuts_inside``: share of all cut points in
-    the windows; ``rows_alone``: share of the victims' values there that are alone in their bin
-    among the victims; beside each, what honest sketches give.
+    ``cuts_won`` is the share of the claimed trees whose root is split in the claimed window. Its
+    baseline is the same share of the respective next trees, for which the client does not lie.
+    ``cuts_inside`` is the share of all cut points of a claimed column that are in its window.
+    ``rows_alone`` is the share of the victims' values in the windows that are the only value of the
+    victims in their bin. The baselines of both are computed with cut points of honest sketches.
     """
 
     of: ClassVar[type[Claim]] = CutWindows
@@ -47,7 +64,11 @@ class MovedCutsMetric(Metric[Settled]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> Settled | None:
-        """Return what was settled; None without cut points, trees or victims' whole rows."""
+        """Return cut points and root splits.
+
+        None if no cut points were announced, the model has no trees, or no victim has complete
+        rows.
+        """
         told = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
         trees, rows = getattr(case.model, "trees", ()), case.victims_rows
         if not told or not trees or rows is None:
@@ -60,7 +81,7 @@ class MovedCutsMetric(Metric[Settled]):
                        roots[:, 1], rows.X)  # fmt: skip
 
     def score(self, claims: Sequence[CutWindows], truth: Settled) -> list[Score]:
-        """Score the windows of trees and of cut points, each beside what is honest."""
+        """Score a claim about root splits or about cut points, together with the baseline."""
         (claim,) = claims
         trees = claim.tree >= 0
         if trees.any():
@@ -72,7 +93,10 @@ class MovedCutsMetric(Metric[Settled]):
 
 
 def _won(claim: CutWindows, truth: Settled, after: int) -> float | None:
-    """Return in how many of the trees so long after those claimed the root is split so."""
+    """Return the share of root splits as claimed, looked up `after` trees later.
+
+    None if the model has no such tree.
+    """
     there = claim.tree + after < len(truth.feature)
     at = claim.tree[there] + after
     same = truth.feature[at] == claim.feature[there]
@@ -83,7 +107,10 @@ def _won(claim: CutWindows, truth: Settled, after: int) -> float | None:
 def _looked_at(
     claim: CutWindows, cuts: Cuts, X: NDArray[np.float32]
 ) -> tuple[float | None, float | None]:
-    """Return the share of cut points in the windows, and of values there alone in a bin."""
+    """Return the share of cut points in the windows, and of values there that are single in a bin.
+
+    A share is None if there is no cut point or no value to count.
+    """
     codes = bin_rows(X, cuts).codes
     inside, alone = [], []
     for f, low, high in zip(claim.feature.tolist(), claim.low, claim.high, strict=True):

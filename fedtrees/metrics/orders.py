@@ -1,4 +1,9 @@
-"""Orders of rows by what principals hold, which blind adversaries guess others' columns by."""
+"""Orders of rows by local data, from which a blind adversary guesses columns of other parties.
+
+Columns of a table are often correlated. In a vertical federation, the order of the rows in a local
+column is therefore a guess of their order in another party's column. The metrics `column-ranks` and
+`column-bins` use these orders as blind baselines.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,20 +14,33 @@ from fedtrees.core.statistics import middle_ranks
 from fedtrees.guessing.names import likest
 from fedtrees.metrics.metric import Case
 
-#: Ids and ranks of rows.
+#: Ids and ranks of rows, shape (n,) each.
 Order = tuple[NDArray[np.int64], NDArray[np.float64]]
-#: Owner and position of a column.
+#: Owner of a column, and its position in the schema.
 Key = tuple[str, int]
 
 
 def orders_of_own(case: Case, columns: Iterable[Key]) -> dict[str, dict[Key, Order]]:
-    """Return how a principal's own data order the rows in others' columns, by what orders them.
+    """Return guesses of the order of rows in columns of other parties.
 
-    That is their labels, what own columns have in common, and for each of others' columns the own
-    one whose name is most like its name: *mean radius* goes with *worst radius*.
+    Rows are ordered by the labels of a principal, by the first principal component of its columns,
+    and by its column with the most similar name. For example, *mean radius* is ordered by *worst
+    radius*.
+
+    Parameters
+    ----------
+    case : Case
+        Provides the local data of the principals.
+    columns : iterable of (str, int)
+        Owner and position of the columns to guess.
+
+    Returns
+    -------
+    orders : dict of str to dict
+        By the name of the guess, ids and ranks of the local rows for every column.
     """
     keys, found = list(columns), {}
-    for what, order in _of_all(case).items():
+    for what, order in _common_orders(case).items():
         found[what] = dict.fromkeys(keys, order)
     for name in case.principals:
         held = case.local_data.get(name)
@@ -33,7 +51,8 @@ def orders_of_own(case: Case, columns: Iterable[Key]) -> dict[str, dict[Key, Ord
     return found
 
 
-def _of_all(case: Case) -> dict[str, Order]:
+def _common_orders(case: Case) -> dict[str, Order]:
+    """Return the orders that are guessed for all columns: by labels, and by the main direction."""
     found = {}
     for name in case.principals:
         held = case.local_data.get(name)
@@ -45,7 +64,7 @@ def _of_all(case: Case) -> dict[str, Order]:
 
 
 def misnamed(named: Sequence[tuple[str, int]], case: Case) -> str | None:
-    """Return what is wrong with the owners and features of claims, None if nothing is."""
+    """Return why claims about columns (owner and position) are invalid, None if they are valid."""
     if len(set(named)) < len(named):
         return "it claimed a column more than once"
     for owner, feature in named:
@@ -55,7 +74,11 @@ def misnamed(named: Sequence[tuple[str, int]], case: Case) -> str | None:
 
 
 def main_direction(X: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the first principal component of the standardised columns, float64, shape (n,)."""
+    """Return the first principal component of the standardised columns, float64, shape (n,).
+
+    Missing values are replaced by the mean. The sign is chosen so that the weights of the columns
+    have a non-negative sum.
+    """
     centred = X.astype(np.float64) - np.nanmean(X, axis=0, dtype=np.float64)
     spread = np.nanstd(centred, axis=0)
     Z = np.nan_to_num(centred / np.where(spread > 0, spread, 1.0))

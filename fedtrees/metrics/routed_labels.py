@@ -1,4 +1,8 @@
-"""Labels of rows to predict: guessed ones against true ones."""
+"""Metric `routed-labels`: inferred labels of rows that a vertical model is asked to predict.
+
+A passive party takes part in the prediction by routing rows at its splits. It should not learn
+their labels.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +22,16 @@ from fedtrees.metrics.orders import main_direction
 
 @dataclass(frozen=True, eq=False)
 class AskedRows:
-    """Classes of the rows that a model was asked to predict, and columns of the principals.
+    """True classes of the rows to predict, and the columns of the principals.
 
-    `y`: int64 array, shape (n,)
-    `own`: mapping of str to float32 array, shape (n, c). What each principal holds of these rows.
+    Attributes
+    ----------
+    y : int64 array, shape (n,)
+        Class codes.
+    classes : int
+        Number of classes, K.
+    own : mapping of str to float32 array, shape (n, c)
+        Columns of each principal for these rows.
     """
 
     y: NDArray[np.int64]
@@ -31,11 +41,12 @@ class AskedRows:
 
 @register.metric("routed-labels")
 class RoutedLabelScores(Metric[AskedRows]):
-    """How well labels of rows to predict are told by whoever routes them.
+    """Accuracy and AUC of inferred labels of rows that a party routes during prediction.
 
-    ``routed_auc`` (two classes) and ``routed_accuracy``, both under the naming of classes that is
-    best for the guess, blind ones too: it is not claimed. Rows that are left out count as told
-    nothing.
+    An attack does not claim which class is which. ``routed_accuracy`` is therefore the share of
+    correct labels under the assignment of class names that is best for the guess, and
+    ``routed_auc``, which is computed for two classes, is at least 0.5. The same holds for the blind
+    guesses. A row without a claim gets equal probabilities.
     """
 
     of: ClassVar[type[Claim]] = RoutedLabels
@@ -49,7 +60,10 @@ class RoutedLabelScores(Metric[AskedRows]):
     main: ClassVar[tuple[str, ...]] = ("routed_auc", "routed_accuracy")
 
     def truth(self, case: Case) -> AskedRows | None:
-        """Return the rows; None where principals hold labels, or no columns, or none was asked."""
+        """Return the rows to predict.
+
+        None if there are none, the target is numeric, or the principals have labels or no data.
+        """
         held = {n: case.local_data[n] for n in case.principals if n in case.local_data}
         if case.asked is None or not case.schema.classes or not held:
             return None
@@ -59,7 +73,7 @@ class RoutedLabelScores(Metric[AskedRows]):
         return AskedRows(case.asked.y.astype(np.int64), len(case.schema.classes), own)
 
     def refuses(self, claims: Sequence[RoutedLabels], case: Case) -> str | None:
-        """Refuse several claims, and places beyond the rows that were asked."""
+        """Refuse several claims, and row indices beyond the rows to predict."""
         if len(claims) > 1:
             return "labels of rows to predict were claimed more than once"
         n = 0 if case.asked is None else len(case.asked)
@@ -67,11 +81,11 @@ class RoutedLabelScores(Metric[AskedRows]):
         return f"there are {n} rows to predict" if ((at < 0) | (at >= n)).any() else None
 
     def blind(self, case: Case, truth: AskedRows) -> dict[str, Sequence[Claim]]:
-        """Return equal odds for all, orders by own columns of these rows, and clusters of them.
+        """Return equal probabilities, orders by local columns, and clusterings of the rows.
 
-        An order is that of what the columns have in common. Its ranks are cut into as many parts as
-        there are classes, of even shares. The clusters are those of
-        `fedtrees.guessing.clusters.clusterings`.
+        For an order, the rows are sorted by the first principal component of the columns of a
+        principal, and each class is centred at one of K equally spaced ranks. The clusterings are
+        those of `fedtrees.guessing.clusters.clusterings`.
         """
         n, K = len(truth.y), truth.classes
         rows = np.arange(n)
@@ -91,7 +105,7 @@ class RoutedLabelScores(Metric[AskedRows]):
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[RoutedLabels], truth: AskedRows) -> list[Score]:
-        """Score one claim."""
+        """Compute accuracy and AUC of one claim. The AUC is None unless both classes occur."""
         from scipy.optimize import linear_sum_assignment
         from sklearn.metrics import roc_auc_score
 
