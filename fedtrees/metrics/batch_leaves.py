@@ -45,21 +45,23 @@ class BatchLeavesMetric(Metric[Batches]):
         """
         if not getattr(case.model, "trees", ()) or case.grown_on is None:
             return None
-        whole = all(h.covers(case.schema) for h in case.local_data.values())
-        return Batches(case) if case.schema.classes and whole else None
+        complete = all(h.covers(case.schema) for h in case.local_data.values())
+        return Batches(case) if case.schema.classes and complete else None
 
     def score(self, claims: Sequence[BatchRows], truth: Batches) -> list[Score]:
         """Score all batches, leaf by leaf."""
         apply = truth.case.model.apply
-        found: list[NDArray[np.float64]] = []
+        shares: list[NDArray[np.float64]] = []
         blind: dict[str, list[NDArray[np.float64]]] = {}
         for claim in claims:
             leaves = apply(truth.rows(claim).X)
-            found.append(shared(apply(claim.table.X), leaves))
+            shares.append(shared(apply(claim.table.X), leaves))
             for name, guess in truth.blind(claim).items():
                 blind.setdefault(name, []).append(shared(apply(guess.X), leaves))
+        # The same blind guess is used for all batches, so that the baseline is the best guess over
+        # all batches and not the best one of every batch.
         lines = [np.concatenate(parts) for parts in blind.values()]
-        right = np.concatenate(found)
+        right = np.concatenate(shares)
         return [
             Score("batch_leaves", float(right.mean()), blind=float(max(x.mean() for x in lines))),
             Score(

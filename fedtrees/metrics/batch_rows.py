@@ -49,8 +49,8 @@ class BatchRowsMetric(Metric[Batches]):
         None if the target is numeric, a party has incomplete rows, or the protocol does not record
         which rows a round used.
         """
-        whole = all(h.covers(case.schema) for h in case.local_data.values())
-        if not case.schema.classes or not whole or case.grown_on is None:
+        complete = all(h.covers(case.schema) for h in case.local_data.values())
+        if not case.schema.classes or not complete or case.grown_on is None:
             return None
         return Batches(case)
 
@@ -72,34 +72,35 @@ class BatchRowsMetric(Metric[Batches]):
     def score(self, claims: Sequence[BatchRows], truth: Batches) -> list[Score]:
         """Score all cells of all claimed batches together."""
         coded = truth.case.schema.categorical
-        agree, sure = [], []
+        agree, certain_cells = [], []
         for claim in claims:
             rows = truth.rows(claim)
             cells, pair = agreement(claim.table.X, rows.X, truth.width)
             agree.append(cells)
+            # With fewer guesses than rows, unmatched rows would get the confidence of guess 0.
             if claim.confidence is not None and len(claim.table) >= len(rows):
-                told = claim.confidence[pair]
-                sure.append(cells[told >= np.median(told)])
+                cell_confidence = claim.confidence[pair]
+                certain_cells.append(cells[cell_confidence >= np.median(cell_confidence)])
         blind: dict[str, list[NDArray[np.bool_]]] = {}
         for claim in claims:
             for name, guess in truth.blind(claim).items():
                 cells, _ = agreement(guess.X, truth.rows(claim).X, truth.width)
                 blind.setdefault(name, []).append(cells)
 
-        def line(of: slice | NDArray[np.bool_], exact: bool = False) -> float:
-            return max(_share(cells, of, exact) for cells in blind.values())
+        def line(columns: slice | NDArray[np.bool_], exact: bool = False) -> float:
+            return max(_share(cells, columns, exact) for cells in blind.values())
 
-        every = slice(None)
+        all_columns = slice(None)
         scores = [
-            Score("batch_ra", _share(agree, every), blind=line(every)),
-            Score("batch_exact", _share(agree, every, True), blind=line(every, True)),
+            Score("batch_ra", _share(agree, all_columns), blind=line(all_columns)),
+            Score("batch_exact", _share(agree, all_columns, True), blind=line(all_columns, True)),
             Score("batches", float(len(claims))),
         ]
-        for name, of in (("categorical", coded), ("continuous", ~coded)):
-            if of.any():
-                scores.append(Score("batch_ra_of", _share(agree, of), line(of), name))
-        if sure:
-            scores.append(Score("batch_ra_sure", float(np.concatenate(sure).mean())))
+        for name, columns in (("categorical", coded), ("continuous", ~coded)):
+            if columns.any():
+                scores.append(Score("batch_ra_of", _share(agree, columns), line(columns), name))
+        if certain_cells:
+            scores.append(Score("batch_ra_sure", float(np.concatenate(certain_cells).mean())))
         return scores
 
 
@@ -135,8 +136,8 @@ def agreement(
 
 
 def _share(
-    cells: Sequence[NDArray[np.bool_]], of: slice | NDArray[np.bool_], exact: bool = False
+    cells: Sequence[NDArray[np.bool_]], columns: slice | NDArray[np.bool_], exact: bool = False
 ) -> float:
-    """Return the share of correct cells in the columns `of`, or of rows correct in all of them."""
-    joined = np.concatenate([c[:, of] for c in cells])
+    """Return the share of correct cells in some columns, or of rows correct in all of them."""
+    joined = np.concatenate([c[:, columns] for c in cells])
     return float(joined.all(axis=1).mean() if exact else joined.mean())

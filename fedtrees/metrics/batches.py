@@ -35,7 +35,7 @@ class Batches:
     @cached_property
     def width(self) -> NDArray[np.float64]:
         """Accepted differences per feature, float64 (d,), from all training rows of all parties."""
-        everyone = Table.concat([held.table for held in self.case.local_data.values()])
+        everyone = Table.concat([local_data.table for local_data in self.case.local_data.values()])
         return Tolerance.of(everyone, self.case.schema).width[:-1]
 
     def rows(self, claim: BatchRows) -> Table:
@@ -48,11 +48,15 @@ class Batches:
         They have as many rows as the claim. If the batch is larger, the number is increased in
         steps of eight rows until it reaches the size of the batch.
         """
-        told = len(claim.table)
-        n = max(told + -(-(len(self.rows(claim)) - told) // _BATCH_STEP) * _BATCH_STEP, told)
-        known = _blind_cache.setdefault(next(iter(self.case.local_data.values())), {})
+        n_claimed = len(claim.table)
+        n = max(
+            n_claimed + -(-(len(self.rows(claim)) - n_claimed) // _BATCH_STEP) * _BATCH_STEP,
+            n_claimed,
+        )
+        cached = _blind_cache.setdefault(next(iter(self.case.local_data.values())), {})
+        # The stream depends only on the size. Equal sizes in different rounds share one guess.
         rng = self.case.streams.child("blind", self.case.threat).rng("batch", n)
         key = (self.case.principals, n, str(rng.bit_generator.state))
-        if key not in known:
-            known[key] = self.case.blind_rows(n, rng)
-        return known[key]
+        if key not in cached:
+            cached[key] = self.case.blind_rows(n, rng)
+        return cached[key]

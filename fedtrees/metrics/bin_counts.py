@@ -111,20 +111,23 @@ class BinCountsMetric(Metric[VictimsCounts]):
 
         even = share(lambda n: np.rint(true_counts[n].mean(axis=0, keepdims=True)))
         most_frequent = share(lambda n: _most_frequent(true_counts[n], truth.part))
-        line = max(even, most_frequent)
+        baseline = max(even, most_frequent)
         if truth.own is not None:
             prior = truth.own
             total = max(prior.sum(), 1)
-            line = max(line, share(lambda n: np.rint(prior * (true_counts[n].sum() / total))))
-        return [Score("bin_counts", share(claimed.__getitem__), blind=line)]
+            baseline = max(
+                baseline, share(lambda n: np.rint(prior * (true_counts[n].sum() / total)))
+            )
+        return [Score("bin_counts", share(claimed.__getitem__), blind=baseline)]
 
 
 def _count_classes(table: Table, cuts: Cuts, classes: int) -> NDArray[np.int64]:
     """Count the rows of each class in every bin, int64 array, shape (total_bins, K)."""
     bins = bin_rows(table.X, cuts)
     rows, columns = np.nonzero(bins.codes != bins.missing)
-    at = (bins.offsets[columns] + bins.codes[rows, columns]) * classes + table.y[rows]
-    return np.bincount(at, minlength=cuts.total_bins * classes).reshape(-1, classes)
+    # One pass over all columns: number the cells (bin, class) of the result in C order.
+    cell = (bins.offsets[columns] + bins.codes[rows, columns]) * classes + table.y[rows]
+    return np.bincount(cell, minlength=cuts.total_bins * classes).reshape(-1, classes)
 
 
 def parts_of(offsets: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -138,8 +141,8 @@ def parts_of(offsets: NDArray[np.int32]) -> NDArray[np.int64]:
     [0, 1, 2, 0, 0, 1, 1, 2, 2]
     """
     size = np.diff(offsets)
-    place = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], size)
-    return np.asarray(place * _PARTS // np.repeat(size, size), dtype=np.int64)
+    position = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], size)
+    return np.asarray(position * _PARTS // np.repeat(size, size), dtype=np.int64)
 
 
 def _most_frequent(counts: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -148,7 +151,7 @@ def _most_frequent(counts: NDArray[np.int64], part: NDArray[np.int64]) -> NDArra
     Ties are resolved in favour of the lexicographically smallest counts.
     """
     guesses = np.empty_like(counts)
-    for of in np.unique(part):
-        rows, times = np.unique(counts[part == of], axis=0, return_counts=True)
-        guesses[part == of] = rows[times.argmax()]
+    for third in np.unique(part):
+        rows, times = np.unique(counts[part == third], axis=0, return_counts=True)
+        guesses[part == third] = rows[times.argmax()]
     return guesses

@@ -62,11 +62,12 @@ class ClassSharesMetric(Metric[VictimsClasses]):
 
         None if there is no such victim or the target is numeric.
         """
-        whole = {n: h.table for n, h in case.victims.items() if h.covers(case.schema) and len(h)}
+        # A client without rows has no class shares.
+        tables = {n: h.table for n, h in case.victims.items() if h.covers(case.schema) and len(h)}
         classes = max(len(case.schema.classes), 2)
-        if not whole or not case.schema.classes:
+        if not tables or not case.schema.classes:
             return None
-        counts = {n: np.bincount(t.y, minlength=classes) for n, t in whole.items()}
+        counts = {n: np.bincount(t.y, minlength=classes) for n, t in tables.items()}
         if len(counts) >= FEWEST_TOLD:
             return VictimsClasses(counts, _pooled(counts))
         return VictimsClasses(counts, _own_share(case, classes))
@@ -101,10 +102,10 @@ class ClassSharesMetric(Metric[VictimsClasses]):
 
 def _own_share(case: Case, classes: int) -> NDArray[np.float64]:
     """Return the class shares among the local rows of the adversary, equal shares without rows."""
-    own = case.blind_view().rows
-    if own is None or not len(own):
+    rows = case.blind_view().rows
+    if rows is None or not len(rows):
         return np.full(classes, 1 / classes)
-    return np.asarray(np.bincount(own.y, minlength=classes) / len(own))
+    return np.asarray(np.bincount(rows.y, minlength=classes) / len(rows))
 
 
 def _least_wrong(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
@@ -116,17 +117,21 @@ def _least_wrong(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]
     """
     shares, low, high = np.array([c / c.sum() for c in counts.values()]), 0.0, 1.0
 
-    def at(level: float) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.quantile(shares, level, axis=0, method="inverted_cdf")
-        return found
+    def quantiles(level: float) -> NDArray[np.float64]:
+        shares_at_level: NDArray[np.float64] = np.quantile(
+            shares, level, axis=0, method="inverted_cdf"
+        )
+        return shares_at_level
 
+    # 50 bisections reduce the interval of levels to 2^-50. Quantiles are step functions, so that
+    # the sum may jump over 1. The shares are then interpolated between both sides of the jump.
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if at(middle).sum() < 1 else (low, middle)
-    below, above = at(low), at(high)
+        low, high = (middle, high) if quantiles(middle).sum() < 1 else (low, middle)
+    below, above = quantiles(low), quantiles(high)
     gap = above.sum() - below.sum()
-    found = below + (above - below) * ((1 - below.sum()) / gap if gap > 0 else 0.0)
-    return np.asarray(found / found.sum())
+    shares_at_level = below + (above - below) * ((1 - below.sum()) / gap if gap > 0 else 0.0)
+    return np.asarray(shares_at_level / shares_at_level.sum())
 
 
 def _pooled(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:

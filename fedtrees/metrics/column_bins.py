@@ -48,16 +48,17 @@ class ColumnBinsMetric(Metric[VictimsBins]):
 
         None if the principals have no data, or the training used no bins of a victim's column.
         """
-        own = [case.local_data[p].ids for p in case.principals if p in case.local_data]
-        if not own:
+        adversary_ids = [case.local_data[p].ids for p in case.principals if p in case.local_data]
+        if not adversary_ids:
             return None
-        known, found = np.unique(np.concatenate(own)), {}
+        # Only rows that the adversary has in its local data can be claimed by id.
+        known_ids, columns = np.unique(np.concatenate(adversary_ids)), {}
         for (owner, feature), bin in case.bins_of_rows.items():
             if owner in case.victims:
                 ids = case.victims[owner].ids
-                shared = np.isin(ids, known)
-                found[owner, feature] = ids[shared], bin[shared]
-        return VictimsBins(found) if found else None
+                shared = np.isin(ids, known_ids)
+                columns[owner, feature] = ids[shared], bin[shared]
+        return VictimsBins(columns) if columns else None
 
     def refuses(self, claims: Sequence[ColumnBins], case: Case) -> str | None:
         """Refuse columns that no victim has, and columns that are claimed twice."""
@@ -74,10 +75,12 @@ class ColumnBinsMetric(Metric[VictimsBins]):
             ColumnBins(*key, ids, np.full(len(ids), _fullest(bin)))
             for key, (ids, bin) in truth.columns.items()
         ]
-        made: dict[str, Sequence[Claim]] = {"fullest-bin": fullest}
+        guesses: dict[str, Sequence[Claim]] = {"fullest-bin": fullest}
         for name, orders in orders_of_own(case, truth.columns).items():
-            made[name] = [_filled(key, *orders[key], at) for key, at in truth.columns.items()]
-        return {**made, **super().blind(case, truth)}
+            guesses[name] = [
+                _filled(key, *orders[key], bins) for key, bins in truth.columns.items()
+            ]
+        return {**guesses, **super().blind(case, truth)}
 
     def completed(
         self,
@@ -101,8 +104,8 @@ class ColumnBinsMetric(Metric[VictimsBins]):
         right = 0
         for key, (ids, bin) in truth.columns.items():
             if key in claimed:
-                _, mine, theirs = np.intersect1d(ids, claimed[key].ids, return_indices=True)
-                right += int((bin[mine] == claimed[key].bin[theirs]).sum())
+                _, true_at, claimed_at = np.intersect1d(ids, claimed[key].ids, return_indices=True)
+                right += int((bin[true_at] == claimed[key].bin[claimed_at]).sum())
         return [Score("bins_read", right / max(self.counted(truth), 1))]
 
 
@@ -118,6 +121,7 @@ def _filled(
     truth: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> ColumnBins:
     """Assign bins to rows in the order of their ranks, each bin to as many rows as it contains."""
+    # Sorted bins: the row with the k-th smallest rank gets the k-th smallest bin.
     sizes = np.sort(truth[1])
     order = np.argsort(rank, kind="stable")
     bin = np.full(len(ids), _fullest(truth[1]))

@@ -65,8 +65,8 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
         known_ids, orders = np.unique(np.concatenate(adversary_ids)), {}
         for name, victim in case.victims.items():
             shared = np.isin(victim.ids, known_ids)
-            for place, column in enumerate(victim.columns.tolist()):
-                x = victim.X[:, place]
+            for position, column in enumerate(victim.columns.tolist()):
+                x = victim.X[:, position]
                 present = shared & ~np.isnan(x)
                 if len(np.unique(x[present])) > 1:
                     orders[name, column] = (victim.ids[present], middle_ranks(x[present]))
@@ -113,6 +113,7 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
                     c.high[guessed_at],
                 )
             guess = middle_ranks(guess)
+            # The correlation is undefined for constant ranks. They contain no order and count 0.
             flat = guess.std() == 0
             correlation.append(0.0 if flat else float(np.corrcoef(guess, rank)[0, 1]))
             inside = (low <= rank) & (rank <= high)
@@ -129,6 +130,7 @@ def _one_interval(truth: VictimsOrders) -> list[Claim]:
     for key, (ids, rank) in truth.columns.items():
         # A row inside an interval of width w counts w, and a row outside counts 1. The mean is
         # smallest where the share of rows inside times (1 - w) is largest.
+        # Ends are restricted to quantiles, because the search over all pairs of ranks is quadratic.
         ends = np.unique(np.quantile(rank, np.linspace(0, 1, _ENDS), method="nearest"))
         order = np.sort(rank)
         below = np.searchsorted(order, ends, side="left")

@@ -101,7 +101,10 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         which the rounded guesses are rounded (`fedtrees.guessing.steps`).
         """
         view = case.blind_view()
-        adversary_rows, apart = view.rows, [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)]
+        adversary_rows, separate_columns = (
+            view.rows,
+            [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)],
+        )
         features = case.schema.features
 
         def evenly(f: int, n: int, step: float) -> NDArray[np.float32]:
@@ -109,23 +112,23 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
             return rounded_to(low + middles(n) * (high - low), step)
 
         guesses: dict[str, Sequence[Claim]] = {
-            "declared": _guessed(truth, _declared(case.schema)),
-            "zeros": _valued(truth, lambda f, n, step: np.zeros(n, dtype=np.float32)),
-            "rounded-range": _valued(truth, evenly),
+            "declared": _claim_scaled(truth, _declared(case.schema)),
+            "zeros": _claim_values(truth, lambda f, n, step: np.zeros(n, dtype=np.float32)),
+            "rounded-range": _claim_values(truth, evenly),
         }
         if adversary_rows is not None and len(adversary_rows):
             present = [c[~np.isnan(c)] for c in adversary_rows.X.T]
             columns = [np.unique(c, return_counts=True) for c in present]
-            guesses["own-columns"] = _guessed(truth, columns)
+            guesses["own-columns"] = _claim_scaled(truth, columns)
 
-            def quantiles(f: int, n: int, step: float) -> NDArray[np.float32]:
+            def take_quantiles(f: int, n: int, step: float) -> NDArray[np.float32]:
                 some = present[f].astype(np.float64)
                 return rounded_to(np.quantile(some, middles(n)), step) if len(some) else some
 
-            guesses["rounded-quantiles"] = _valued(truth, quantiles)
-        elif apart:
-            pooled = np.unique(np.concatenate(apart), return_counts=True)
-            guesses["own-values"] = _guessed(truth, [pooled] * len(features))
+            guesses["rounded-quantiles"] = _claim_values(truth, take_quantiles)
+        elif separate_columns:
+            pooled = np.unique(np.concatenate(separate_columns), return_counts=True)
+            guesses["own-values"] = _claim_scaled(truth, [pooled] * len(features))
         return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[ColumnValues], truth: VictimsColumns) -> list[Score]:
@@ -139,13 +142,15 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
             guessed, copies = claimed.get(key, (values[:0], counts[:0]))
             _, true_at, guessed_at = np.intersect1d(values, guessed, return_indices=True)
             met = np.minimum(counts[true_at], copies[guessed_at]).sum()
+            # Dividing by the larger multiset makes it useless to claim too many values.
             larger = max(int(counts.sum()), int(copies.sum()), 1)
             right += float(met) * int(counts.sum()) / larger
+            # A value counts as single only if it is claimed with count 1.
             hits = int(((counts[true_at] == 1) & (copies[guessed_at] == 1)).sum())
             singles_right += hits * single / max(single, int((copies == 1).sum()), 1)
             if len(values):
-                some = len(guessed) > 0
-                ends += [some and values[k] == guessed[k] for k in (0, -1)]
+                has_values = len(guessed) > 0
+                ends += [has_values and values[k] == guessed[k] for k in (0, -1)]
         error = _category_error(claimed, truth)
         return [
             Score("column_values", right / cells if cells else None),
@@ -175,7 +180,7 @@ def _category_error(
     return float(np.mean(off)) if off else None
 
 
-def _guessed(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
+def _claim_scaled(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
     """Claim the same values for every victim, scaled to the number of cells of its column."""
     return [
         ColumnValues(owner, f, *_scaled(columns[f], int(counts.sum())), False)
@@ -183,10 +188,13 @@ def _guessed(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
     ]
 
 
-def _valued(truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[Any]]) -> list[Claim]:
+def _claim_values(
+    truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[Any]]
+) -> list[Claim]:
     """Claim the values ``guess(feature, n_cells, precision)`` for every column of the victims."""
     claims: list[Claim] = []
     for (owner, f), (values, counts) in truth.columns.items():
+        # The precision is computed from the true values, which the blind adversary is granted.
         step = step_of(values.astype(np.float64))
         cells = guess(f, int(counts.sum()), step).astype(np.float32) + np.float32(0)
         distinct, copies = np.unique(cells, return_counts=True)
@@ -201,6 +209,7 @@ def _scaled(column: Values, n: int) -> Values:
         return values[:0], counts[:0]
     exact = counts * (n / counts.sum())
     floored = np.floor(exact).astype(np.int64)
+    # Values with the largest fractional parts are rounded up.
     rest = np.argsort(floored - exact, kind="stable")[: n - int(floored.sum())]
     floored[rest] += 1
     return values[floored > 0], floored[floored > 0]
@@ -213,6 +222,7 @@ def _declared(schema: Schema) -> list[Values]:
         low, high = feature.low, feature.high
         if feature.categories:
             low, high = 0.0, float(len(feature.categories) - 1)
+        # Without a range, only a declared end is a value of the schema.
         if low is None or high is None:
             values = np.array([v for v in (low, high) if v is not None], dtype=np.float32)
         else:

@@ -75,25 +75,31 @@ class EntriesMetric(Metric[VictimsEntries]):
 
     def truth(self, case: Case) -> VictimsEntries | None:
         """Return the cells that are not declared known, None if there are none."""
-        told = case.entries
-        known = (
-            set() if told is None else {*zip(told.ids.tolist(), told.columns.tolist(), strict=True)}
+        declared = case.entries
+        known_cells = (
+            set()
+            if declared is None
+            else {*zip(declared.ids.tolist(), declared.columns.tolist(), strict=True)}
         )
         parts = []
-        for name, held in case.victims.items():
-            X = held.X.astype(np.float64)
-            for place, column in enumerate(held.columns.tolist()):
-                x = X[:, place]
+        for name, local_data in case.victims.items():
+            X = local_data.X.astype(np.float64)
+            for position, column in enumerate(local_data.columns.tolist()):
+                x = X[:, position]
                 new = ~np.isnan(x)
-                if known:
-                    new &= [(i, column) not in known for i in held.ids.tolist()]
+                if known_cells:
+                    new &= [(i, column) not in known_cells for i in local_data.ids.tolist()]
                 if not new.any():
                     continue
-                k, there = int(new.sum()), x[~np.isnan(x)]
-                constant = (there == there[0]).all()
-                spread = 0.0 if constant else float(there.std())
-                ends = (np.full(k, float(there.mean())), np.full(k, spread))
-                parts.append((np.full(k, name), held.ids[new], np.full(k, column), x[new], *ends))
+                k, present = int(new.sum()), x[~np.isnan(x)]
+                # The computed deviation of a constant column can be slightly above 0, so test for
+                # equality.
+                constant = (present == present[0]).all()
+                spread = 0.0 if constant else float(present.std())
+                ends = (np.full(k, float(present.mean())), np.full(k, spread))
+                parts.append(
+                    (np.full(k, name), local_data.ids[new], np.full(k, column), x[new], *ends)
+                )
         if not parts:
             return None
         return VictimsEntries(*map(np.concatenate, zip(*parts, strict=True)))
@@ -104,14 +110,14 @@ class EntriesMetric(Metric[VictimsEntries]):
         A claim with an empty owner is about rows of any victim.
         """
         for c in claims:
-            held = case.victims.get(c.owner)
+            local_data = case.victims.get(c.owner)
             if not c.owner and case.victims:
                 if not np.isin(c.ids, np.concatenate([h.ids for h in case.victims.values()])).all():
                     return "it claimed values of rows that no victim holds"
                 continue
-            if held is None or not np.isin(c.feature, held.columns).all():
+            if local_data is None or not np.isin(c.feature, local_data.columns).all():
                 return f"it claimed values of {c.owner!r} in columns that it does not hold"
-            if not np.isin(c.ids, held.ids).all():
+            if not np.isin(c.ids, local_data.ids).all():
                 return f"it claimed values of rows that {c.owner!r} does not hold"
         owners = [c.owner for c in claims]
         return "it claimed values of one owner twice" if len({*owners}) < len(owners) else None
@@ -125,42 +131,49 @@ class EntriesMetric(Metric[VictimsEntries]):
         extrapolated by regression on local columns (`fedtrees.guessing.entries`). If it declares a
         sensitive attribute, ``imputed`` predicts it from local rows (`fedtrees.trees.imputer`).
         """
-        made: dict[str, Sequence[Claim]] = {
+        guesses: dict[str, Sequence[Claim]] = {
             "means": _claims(truth, truth.mean),
             "medians": _claims(truth, _by_column(truth, np.median)),
             "modes": _claims(truth, _by_column(truth, _mode)),
             "densest": _claims(truth, _by_column(truth, _densest)),
         }
-        told, view = case.entries, case.blind_view()
+        declared, view = case.entries, case.blind_view()
         if case.threat and Threat.parse(case.threat).sensitive is not None:
+            # Local rows contain the sensitive attribute. Regressions on known values are not
+            # needed.
             cells = imputed(view, CLOSE)
-            return made if cells is None else {**made, "imputed": [Entries("", *cells)]}
-        own = [h for h in view.own if len(h.columns)]
-        if told is not None and own:
-            made["regressed"] = _claims(truth, _regressed(truth, told, own[0]))
-            made["regressed-together"] = _claims(truth, _regressed(truth, told, own[0], True))
-        return {**made, **super().blind(case, truth)}
+            return guesses if cells is None else {**guesses, "imputed": [Entries("", *cells)]}
+        with_columns = [h for h in view.own if len(h.columns)]
+        if declared is not None and with_columns:
+            guesses["regressed"] = _claims(truth, _regressed(truth, declared, with_columns[0]))
+            guesses["regressed-together"] = _claims(
+                truth, _regressed(truth, declared, with_columns[0], True)
+            )
+        return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Entries], truth: VictimsEntries) -> list[Score]:
         """Compute the scores over all cells of all victims."""
+        # Cells without a claim remain at the mean and are never exact or close.
         guess = truth.mean.copy()
-        given = np.zeros(len(guess), dtype=bool)
+        has_claim = np.zeros(len(guess), dtype=bool)
         for c in claims:
             cells = zip(c.ids.tolist(), c.feature.tolist(), strict=True)
-            at = dict(zip(cells, c.value.tolist(), strict=True))
+            claimed = dict(zip(cells, c.value.tolist(), strict=True))
             for k in np.flatnonzero((truth.owner == c.owner) | (not c.owner)).tolist():
-                value = at.get((truth.ids[k], truth.feature[k]))
+                value = claimed.get((truth.ids[k], truth.feature[k]))
                 if value is not None:
-                    guess[k], given[k] = value, True
+                    guess[k], has_claim[k] = value, True
+        # Errors in a constant column are absolute.
         unit = np.where(truth.spread > 0, truth.spread, 1.0)
         error = np.minimum(np.abs(guess - truth.value) / unit, 10.0)
         size = float((np.abs(truth.value - truth.mean) / unit).mean())
-        found, close = given & (error <= FOUND), given & (error <= CLOSE)
+        exact, close = has_claim & (error <= FOUND), has_claim & (error <= CLOSE)
+        # A row is exact if every one of its scored cells is exact.
         rows: dict[tuple[str, int], bool] = {}
-        for key, right in zip(zip(truth.owner, truth.ids, strict=True), found, strict=True):
+        for key, right in zip(zip(truth.owner, truth.ids, strict=True), exact, strict=True):
             rows[key] = rows.get(key, True) and bool(right)
         return [
-            Score("entries", float(found.mean())),
+            Score("entries", float(exact.mean())),
             Score("entries_close", float(close.mean())),
             Score("exact_entry_rows", float(np.mean(list(rows.values())))),
             Score("relative_error", float(error.mean()) / size if size else None),
@@ -173,8 +186,8 @@ def _by_column(
     """Fill every cell with a constant of its column, computed over the cells of all victims."""
     guess = np.empty(len(truth.value))
     for feature in np.unique(truth.feature):
-        at = truth.feature == feature
-        guess[at] = constant(truth.value[at])
+        in_column = truth.feature == feature
+        guess[in_column] = constant(truth.value[in_column])
     return guess
 
 
@@ -194,22 +207,27 @@ def _densest(x: NDArray[np.float64]) -> float:
 
 def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:
     """Return one claim per victim from guessed values in the order of the cells."""
-    made: list[Claim] = []
+    claims: list[Claim] = []
     for owner in np.unique(truth.owner).tolist():
-        mine = truth.owner == owner
-        made.append(Entries(owner, truth.ids[mine], truth.feature[mine], guess[mine]))
-    return made
+        of_owner = truth.owner == owner
+        claims.append(Entries(owner, truth.ids[of_owner], truth.feature[of_owner], guess[of_owner]))
+    return claims
 
 
 def _regressed(
-    truth: VictimsEntries, told: KnownEntries, own: LocalData, together: bool = False
+    truth: VictimsEntries,
+    known_entries: KnownEntries,
+    local_data: LocalData,
+    together: bool = False,
 ) -> NDArray[np.float64]:
     """Return the prediction of `regressed` in every cell of a local row, else the mean."""
     features, first = np.unique(truth.feature, return_index=True)
     ends = zip(features.tolist(), truth.mean[first], truth.spread[first], strict=True)
-    values = regressed({f: (float(mean), float(s)) for f, mean, s in ends}, told, own, together)
-    place, guess = {i: k for k, i in enumerate(own.ids.tolist())}, truth.mean.copy()
+    values = regressed(
+        {f: (float(mean), float(s)) for f, mean, s in ends}, known_entries, local_data, together
+    )
+    position, guess = {i: k for k, i in enumerate(local_data.ids.tolist())}, truth.mean.copy()
     for k, (i, feature) in enumerate(zip(truth.ids.tolist(), truth.feature.tolist(), strict=True)):
-        if i in place and feature in values:
-            guess[k] = values[feature][place[i]]
+        if i in position and feature in values:
+            guess[k] = values[feature][position[i]]
     return guess

@@ -46,11 +46,12 @@ def of_every_row(
             f"attributes={count}, and a row has {len(attributes)}, a one-hot group being one; give "
             "fewer, so that some are left to guess"
         )
-    if not all(held.covers(schema) for held in victims.values()):
+    if not all(local_data.covers(schema) for local_data in victims.values()):
         raise UsageError(
             f"attributes={count}: others hold columns of rows; give entries, or take a protocol "
             "whose parties hold whole rows"
         )
+    # The same attributes are known for all rows of all victims.
     drawn = rng.permutation(len(attributes))[:count]
     return _cells(victims, [c for a in drawn.tolist() for c in attributes[a]])
 
@@ -82,7 +83,7 @@ def all_but(victims: Mapping[str, LocalData], schema: Schema, attribute: int) ->
         raise UsageError(
             f"sensitive={attribute}: a row has {len(attributes)} attributes, counted from 0"
         )
-    if not all(held.covers(schema) for held in victims.values()):
+    if not all(local_data.covers(schema) for local_data in victims.values()):
         raise UsageError(
             f"sensitive={attribute}: others hold columns of rows; take a protocol whose parties "
             "hold whole rows"
@@ -93,8 +94,8 @@ def all_but(victims: Mapping[str, LocalData], schema: Schema, attribute: int) ->
 def _cells(victims: Mapping[str, LocalData], of: Sequence[int]) -> KnownEntries:
     """Return the values of the columns `of` in all rows of the victims."""
     columns = np.sort(of).astype(np.int64)
-    ids = np.concatenate([held.ids for held in victims.values()])
-    X = np.concatenate([held.X[:, columns] for held in victims.values()])
+    ids = np.concatenate([local_data.ids for local_data in victims.values()])
+    X = np.concatenate([local_data.X[:, columns] for local_data in victims.values()])
     return KnownEntries(np.repeat(ids, len(columns)), np.tile(columns, len(ids)), X.reshape(-1))
 
 
@@ -123,14 +124,16 @@ def dealt(
         None if there is no value to draw.
     """
     groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]] = []
-    for held in victims.values():
-        varied = np.array([len(np.unique(x[~np.isnan(x)])) > 1 for x in held.X.T], dtype=bool)
-        X, columns = held.X[:, varied], held.columns[varied].astype(np.int64)
-        if held.y is None:
-            groups += [(held.ids, np.full(len(X), c), X[:, j]) for j, c in enumerate(columns)]
+    for local_data in victims.values():
+        # A constant column would provide no equation for the attack.
+        varied = np.array([len(np.unique(x[~np.isnan(x)])) > 1 for x in local_data.X.T], dtype=bool)
+        X, columns = local_data.X[:, varied], local_data.columns[varied].astype(np.int64)
+        if local_data.y is None:
+            groups += [(local_data.ids, np.full(len(X), c), X[:, j]) for j, c in enumerate(columns)]
         else:
             groups += [
-                (np.full(len(columns), i), columns, x) for i, x in zip(held.ids, X, strict=True)
+                (np.full(len(columns), i), columns, x)
+                for i, x in zip(local_data.ids, X, strict=True)
             ]
     shuffled = []
     for g in rng.permutation(len(groups)).tolist():
@@ -139,10 +142,11 @@ def dealt(
         order = order[~np.isnan(values[order])]
         shuffled.append((ids[order], columns[order], values[order]))
     taken = [0] * len(shuffled)
-    turns = [g for g in range(len(shuffled)) for _ in range(len(shuffled) - 2 - g)]
-    most = max((len(g[0]) for g in shuffled), default=0)
-    turns += [g for _ in range(most) for g in range(len(shuffled))]
-    for g in turns:
+    # First n - 2 values of group 0, n - 3 of group 1, and so on. Then one of each group in turn.
+    draws_from = [g for g in range(len(shuffled)) for _ in range(len(shuffled) - 2 - g)]
+    longest = max((len(g[0]) for g in shuffled), default=0)
+    draws_from += [g for _ in range(longest) for g in range(len(shuffled))]
+    for g in draws_from:
         if sum(taken) < count and taken[g] < len(shuffled[g][0]):
             taken[g] += 1
     parts = [tuple(a[:k] for a in group) for group, k in zip(shuffled, taken, strict=True)]

@@ -72,17 +72,22 @@ class LabelScores(Metric[TrueLabels]):
         Rows whose labels the threat model declares known are omitted. None if no rows remain, the
         target is numeric, or a principal has labels.
         """
-        own = [case.local_data[p] for p in case.principals if p in case.local_data]
-        if not own or not case.schema.classes or any(h.y is not None for h in own):
+        adversary_data = [case.local_data[p] for p in case.principals if p in case.local_data]
+        if (
+            not adversary_data
+            or not case.schema.classes
+            or any(h.y is not None for h in adversary_data)
+        ):
             return None
-        known = np.unique(np.concatenate([h.ids for h in own]))
+        known_ids = np.unique(np.concatenate([h.ids for h in adversary_data]))
         labelled = [h for h in case.victims.values() if h.y is not None]
         if not labelled:
             return None
         ids = np.concatenate([h.ids for h in labelled])
         y = np.concatenate([h.y for h in labelled if h.y is not None])
+        # Several victims may have labels of one row. The first one is used.
         ids, first = np.unique(ids, return_index=True)
-        shared = np.isin(ids, known)
+        shared = np.isin(ids, known_ids)
         if case.known is not None:
             shared &= ~np.isin(ids, case.known.ids)
         if not shared.any():
@@ -93,24 +98,32 @@ class LabelScores(Metric[TrueLabels]):
         """Return a single cluster, clusterings of local columns, and claims of blind attacks."""
         n = len(truth.ids)
         even = np.full((n, truth.classes), 1 / truth.classes)
-        alike = Labels(truth.ids, np.zeros(n, dtype=np.int64), even)
-        found: dict[str, Sequence[Claim]] = {"one-cluster": [alike], **super().blind(case, truth)}
+        one_cluster = Labels(truth.ids, np.zeros(n, dtype=np.int64), even)
+        guesses: dict[str, Sequence[Claim]] = {
+            "one-cluster": [one_cluster],
+            **super().blind(case, truth),
+        }
         ids, X = own_columns_of(case.blind_view())
+        # Clustering needs at least as many rows as clusters.
         count = max(truth.classes, 2)
         if len(ids) >= count and X.shape[1]:
-            made = clusterings(X, count, case.blind_rng())
-            found |= {name: [Labels(ids, clusters)] for name, clusters in made.items()}
-        return found
+            clusters_by_method = clusterings(X, count, case.blind_rng())
+            guesses |= {
+                name: [Labels(ids, clusters)] for name, clusters in clusters_by_method.items()
+            }
+        return guesses
 
     def refuses(self, claims: Sequence[Labels], case: Case) -> str | None:
         """Refuse several claims, and labels of unknown row ids."""
         truth = self.truth(case)
         if len(claims) > 1:
             return "labels were claimed more than once"
-        known = claims[0].ids if truth is None else truth.ids
+        # Without a truth the claim is not scored, and all ids are accepted. Known labels may be
+        # claimed as well, although they are not scored.
+        known_ids = claims[0].ids if truth is None else truth.ids
         if case.known is not None:
-            known = np.union1d(known, case.known.ids)
-        strange = np.setdiff1d(claims[0].ids, known)[:5].tolist()
+            known_ids = np.union1d(known_ids, case.known.ids)
+        strange = np.setdiff1d(claims[0].ids, known_ids)[:5].tolist()
         return f"labels of unknown ids {strange} were claimed" if strange else None
 
     def counted(self, truth: TrueLabels) -> int:
@@ -127,19 +140,22 @@ class LabelScores(Metric[TrueLabels]):
         # Each row without a claim starts as a separate cluster, with a number that is not used.
         cluster = np.arange(len(truth.ids)) + int(claim.cluster.max(initial=0)) + 1
         order = np.argsort(claim.ids)
-        at = np.searchsorted(claim.ids[order], truth.ids)
-        at = np.minimum(at, max(len(order) - 1, 0))
-        told = claim.ids[order][at] == truth.ids if len(order) else np.zeros(len(at), bool)
-        cluster[told] = claim.cluster[order][at[told]]
+        position = np.searchsorted(claim.ids[order], truth.ids)
+        position = np.minimum(position, max(len(order) - 1, 0))
+        has_claim = (
+            claim.ids[order][position] == truth.ids if len(order) else np.zeros(len(position), bool)
+        )
+        cluster[has_claim] = claim.cluster[order][position[has_claim]]
+        # The assignment of clusters to classes with most correct labels (Hungarian method).
         table = contingency_matrix(truth.y, cluster)
         matched = table[linear_sum_assignment(-table)].sum()
         auc, clusters = None, "guess" if claim.probability is None else ""
         if (
             claim.probability is not None
-            and told.all()
+            and has_claim.all()
             and len(np.unique(truth.y)) == 2 == truth.classes
         ):
-            auc = float(roc_auc_score(truth.y, claim.probability[order][at][:, 1]))
+            auc = float(roc_auc_score(truth.y, claim.probability[order][position][:, 1]))
         return [
             Score("v_measure", float(v_measure_score(truth.y, cluster))),
             Score("ami", float(adjusted_mutual_info_score(truth.y, cluster))),

@@ -86,10 +86,11 @@ def true_leaf_counts(
            [1, 1]])
     """
     leaves = np.unique(leaves)
-    at = np.searchsorted(leaves, nodes)
-    if len(nodes) and (at.max() >= len(leaves) or (leaves[at] != nodes).any()):
+    position = np.searchsorted(leaves, nodes)
+    if len(nodes) and (position.max() >= len(leaves) or (leaves[position] != nodes).any()):
         raise DataError(f"tree {tree}: rows lie in nodes that are not among its leaves")
-    cells = at * classes + y.astype(np.int64)
+    # Number the cells (leaf, class) in C order, so that one pass counts all of them.
+    cells = position * classes + y.astype(np.int64)
     counts = np.bincount(cells, minlength=len(leaves) * classes).reshape(len(leaves), classes)
     return LeafCounts(tree, leaves.astype(np.intp), counts.astype(np.int64))
 
@@ -137,12 +138,13 @@ def score_leaf_counts(
         raise DataError("two guesses of leaf counts for one tree")
     exact, mass, error, error1 = [], [], [], []
     for truth in truths:
-        counts, told = _aligned(by_tree.get(truth.tree), truth)
-        off = counts - truth.counts
-        exact.append(told & ~off.any(axis=1))
+        counts, has_claim = _aligned(by_tree.get(truth.tree), truth)
+        error_of_counts = counts - truth.counts
+        # An empty leaf without a claim would otherwise count as exact.
+        exact.append(has_claim & ~error_of_counts.any(axis=1))
         mass.append(truth.counts.sum(axis=1))
-        error.append(np.abs(off.sum(axis=1)))
-        error1.append(np.abs(off[:, -1]))
+        error.append(np.abs(error_of_counts.sum(axis=1)))
+        error1.append(np.abs(error_of_counts[:, -1]))
     right, rows = np.concatenate(exact), np.concatenate(mass)
     return LeafCountScores(
         leaf_counts_exact=float(right.mean()),
@@ -176,14 +178,14 @@ def _aligned(
     guess: LeafCounts | None, truth: LeafCounts
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return inferred counts in the order of the true leaves, and which leaves have a claim."""
-    counts, told = np.zeros_like(truth.counts), np.zeros(len(truth.leaf), dtype=bool)
+    counts, has_claim = np.zeros_like(truth.counts), np.zeros(len(truth.leaf), dtype=bool)
     if guess is not None:
         where = {int(leaf): i for i, leaf in enumerate(guess.leaf)}
         for j, leaf in enumerate(truth.leaf):
             i = where.get(int(leaf))
             if i is not None:
-                counts[j], told[j] = guess.counts[i], True
-    return counts, told
+                counts[j], has_claim[j] = guess.counts[i], True
+    return counts, has_claim
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,16 +252,17 @@ class LeafCountMetric(Metric[GrownTrees]):
             return None
         if case.model is None or not getattr(case.model, "trees", ()):
             return None
-        grown = _grown_on(case)
+        grown = _scored_trees(case)
         if not grown:
             return None
+        # Rows that the round did not use are not counted.
         first = tuple(_count(case, t, rows) for t, rows in grown.items())
         # A forest with several classes has no rounds.
-        whole = (
+        joint = (
             not list(_first_blocks(case)) and _outputs(case) == 1 and len(case.schema.classes) < 3
         )
-        every = range(len(case.model.trees)) if whole else ()
-        everywhere = {t: _count(case, t, _in_round(case, t)) for t in every}
+        all_trees = range(len(case.model.trees)) if joint else ()
+        everywhere = {t: _count(case, t, _in_round(case, t)) for t in all_trees}
         return GrownTrees(first, {t: len(rows) for t, rows in grown.items()}, everywhere)
 
     def refuses(self, claims: Sequence[LeafCounts], case: Case) -> str | None:
@@ -286,8 +289,8 @@ class LeafCountMetric(Metric[GrownTrees]):
         right if the tests of such a tree do not separate them. It is granted the number of rows of
         each class, and the leaf that contains most rows.
         """
-        own = case.blind_view().rows
-        rows = Table.empty(case.schema) if own is None else own
+        adversary_rows = case.blind_view().rows
+        rows = Table.empty(case.schema) if adversary_rows is None else adversary_rows
         counts = [_count(case, t, rows) for t in truth.rows]
         return {
             "own-counts": [blind_leaf_counts(c, truth.rows[c.tree]) for c in counts],
@@ -299,9 +302,11 @@ class LeafCountMetric(Metric[GrownTrees]):
         self, case: Case, truth: GrownTrees, measured: Mapping[str, float]
     ) -> dict[str, float]:
         """Return the blind baseline, without one for ``leaf_counts_right``."""
-        found = super().line(case, truth, measured)
-        found.pop("leaf_counts_right", None)
-        return found
+        baseline = super().line(case, truth, measured)
+        # The blind guesses claim all leaves, while an attack selects the leaves that it is certain
+        # of.
+        baseline.pop("leaf_counts_right", None)
+        return baseline
 
     def score(self, claims: Sequence[LeafCounts], truth: GrownTrees) -> list[Score]:
         """Score the counts of the first trees, and ``leaf_counts_right`` if it is defined."""
@@ -340,14 +345,15 @@ def _classes(case: Case) -> int:
 
 def _count(case: Case, tree: int, rows: Table) -> LeafCounts:
     """Count rows of each class in the leaves of a tree of the model."""
-    at = Routes.of([case.model.trees[tree]]).apply(rows.X)[:, 0]
+    leaves = Routes.of([case.model.trees[tree]]).apply(rows.X)[:, 0]
     outputs, classes = _outputs(case), _classes(case)
+    # Tree number t of a multi-class model belongs to class t mod K.
     y = rows.y if outputs == 1 else rows.y == tree % outputs
     y = y if classes > 1 else np.zeros(len(rows), dtype=np.int64)
-    return true_leaf_counts(tree, at, y, case.model.trees[tree].leaves, classes)
+    return true_leaf_counts(tree, leaves, y, case.model.trees[tree].leaves, classes)
 
 
-def _grown_on(case: Case) -> dict[int, Table]:
+def _scored_trees(case: Case) -> dict[int, Table]:
     """Return the scored trees by their index in the model, with the victims' training rows."""
     outputs, shared = _outputs(case), list(_first_blocks(case))
     if not shared:
@@ -372,6 +378,8 @@ def _first_blocks(case: Case) -> Iterator[tuple[str, int, int]]:
 
     The index is that in the model, and the round is counted by the client.
     """
+    # Protocols record local trees in three ways: one message with all clients' models, pooled
+    # forests in the order of the messages, or replies whose trees are searched in the model.
     replies: dict[str, ClientTrees] = {}
     clients, pooled = list(case.local_data), 0
     for d in case.transcript or ():
@@ -383,25 +391,25 @@ def _first_blocks(case: Case) -> Iterator[tuple[str, int, int]]:
         if isinstance(d.message, ClientTrees) and len(d.message.sizes):
             replies.setdefault(d.sender, d.message)
         if Trait.POOLED in d.message.traits:
-            own = len(getattr(d.message, "sizes"))  # noqa: B009 - a forest, of whatever type
-            yield from [(d.sender, pooled, 0)] * bool(own)
-            pooled += own
+            n_trees = len(getattr(d.message, "sizes"))  # noqa: B009 - a forest, of whatever type
+            yield from [(d.sender, pooled, 0)] * bool(n_trees)
+            pooled += n_trees
     trees, taken = case.model.trees, set[int]()
     for sender, reply in replies.items():
         # All replies contain the same number of trees, so that a reply starts at a multiple of it.
         places = (i for i in range(0, len(trees), len(reply.sizes)) if i not in taken)
-        number = next((i for i in places if _here(reply, trees, i)), None)
+        number = next((i for i in places if _matches_model(reply, trees, i)), None)
         if number is not None:
             taken.add(number)
             yield sender, number, reply.round * len(reply.sizes) // _outputs(case)
 
 
-def _here(reply: ClientTrees, trees: Sequence[Any], number: int) -> bool:
+def _matches_model(reply: ClientTrees, trees: Sequence[Any], number: int) -> bool:
     """Return whether the trees of a reply are those of the model from this index on."""
-    there = trees[number : number + len(reply.sizes)]
-    same = [len(t) for t in there] == reply.sizes.tolist()
-    told = [("threshold", reply.threshold), ("value", reply.value), ("h", reply.sum_hessian)]
+    candidates = trees[number : number + len(reply.sizes)]
+    same = [len(t) for t in candidates] == reply.sizes.tolist()
+    contents = [("threshold", reply.threshold), ("value", reply.value), ("h", reply.sum_hessian)]
     return same and all(
-        sent is None or np.array_equal(np.concatenate([getattr(t, name) for t in there]), sent)
-        for name, sent in told
+        sent is None or np.array_equal(np.concatenate([getattr(t, name) for t in candidates]), sent)
+        for name, sent in contents
     )

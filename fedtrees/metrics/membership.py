@@ -69,27 +69,41 @@ def at_few(score: NDArray[np.float64], member: NDArray[np.bool_], fpr: float) ->
     """
     from scipy.stats import betabinom
 
-    mine, others = score[member], score[~member]
-    k = allowed(len(others), fpr)
-    above = int((mine > _threshold(others, k)).sum())
-    law = betabinom(len(mine), k + 1, len(others) - k)
+    member_scores, nonmember_scores = score[member], score[~member]
+    n_allowed = allowed(len(nonmember_scores), fpr)
+    # The threshold is the score of the (k+1)-th highest non-member. Only strictly larger scores
+    # count.
+    above = int((member_scores > _threshold(nonmember_scores, n_allowed)).sum())
+    # Under the null hypothesis all orders of scores are equally likely. The number of members above
+    # the (k+1)-th of m non-members then has a beta-binomial distribution.
+    null_distribution = betabinom(
+        len(member_scores), n_allowed + 1, len(nonmember_scores) - n_allowed
+    )
     return AtFew(
-        above / len(mine), k, len(others), (k + 1) / (len(others) + 1), float(law.sf(above - 1))
+        above / len(member_scores),
+        n_allowed,
+        len(nonmember_scores),
+        (n_allowed + 1) / (len(nonmember_scores) + 1),
+        float(null_distribution.sf(above - 1)),
     )
 
 
 def allowed(others: int, fpr: float) -> int:
-    """Return the largest number of false positives among `others` non-members, rounded down."""
+    """Return the allowed number of false positives among non-members, rounded down."""
+    # The small addend guards against a product of floats that is just below an integer.
     return int(np.floor(fpr * others + 1e-9))
 
 
-def _threshold(others: NDArray[np.float64], k: int) -> float:
-    return float(np.partition(others, len(others) - 1 - k)[len(others) - 1 - k])
+def _threshold(nonmember_scores: NDArray[np.float64], k: int) -> float:
+    return float(
+        np.partition(nonmember_scores, len(nonmember_scores) - 1 - k)[len(nonmember_scores) - 1 - k]
+    )
 
 
 def auc(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
     """Return the probability that a member scores above a non-member. A tie counts one half."""
     n, m = int(member.sum()), int((~member).sum())
+    # Mann-Whitney U statistic from middle ranks, which count a tie as one half.
     above = middle_ranks(score)[member].sum() * (n + m) - n * n / 2
     return float(above / (n * m))
 
@@ -101,12 +115,15 @@ def error_of(
 
     Members and non-members are resampled separately. The remaining arguments are those of `at_few`.
     """
-    mine, others = score[member], score[~member]
-    k, drawn = allowed(len(others), fpr), []
+    member_scores, nonmember_scores = score[member], score[~member]
+    n_allowed, rates = allowed(len(nonmember_scores), fpr), []
     for _ in range(_RESAMPLED):
-        a, b = rng.choice(mine, len(mine)), rng.choice(others, len(others))
-        drawn.append((a > _threshold(b, k)).mean())
-    return float(np.std(drawn, ddof=1))
+        a, b = (
+            rng.choice(member_scores, len(member_scores)),
+            rng.choice(nonmember_scores, len(nonmember_scores)),
+        )
+        rates.append((a > _threshold(b, n_allowed)).mean())
+    return float(np.std(rates, ddof=1))
 
 
 def blind_scores(table: Table, member: NDArray[np.bool_], folds: int = 5) -> NDArray[np.float64]:
@@ -139,18 +156,19 @@ def _out_of_fold(rows: bytes, width: int, members: bytes, folds: int) -> NDArray
     from sklearn.linear_model import LogisticRegression
 
     X, member = np.frombuffer(rows).reshape(-1, width), np.frombuffer(members, dtype=bool)
-    there = ~np.isnan(X)
-    mean = np.where(there, X, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-    X = np.where(there, X, mean)
+    present = ~np.isnan(X)
+    mean = np.where(present, X, 0.0).sum(axis=0) / np.maximum(present.sum(axis=0), 1)
+    # Missing values are replaced by the mean, and columns are standardised.
+    X = np.where(present, X, mean)
     X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-12)
-    found, fold = np.zeros(len(X)), np.arange(len(X)) % folds
+    score, fold = np.zeros(len(X)), np.arange(len(X)) % folds
     for k in range(folds):
         train = fold != k
         if train.all() or len(set(member[train].tolist())) < 2:  # too few rows for a classifier
             continue
         fitted = LogisticRegression(max_iter=200).fit(X[train], member[train])
-        found[~train] = fitted.decision_function(X[~train])
-    return found
+        score[~train] = fitted.decision_function(X[~train])
+    return score
 
 
 @register.metric("membership")
@@ -205,23 +223,25 @@ class MembershipMetric(Metric[Candidates]):
 
     def score(self, claims: Sequence[Membership], truth: Candidates) -> list[Score]:
         """Score the first test as the result of the attack, and every test by its name."""
-        first, member, found = claims[0].score, truth.member, list[Score]()
+        first, member, scores = claims[0].score, truth.member, list[Score]()
+        # A fixed seed, so that the standard error of the same scores is always the same.
         error = error_of(first, member, FEW, np.random.default_rng(0))
-        found.append(Score("members_1pct", at_few(first, member, FEW).tpr, error=error))
-        found.append(Score("members_01pct", at_few(first, member, FEWER).tpr))
-        found.append(Score("members_auc", auc(first, member)))
+        scores.append(Score("members_1pct", at_few(first, member, FEW).tpr, error=error))
+        scores.append(Score("members_01pct", at_few(first, member, FEWER).tpr))
+        scores.append(Score("members_auc", auc(first, member)))
         for c in claims:
-            found.append(Score("members_1pct_of", at_few(c.score, member, FEW).tpr, part=c.test))
-            found.append(Score("members_auc_of", auc(c.score, member), part=c.test))
-        return found
+            scores.append(Score("members_1pct_of", at_few(c.score, member, FEW).tpr, part=c.test))
+            scores.append(Score("members_auc_of", auc(c.score, member), part=c.test))
+        return scores
 
     def line(
         self, case: Case, truth: Candidates, measured: Mapping[str, float]
     ) -> dict[str, float]:
         """Return the better of chance and a classifier that receives only the rows."""
         blind = blind_scores(truth.table, truth.member)
-        line = {"members_auc": max(0.5, auc(blind, truth.member))}
+        baseline = {"members_auc": max(0.5, auc(blind, truth.member))}
         for name, fpr in (("members_1pct", FEW), ("members_01pct", FEWER)):
-            got = at_few(blind, truth.member, fpr)
-            line[name] = max(got.null, got.tpr)
-        return line
+            classifier = at_few(blind, truth.member, fpr)
+            # Chance is the expectation at the random threshold, not the false positive rate.
+            baseline[name] = max(classifier.null, classifier.tpr)
+        return baseline

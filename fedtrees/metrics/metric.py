@@ -103,7 +103,7 @@ class Case:
         All rows of the same distribution that are in no local data. The non-members among the
         candidates of membership attacks are drawn from them.
     population : Table or None
-        The part of `others` that serves as background knowledge of an adversary without local rows
+        The part of these rows that serves as background knowledge of an adversary without local rows
         (`background`): the held-out rows. The reserve is not among them, because the specificity
         test compares a guess with the reserve and would be meaningless if the attack knew it.
     told_others : bool
@@ -160,6 +160,7 @@ class Case:
         labelled = next((h for h in self.victims.values() if h.y is not None), None)
         if not count or labelled is None or labelled.y is None:
             return None
+        # The stream depends on the threat model only, so that all attacks know the same labels.
         rng = self.streams.child("known", self.threat).rng("labels")
         rows = np.sort(rng.permutation(len(labelled))[:count])
         none = np.zeros(0, dtype=np.intp)
@@ -199,19 +200,23 @@ class Case:
     def candidates(self) -> Candidates | None:
         """Candidates of membership inference, in random order.
 
-        Up to `MOST_CANDIDATES` rows of the victims (members) and up to as many rows of `others`. In
-        a vertical federation whose principals have no data, the columns of all parties are joined
-        to complete rows. None if no victim has complete rows or `others` is empty.
+        Up to `MOST_CANDIDATES` rows of the victims (members) and up to as many rows that are in no
+        local data (non-members). In a vertical federation whose principals have no data, the
+        columns of all parties are joined to complete rows. None if there are no complete rows of
+        victims or no non-members.
         """
         members, other_rows = self.victims_rows, self.others
+        # No party has complete rows, and the adversary has no data: join the columns of all
+        # parties.
         if members is None and len(self.victims) == len(self.local_data):
             members = side_by_side(self.local_data.values(), self.schema)
         if members is None or not len(other_rows or ()):
             return None
         assert other_rows is not None
         rng = self.streams.child("candidates", self.threat).rng("membership")
-        some = [t.take(rng.permutation(len(t))[:MOST_CANDIDATES]) for t in (members, other_rows)]
-        table, n = Table.concat(some), len(some[0])
+        samples = [t.take(rng.permutation(len(t))[:MOST_CANDIDATES]) for t in (members, other_rows)]
+        table, n = Table.concat(samples), len(samples[0])
+        # Shuffle, so that the position of a candidate does not reveal its membership.
         order = rng.permutation(len(table))
         return Candidates(table.take(order), order < n)
 
@@ -227,6 +232,7 @@ class Case:
 
     def victims_in(self, round: int) -> Table | None:
         """Return the rows of `victims_rows` that a round of training used."""
+        # Without subsampling, these are all rows of the victims.
         if all(self._used(name, round) is None for name in self.victims):
             return self.victims_rows
         return Table.concat([self.rows_in(name, round) for name in self.victims])
@@ -380,6 +386,7 @@ class Metric(ABC, Generic[T]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        # Fail at the definition of a metric, not in the middle of a bench.
         unknown = {*cls.main} - {m.key for m in cls.measures}
         if unknown:
             raise UsageError(
@@ -466,6 +473,7 @@ class Metric(ABC, Generic[T]):
         best: dict[str, Best] = {}
         for guess, scores in scored.items():
             for s in scores:
+                # `sign` is negative for errors, for which a smaller value is better.
                 sign, old = self.measure(s).sign, best.get(s.name)
                 if s.value is not None and (old is None or sign * s.value > sign * old.value):
                     best[s.name] = Best(s.value, guess, s)

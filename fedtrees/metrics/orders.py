@@ -39,28 +39,34 @@ def orders_of_own(case: Case, columns: Iterable[Key]) -> dict[str, dict[Key, Ord
     orders : dict of str to dict
         By the name of the guess, ids and ranks of the local rows for every column.
     """
-    keys, found = list(columns), {}
-    for what, order in _common_orders(case).items():
-        found[what] = dict.fromkeys(keys, order)
+    keys, orders = list(columns), {}
+    for name_of_order, order in _common_orders(case).items():
+        orders[name_of_order] = dict.fromkeys(keys, order)
     for name in case.principals:
-        held = case.local_data.get(name)
-        if held is not None and len(held.columns):
-            ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in held.X.T]
-            like = {key: likest(case.schema, held.columns, key[1]) for key in keys}
-            found[f"names-of-{name}"] = {key: (held.ids, ranks[at]) for key, at in like.items()}
-    return found
+        local_data = case.local_data.get(name)
+        if local_data is not None and len(local_data.columns):
+            # Missing values are ranked at the mean of their column.
+            ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in local_data.X.T]
+            similar = {key: likest(case.schema, local_data.columns, key[1]) for key in keys}
+            orders[f"names-of-{name}"] = {
+                key: (local_data.ids, ranks[position]) for key, position in similar.items()
+            }
+    return orders
 
 
 def _common_orders(case: Case) -> dict[str, Order]:
     """Return the orders that are guessed for all columns: by labels, and by the main direction."""
-    found = {}
+    orders = {}
     for name in case.principals:
-        held = case.local_data.get(name)
-        if held is not None and held.y is not None:
-            found["own-labels"] = held.ids, middle_ranks(held.y)
-        if held is not None and len(held.columns):
-            found[f"columns-of-{name}"] = held.ids, middle_ranks(main_direction(held.X))
-    return found
+        local_data = case.local_data.get(name)
+        if local_data is not None and local_data.y is not None:
+            orders["own-labels"] = local_data.ids, middle_ranks(local_data.y)
+        if local_data is not None and len(local_data.columns):
+            orders[f"columns-of-{name}"] = (
+                local_data.ids,
+                middle_ranks(main_direction(local_data.X)),
+            )
+    return orders
 
 
 def misnamed(named: Sequence[tuple[str, int]], case: Case) -> str | None:
@@ -83,5 +89,5 @@ def main_direction(X: NDArray[np.float32]) -> NDArray[np.float64]:
     spread = np.nanstd(centred, axis=0)
     Z = np.nan_to_num(centred / np.where(spread > 0, spread, 1.0))
     weights = np.linalg.svd(Z, full_matrices=False)[2][0]
-    found: NDArray[np.float64] = Z @ weights * (1.0 if weights.sum() >= 0 else -1.0)
-    return found
+    component: NDArray[np.float64] = Z @ weights * (1.0 if weights.sum() >= 0 else -1.0)
+    return component

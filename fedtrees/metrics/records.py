@@ -124,6 +124,7 @@ def score_records(
     agree = _agreement(A, B, tolerance.width, most_exact=True)
     ra = float(agree.sum() / agree.size)
     share = agree.mean(axis=1)
+    # The margin accepts shares such as 9/10 that are rounded down.
     close = share >= CLOSE_SHARE - 1e-12
     binary = bool(np.isin(A, (0.0, 1.0)).all())
     return RecordScores(
@@ -153,12 +154,14 @@ def score_records(
     )
 
 
-def _errors(by_row: Mapping[str, NDArray[Any]], sampled: int, whole: int) -> dict[str, float]:
+def _errors(
+    by_row: Mapping[str, NDArray[Any]], sampled: int, population_size: int
+) -> dict[str, float]:
     """Return standard errors of means over a sample drawn without replacement.
 
     ``1 - sampled / whole`` is the finite population correction.
     """
-    scale = np.sqrt((1 - sampled / whole) / sampled)
+    scale = np.sqrt((1 - sampled / population_size) / sampled)
     return {name: float(values.std() * scale) for name, values in by_row.items()}
 
 
@@ -172,18 +175,18 @@ def _target_error(
     A: NDArray[np.float64], B: NDArray[np.float64], tolerance: Tolerance
 ) -> float | None:
     """Return the mean error of targets as a share of their range, None if all are equal."""
-    off, span = np.ones(len(A)), float(tolerance.range[-1])
+    error, span = np.ones(len(A)), float(tolerance.range[-1])
     if not span:
         return None
     if len(B):
         # Both tables are sorted. Shuffle one, so that rows with equal features are not matched in
         # the order of their targets.
         B = B[np.random.default_rng(0).permutation(len(B))]
-        mine, guessed = (np.ascontiguousarray(rows[:, :-1]) for rows in (A, B))
-        pair = assign(mismatch_counts(mine, guessed, tolerance.width[:-1]))
+        true_features, guessed_features = (np.ascontiguousarray(rows[:, :-1]) for rows in (A, B))
+        pair = assign(mismatch_counts(true_features, guessed_features, tolerance.width[:-1]))
         matched = np.flatnonzero(pair >= 0)
-        off[matched] = np.abs(A[matched, -1] - B[pair[matched], -1]) / span
-    return float(np.minimum(off, 1.0).mean())
+        error[matched] = np.abs(A[matched, -1] - B[pair[matched], -1]) / span
+    return float(np.minimum(error, 1.0).mean())
 
 
 def _agreement(
@@ -258,19 +261,22 @@ def gower_distance(
     more than 15 columns, so that the cost of a pair fits one byte). The distance itself is not
     rounded. On Stroke and Pima the result is less than 1% above the optimum.
     """
-    left_a, left_b = _without_equal_rows(A, B)
+    rest_a, rest_b = _without_equal_rows(A, B)
     unmatched = max(len(A) - len(B), 0)
-    if len(left_a) == 0 or len(left_b) == 0:
+    if len(rest_a) == 0 or len(rest_b) == 0:
         return unmatched / len(A)
     steps = max(1, min(_GOWER_STEPS, 255 // A.shape[1]))
     weight = np.full(A.shape[1], steps)
-    pair = assign(graded_costs(left_a, left_b, span, weight))
+    # Costs are rounded to steps, and the distances of the pairs are computed exactly below.
+    pair = assign(graded_costs(rest_a, rest_b, span, weight))
     matched = np.flatnonzero(pair >= 0)
-    a, b = left_a[matched], left_b[pair[matched]]
+    a, b = rest_a[matched], rest_b[pair[matched]]
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart = np.where(span > 0, np.abs(a - b) / span, (a != b).astype(float))
-    apart = np.where(np.isnan(a) & np.isnan(b), 0.0, np.where(np.isnan(a) | np.isnan(b), 1, apart))
-    total = np.minimum(apart, 1.0).mean(axis=1).sum()
+        distance = np.where(span > 0, np.abs(a - b) / span, (a != b).astype(float))
+    distance = np.where(
+        np.isnan(a) & np.isnan(b), 0.0, np.where(np.isnan(a) | np.isnan(b), 1, distance)
+    )
+    total = np.minimum(distance, 1.0).mean(axis=1).sum()
     return float((total + unmatched) / len(A))
 
 
@@ -282,13 +288,18 @@ def _without_equal_rows(
     both = np.nan_to_num(np.concatenate([A, B]), nan=1e300)
     _, group = np.unique(both, axis=0, return_inverse=True)
     group = group.ravel()
-    keep = []
-    for mine, other in ((group[: len(A)], group[len(A) :]), (group[len(A) :], group[: len(A)])):
-        spare = np.bincount(other, minlength=len(both))
-        order = np.argsort(mine, kind="stable")
-        starts = np.searchsorted(mine[order], mine[order])
-        rank = np.arange(len(mine)) - starts
-        kept = np.empty(len(mine), dtype=bool)
-        kept[order] = rank >= spare[mine[order]]
-        keep.append(kept)
-    return A[keep[0]], B[keep[1]]
+    unpaired_rows = []
+    for groups, other_groups in (
+        (group[: len(A)], group[len(A) :]),
+        (group[len(A) :], group[: len(A)]),
+    ):
+        # A row is paired if its rank among equal rows is below the number of equal rows in the
+        # other table.
+        n_other = np.bincount(other_groups, minlength=len(both))
+        order = np.argsort(groups, kind="stable")
+        starts = np.searchsorted(groups[order], groups[order])
+        rank = np.arange(len(groups)) - starts
+        unpaired = np.empty(len(groups), dtype=bool)
+        unpaired[order] = rank >= n_other[groups[order]]
+        unpaired_rows.append(unpaired)
+    return A[unpaired_rows[0]], B[unpaired_rows[1]]

@@ -78,11 +78,12 @@ def score_returned_rows(
         raise DataError(f"{len(owner)} owners for {len(returned)} returned rows")
     y = np.unique(np.concatenate([table.y for table in truth.values()]))
     keys = _keys(returned, cuts, y)
-    held = [(name, key) for name, table in truth.items() for key in _keys(table, cuts, y)]
-    right = (Counter(keys) & Counter(key for _, key in held)).total()
+    owner_keys = [(name, key) for name, table in truth.items() for key in _keys(table, cuts, y)]
+    # The intersection of multisets counts every true row at most once.
+    right = (Counter(keys) & Counter(key for _, key in owner_keys)).total()
     owned = None
     if owner is not None:
-        owned = (Counter(zip(owner, keys, strict=True)) & Counter(held)).total() / n
+        owned = (Counter(zip(owner, keys, strict=True)) & Counter(owner_keys)).total() / n
     wrong = 1 - right / len(keys) if keys else None
     return ReturnedRows(right / n, wrong, owned, len(keys))
 
@@ -93,6 +94,7 @@ def _keys(table: Table, cuts: Cuts, labels: NDArray[Any]) -> list[bytes]:
     A numeric target is replaced by the index of the true target that it equals.
     """
     codes = bin_rows(table.X, cuts).codes.astype(np.int64)
+    # Missing values get the separate bin -1.
     missing = np.isnan(table.X)
     y = table.y if labels.dtype.kind == "i" else _which(table.y.astype(np.float64), labels)
     rows = np.column_stack([np.where(missing, -1, codes), y.astype(np.int64)])
@@ -101,5 +103,6 @@ def _keys(table: Table, cuts: Cuts, labels: NDArray[Any]) -> list[bytes]:
 
 def _which(y: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the index of the true target within `TARGET_ERROR` of each number, -1 if none is."""
-    at = np.searchsorted((targets[1:] + targets[:-1]) / 2, y)
-    return np.where(np.abs(y - targets[at]) <= TARGET_ERROR * np.ptp(targets), at, -1)
+    # Borders at the midpoints of neighbouring targets give the nearest target of every number.
+    nearest = np.searchsorted((targets[1:] + targets[:-1]) / 2, y)
+    return np.where(np.abs(y - targets[nearest]) <= TARGET_ERROR * np.ptp(targets), nearest, -1)

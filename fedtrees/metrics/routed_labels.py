@@ -64,21 +64,21 @@ class RoutedLabelScores(Metric[AskedRows]):
 
         None if there are none, the target is numeric, or the principals have labels or no data.
         """
-        held = {n: case.local_data[n] for n in case.principals if n in case.local_data}
-        if case.asked is None or not case.schema.classes or not held:
+        local_data = {n: case.local_data[n] for n in case.principals if n in case.local_data}
+        if case.asked is None or not case.schema.classes or not local_data:
             return None
-        if any(h.y is not None for h in held.values()) or not len(case.asked):
+        if any(h.y is not None for h in local_data.values()) or not len(case.asked):
             return None
-        own = {name: case.asked.X[:, h.columns] for name, h in held.items()}
-        return AskedRows(case.asked.y.astype(np.int64), len(case.schema.classes), own)
+        columns = {name: case.asked.X[:, h.columns] for name, h in local_data.items()}
+        return AskedRows(case.asked.y.astype(np.int64), len(case.schema.classes), columns)
 
     def refuses(self, claims: Sequence[RoutedLabels], case: Case) -> str | None:
         """Refuse several claims, and row indices beyond the rows to predict."""
         if len(claims) > 1:
             return "labels of rows to predict were claimed more than once"
         n = 0 if case.asked is None else len(case.asked)
-        at = claims[0].rows
-        return f"there are {n} rows to predict" if ((at < 0) | (at >= n)).any() else None
+        rows = claims[0].rows
+        return f"there are {n} rows to predict" if ((rows < 0) | (rows >= n)).any() else None
 
     def blind(self, case: Case, truth: AskedRows) -> dict[str, Sequence[Claim]]:
         """Return equal probabilities, orders by local columns, and clusterings of the rows.
@@ -89,20 +89,21 @@ class RoutedLabelScores(Metric[AskedRows]):
         """
         n, K = len(truth.y), truth.classes
         rows = np.arange(n)
-        made: dict[str, Sequence[Claim]] = {"even": [RoutedLabels(rows, np.full((n, K), 1 / K))]}
+        guesses: dict[str, Sequence[Claim]] = {"even": [RoutedLabels(rows, np.full((n, K), 1 / K))]}
         for name, X in truth.own.items():
             if X.shape[1]:
                 rank = middle_ranks(main_direction(X))
                 centres = (np.arange(K) + 0.5) / K
-                near = np.exp(-((rank[:, None] - centres) ** 2) * K * K)
-                made[f"columns-of-{name}"] = [
-                    RoutedLabels(rows, near / near.sum(axis=1, keepdims=True))
+                # Probabilities decrease with the squared distance to the centre of a class.
+                affinity = np.exp(-((rank[:, None] - centres) ** 2) * K * K)
+                guesses[f"columns-of-{name}"] = [
+                    RoutedLabels(rows, affinity / affinity.sum(axis=1, keepdims=True))
                 ]
             scaled = between_0_and_1(X)
             if scaled.shape[1] and n >= max(K, 2):
                 for how, cluster in clusterings(scaled, max(K, 2), case.blind_rng()).items():
-                    made[f"{how}-of-{name}"] = [RoutedLabels(rows, np.eye(max(K, 2))[cluster])]
-        return {**made, **super().blind(case, truth)}
+                    guesses[f"{how}-of-{name}"] = [RoutedLabels(rows, np.eye(max(K, 2))[cluster])]
+        return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[RoutedLabels], truth: AskedRows) -> list[Score]:
         """Compute accuracy and AUC of one claim. The AUC is None unless both classes occur."""
@@ -112,6 +113,7 @@ class RoutedLabelScores(Metric[AskedRows]):
         K = truth.classes
         p = np.full((len(truth.y), max(K, claims[0].probability.shape[1])), 1 / K)
         p[claims[0].rows, : claims[0].probability.shape[1]] = claims[0].probability
+        # Confusion matrix of the most probable class, for the best assignment of class names.
         table = np.zeros((p.shape[1], K))
         np.add.at(table, (p.argmax(axis=1), truth.y), 1.0)
         right = table[linear_sum_assignment(-table)].sum() / len(truth.y)

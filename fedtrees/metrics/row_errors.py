@@ -74,10 +74,13 @@ def row_errors(
     pair = assign(cost)
     wrong = np.ones(n)
     matched = pair >= 0
-    left = np.setdiff1d(np.arange(d), told)
-    if len(left) < d:
-        cost = mismatch_counts(truth.X[:, left], guessed[:, left], np.zeros(len(left)))
-    wrong[matched] = cost[np.flatnonzero(matched), pair[matched]] / len(left)
+    unknown_columns = np.setdiff1d(np.arange(d), told)
+    # Known columns took part in the matching, and only the remaining columns count as errors.
+    if len(unknown_columns) < d:
+        cost = mismatch_counts(
+            truth.X[:, unknown_columns], guessed[:, unknown_columns], np.zeros(len(unknown_columns))
+        )
+    wrong[matched] = cost[np.flatnonzero(matched), pair[matched]] / len(unknown_columns)
     parts = [float(wrong[m].mean()) if m.any() else None for m in (inlier, ~inlier)]
     return RowErrors(
         float(wrong.mean()), float((wrong == 0).mean()), float(wrong.max()), parts[0], parts[1]
@@ -99,5 +102,5 @@ def _inliers(rows: bytes, n: int, width: int, kind: str) -> bytes:
     from sklearn.ensemble import IsolationForest
 
     X = np.frombuffer(rows, dtype=kind).reshape(n, width)
-    found = IsolationForest(random_state=0).fit(X).decision_function(X)
-    return np.asarray(found > 0).tobytes()
+    decision = IsolationForest(random_state=0).fit(X).decision_function(X)
+    return np.asarray(decision > 0).tobytes()

@@ -109,19 +109,21 @@ def specificity(
             f"rows, {len(reserve)} reserve rows, {samples} samples"
         )
     width = Tolerance.of(truth, schema).width
+    # At most half of the reserve, so that fresh samples differ sufficiently.
     k = max(1, min(len(truth), len(reserve) // 2, ROWS))
     G = sorted_rows(guess.take(np.arange(min(len(guess), 4 * k))))
     T, R = sorted_rows(truth), sorted_rows(reserve)
 
     def scores(pool: NDArray[np.float64], times: int) -> NDArray[np.float64]:
-        drawn = [rng.choice(len(pool), k, replace=False) for _ in range(times)]
-        rows, at = np.unique(np.concatenate(drawn), return_inverse=True)
+        samples_of_rows = [rng.choice(len(pool), k, replace=False) for _ in range(times)]
+        rows, position = np.unique(np.concatenate(samples_of_rows), return_inverse=True)
         cost = mismatch_counts(pool[rows], G, width)  # a row may be in several samples
-        parts = np.split(at.ravel(), times)
+        parts = np.split(position.ravel(), times)
         return np.array([_accuracy(cost[part], len(width)) for part in parts])
 
     victims = ra_only(G, T, width) if k == len(T) else float(np.mean(scores(T, _TRAIN_SAMPLES)))
     fresh = scores(R, samples)
+    # Correction for samples without replacement from a finite reserve, see Notes.
     deviation = float(fresh.std(ddof=1) / np.sqrt(1 - k / len(reserve)))
     z = (victims - float(fresh.mean())) / deviation if deviation > 0 else None
     return Specificity(
@@ -181,6 +183,7 @@ def nearest_row(
     pools = [sorted_rows(t) for t in (truth, reserve)]
     cut = [p[rng.choice(len(p), size, replace=False)] if len(p) > size else p for p in pools]
     to_truth, to_reserve = (_nearest(G, pool, span) for pool in cut)
+    # Sums of floats are rounded, so that equal distances can differ in their last bits.
     tie = np.isclose(to_truth, to_reserve, rtol=0, atol=1e-12)
     return float(np.where(tie, 0.5, to_truth < to_reserve).mean())
 

@@ -81,29 +81,32 @@ class ThresholdsMetric(Metric[VictimsSplits]):
 
     def truth(self, case: Case) -> VictimsSplits | None:
         """Return the splits of the victims, None if the model has none."""
-        found, tolerance, width, step = {}, {}, {}, {}
+        splits, tolerance, width, step = {}, {}, {}, {}
         for (t, node), (owner, column, threshold) in case.splits.items():
             tree = case.model.trees[t]
             if owner in case.principals or node >= len(tree) or tree.feature[node] != column:
                 continue  # a defense removed the split
             if tree.threshold[node] < 1:  # below all values: only missing values go left
                 continue
+            # The number of training rows in the node, which are compared with the threshold.
             ((begin, end),) = case.model.rows[t].ranges(np.array([node], dtype=np.int32))
-            found[t, node] = TrueSplit(column, threshold, int(end - begin))
+            splits[t, node] = TrueSplit(column, threshold, int(end - begin))
             if column not in tolerance:
-                held = case.local_data[owner]
-                x = held.X[:, np.searchsorted(held.columns, column)].astype(np.float64)
+                local_data = case.local_data[owner]
+                x = local_data.X[:, np.searchsorted(local_data.columns, column)].astype(np.float64)
                 tolerance[column] = TOLERANCE * float(np.nanstd(x))
                 low, high = case.schema.features[column].declared_range or (
                     float(np.nanmin(x)),
                     float(np.nanmax(x)),
                 )
                 width[column], step[column] = high - low, step_of(x)
-        return VictimsSplits(found, tolerance, width, step, case.schema) if found else None
+        return VictimsSplits(splits, tolerance, width, step, case.schema) if splits else None
 
     def refuses(self, claims: Sequence[Thresholds], case: Case) -> str | None:
         """Refuse thresholds that are claimed twice, and thresholds of unknown splits."""
-        named = [at for c in claims for at in zip(c.tree.tolist(), c.node.tolist(), strict=True)]
+        named = [
+            split for c in claims for split in zip(c.tree.tolist(), c.node.tolist(), strict=True)
+        ]
         if len(set(named)) < len(named):
             return "it claimed the threshold of a split more than once"
         strange = sorted(set(named) - set(case.splits))[:5]
@@ -127,11 +130,12 @@ class ThresholdsMetric(Metric[VictimsSplits]):
             if declared is None:
                 continue
             low, high = declared
-            every = np.unique(columns[split.feature])
-            share = (np.searchsorted(every, split.threshold) + 0.5) / len(every)
+            distinct = np.unique(columns[split.feature])
+            # The k-th of n thresholds is guessed at the quantile (k - 1/2) / n of the range.
+            share = (np.searchsorted(distinct, split.threshold) + 0.5) / len(distinct)
             rows.append((t, node, split.feature, low + share * (high - low), low, high))
             steps.append(truth.step[split.feature])
-        made: dict[str, Sequence[Claim]] = {"nothing": []}
+        guesses: dict[str, Sequence[Claim]] = {"nothing": []}
         if rows:
             columns_of_rows = list(map(np.array, zip(*rows, strict=True)))
             value = columns_of_rows[3]
@@ -142,8 +146,8 @@ class ThresholdsMetric(Metric[VictimsSplits]):
                 "halved-quantiles": (np.floor(value / step) + 0.5) * step,
             }.items():
                 columns_of_rows[3] = quantile
-                made[name] = [Thresholds(*columns_of_rows)]
-        return {**made, **super().blind(case, truth)}
+                guesses[name] = [Thresholds(*columns_of_rows)]
+        return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Thresholds], truth: VictimsSplits) -> list[Score]:
         """Compute the scores over all splits of the victims."""
@@ -156,12 +160,18 @@ class ThresholdsMetric(Metric[VictimsSplits]):
         right: dict[tuple[int, float], bool] = {}
         width: dict[tuple[int, float], float] = {}
         covered = passed = 0
-        for at, split in truth.splits.items():
-            feature, value, low, high = claimed.get(at, (-1, 0.0, 0.0, 0.0))
-            mine, key = feature == split.feature, (split.feature, split.threshold)
-            close = bool(mine and abs(value - split.threshold) <= truth.tolerance[split.feature])
-            inside = mine and low <= split.threshold <= high and truth.width[split.feature] > 0
+        for node, split in truth.splits.items():
+            feature, value, low, high = claimed.get(node, (-1, 0.0, 0.0, 0.0))
+            right_column, key = feature == split.feature, (split.feature, split.threshold)
+            close = bool(
+                right_column and abs(value - split.threshold) <= truth.tolerance[split.feature]
+            )
+            inside = (
+                right_column and low <= split.threshold <= high and truth.width[split.feature] > 0
+            )
+            # A wrong interval counts as wide as the range.
             narrow = min((high - low) / truth.width[split.feature], 1.0) if inside else 1.0
+            # Several splits can have one threshold. The best claim about any of them counts.
             right[key] = right.get(key, False) or close
             width[key] = min(width.get(key, 1.0), narrow)
             passed, covered = passed + split.rows, covered + split.rows * close

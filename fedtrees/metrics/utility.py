@@ -49,9 +49,11 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
         raise DataError(f"{len(y)} labels but probabilities of shape {np.shape(probability)}")
     if not ((p >= -1e-9) & (p <= 1 + 1e-9)).all():
         raise DataError("probabilities must lie in [0, 1]; pass probabilities, not log-odds")
+    # A binary probability of exactly 0.5 predicts class 0.
     predicted = p.argmax(axis=1) if p.shape[1] > 2 else (p[:, 1] > 0.5).astype(int)
     present = np.unique(y)
     auc = None
+    # The AUC is undefined for a class without rows.
     if len(present) == p.shape[1]:
         auc = float(
             roc_auc_score(y, p[:, 1])

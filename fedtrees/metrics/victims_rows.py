@@ -62,10 +62,11 @@ _blind_cache: WeakKeyDictionary[LocalData, dict[tuple[Any, ...], dict[str, Table
 )
 
 
-def _some(rows: Table, case: Case) -> Table:
+def _scored_sample(rows: Table, case: Case) -> Table:
     """Return the scored rows: all, or a sample that depends on the seed only."""
     if len(rows) <= MOST_SCORED:
         return rows
+    # The stream does not depend on the attack, so that all attacks are scored on the same sample.
     rng = case.streams.child("scores").rng("victims")
     return rows.take(np.sort(rng.permutation(len(rows))[:SCORED]))
 
@@ -103,7 +104,9 @@ class VictimsRows:
     def drawn(rows: Table, case: Case) -> VictimsRows:
         """Return the truth for the rows of the victims, or for a sample of them."""
         known_columns = () if case.told is None else tuple(case.told[0].tolist())
-        return VictimsRows(_some(rows, case), case.schema, case.top, len(rows), known_columns)
+        return VictimsRows(
+            _scored_sample(rows, case), case.schema, case.top, len(rows), known_columns
+        )
 
     @property
     def sampled(self) -> bool:
@@ -117,16 +120,21 @@ class VictimsRows:
         return inliers(self.rows) if codes else None
 
 
-def _told(made: Mapping[str, Table], case: Case, n: int) -> dict[str, Table]:
+def _insert_known_columns(
+    blind_guesses: Mapping[str, Table], case: Case, n: int
+) -> dict[str, Table]:
     """Insert the known columns into blind guesses, and add guesses from similar local rows."""
     assert case.told is not None
     assert case.victims_rows is not None
     columns, known_values = case.told
+    # If fewer rows are guessed than exist, use the known values of n evenly spaced rows.
     known_values = known_values[((np.arange(n) + 0.5) * len(known_values) / n).astype(np.intp)]
     # The tolerances come from the true rows, but only those of known columns are used, which the
     # adversary can compute.
     width = Tolerance.of(case.victims_rows, case.schema).width
-    guesses = {name: fitted(rows, columns, known_values, width) for name, rows in made.items()}
+    guesses = {
+        name: fitted(rows, columns, known_values, width) for name, rows in blind_guesses.items()
+    }
     adversary_rows, rng = case.blind_view().rows, case.streams.child("blind").rng("told")
     if adversary_rows is not None and len(adversary_rows):
         guesses |= nearest_guesses(adversary_rows, case.schema, columns, known_values, width, rng)
@@ -202,14 +210,16 @@ class RecordMetric(Metric[VictimsRows]):
 
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
         """Return the guesses of `fedtrees.guessing.blind`, and claims of blind attacks."""
-        rng, about = case.blind_rng(), next(iter(case.victims.values()))
+        rng, first_victim = case.blind_rng(), next(iter(case.victims.values()))
+        # The guesses depend on the principals (or on the population), the number of rows and the
+        # seed.
         key = (case.told_others or case.principals, truth.guessed, str(rng.bit_generator.state))
-        cached = _blind_cache.setdefault(about, {})
+        cached = _blind_cache.setdefault(first_victim, {})
         if key not in cached:
             cached[key] = case.blind_rows(truth.guessed, rng)
         tables = cached[key]
         if case.told is not None:
-            tables = _told(tables, case, truth.guessed)
+            tables = _insert_known_columns(tables, case, truth.guessed)
         guesses = {name: [Records(table)] for name, table in tables.items()}
         return {**guesses, **super().blind(case, truth)}
 
@@ -225,28 +235,32 @@ class RecordMetric(Metric[VictimsRows]):
         """
         claim = claims[0]
         if claim.confidence is None:
-            every = truth.guessed == truth.whole
-            few = claim.table if every else spaced(claim.table, truth.guessed)
-            return claims if few is claim.table else [Records(few)]
-        left = truth.guessed * (truth.whole - len(claim.table))
+            is_complete = truth.guessed == truth.whole
+            table = claim.table if is_complete else spaced(claim.table, truth.guessed)
+            return claims if table is claim.table else [Records(table)]
+        scaled_missing = truth.guessed * (truth.whole - len(claim.table))
         # The share of missing rows times the number of guessed rows, rounded up with integers, so
         # that it never exceeds the number of rows of the blind guess.
-        missing = -(-left // truth.whole)
+        missing = -(-scaled_missing // truth.whole)
         if missing <= 0:
             return claims
-        rest = blind()
-        if not rest:
+        blind_claims = blind()
+        if not blind_claims:
             return claims
-        return [Records(Table.concat([claim.table, rest[0].table.take(np.arange(missing))]))]
+        return [
+            Records(Table.concat([claim.table, blind_claims[0].table.take(np.arange(missing))]))
+        ]
 
     def score(self, claims: Sequence[Records], truth: VictimsRows) -> list[Score]:
         """Compute all scores of the guessed rows."""
-        got = score_records(claims[0].table, truth.rows, truth.schema, truth.top, most=truth.whole)
+        result = score_records(
+            claims[0].table, truth.rows, truth.schema, truth.top, most=truth.whole
+        )
         values: dict[str, float | None] = {
-            "ra": got.ra, "ra_top": got.ra_top, "exact_rows": got.exact_rows,
-            "close_rows": got.close_rows, "bit_exact_rows": got.bit_exact_rows,
-            **({} if got.target_error is None else {"target_error": got.target_error}),
-            "gower": got.gower, "hamming": got.hamming,
+            "ra": result.ra, "ra_top": result.ra_top, "exact_rows": result.exact_rows,
+            "close_rows": result.close_rows, "bit_exact_rows": result.bit_exact_rows,
+            **({} if result.target_error is None else {"target_error": result.target_error}),
+            "gower": result.gower, "hamming": result.hamming,
         }  # fmt: skip
         if truth.inlier is not None:
             row = row_errors(claims[0].table, truth.rows, truth.inlier, truth.told)
@@ -255,11 +269,11 @@ class RecordMetric(Metric[VictimsRows]):
                 "outlier_error": row.outliers, "right_rows": row.right,
             }  # fmt: skip
         scores = [Score(key, value) for key, value in values.items()]
-        scores += [Score("ra_of", share, part=name) for name, share in got.per_feature.items()]
+        scores += [Score("ra_of", share, part=name) for name, share in result.per_feature.items()]
         if not truth.sampled:
             return scores
-        about = Score("scored_rows", float(len(truth.rows)))
-        return [about, *(replace(s, error=got.errors.get(s.name)) for s in scores)]
+        n_scored = Score("scored_rows", float(len(truth.rows)))
+        return [n_scored, *(replace(s, error=result.errors.get(s.name)) for s in scores)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,20 +312,21 @@ class SpecificityMetric(Metric[Strangers]):
         rows = case.victims_rows
         if rows is None or case.reserve is None or case.told is not None:
             return None  # known columns would bring a guess closer to the victims' rows only
-        reserve = _some(case.reserve, case)
-        return Strangers(_some(rows, case), reserve, case.schema, case.streams)
+        reserve = _scored_sample(case.reserve, case)
+        return Strangers(_scored_sample(rows, case), reserve, case.schema, case.streams)
 
     def score(self, claims: Sequence[Records], truth: Strangers) -> list[Score]:
         """Compute the three scores, none if no row is guessed."""
         guess, rng = claims[0].table, truth.streams.child("scores").rng("reserve")
         if not len(guess):
             return []
+        # Both tests use one stream in this order, so that results are reproducible.
         test = specificity(guess, truth.rows, truth.reserve, truth.schema, rng)
-        near = nearest_row(guess, truth.rows, truth.reserve, truth.schema, rng)
+        nearest = nearest_row(guess, truth.rows, truth.reserve, truth.schema, rng)
         return [
             Score("specificity_z", test.z),
             Score("leak_cdf", test.tail),
-            Score("nearest_row", near),
+            Score("nearest_row", nearest),
         ]
 
     def line(self, case: Case, truth: Strangers, measured: Mapping[str, float]) -> dict[str, float]:
@@ -370,12 +385,12 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
         claim = claims[0]
         if claim.confidence is None:
             return []
-        got = score_returned_rows(claim.table, truth.held, truth.cuts, claim.owner)
+        result = score_returned_rows(claim.table, truth.held, truth.cuts, claim.owner)
         return [
-            Score("returned_rows", float(got.returned)),
-            Score("returned_right", got.right),
-            Score("returned_wrong", got.wrong),
-            Score("returned_owned", got.owned),
+            Score("returned_rows", float(result.returned)),
+            Score("returned_right", result.right),
+            Score("returned_wrong", result.wrong),
+            Score("returned_owned", result.owned),
         ]
 
     def line(
@@ -383,13 +398,13 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     ) -> dict[str, float]:
         """Return the scores of the best single sample of the blind adversary."""
         rng = case.streams.child("blind").rng("returned-rows")
-        drawn = case.blind_rows(wanted(self.counted(truth)), rng, draws=1)
-        scored = [score_returned_rows(g, truth.held, truth.cuts) for g in drawn.values()]
+        guesses = case.blind_rows(wanted(self.counted(truth)), rng, draws=1)
+        scored = [score_returned_rows(g, truth.held, truth.cuts) for g in guesses.values()]
         best = max(scored, key=lambda s: s.right)
-        line = {"returned_right": best.right, "returned_wrong": best.wrong}
+        baseline = {"returned_right": best.right, "returned_wrong": best.wrong}
         # A random owner is right with a probability of one over the number of victims.
-        line["returned_owned"] = best.right / len(truth.held)
-        return {name: value for name, value in line.items() if value is not None}
+        baseline["returned_owned"] = best.right / len(truth.held)
+        return {name: value for name, value in baseline.items() if value is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -436,23 +451,29 @@ class EveryRecordMetric(Metric[Everybody]):
         """Compute the accuracy over the rows of all parties, or over those of one owner."""
         claim, schema = claims[0], truth.case.schema
         if claim.owner is None:
+            # The adversary knows its local rows. They are scored like reconstructed rows.
             adversary_tables = [
                 h.table for n, h in truth.held.items() if n in truth.case.principals
             ]
             victims = [h.table for h in truth.case.victims.values()]
             everyone, case = Table.concat([*adversary_tables, *victims]), truth.case
             n_rows = len(everyone)
-            got = score_records(claim.table, _some(everyone, case), schema, most=n_rows)
-            return [Score("ra_union", got.ra)]
+            result = score_records(claim.table, _scored_sample(everyone, case), schema, most=n_rows)
+            return [Score("ra_union", result.ra)]
+        # Sort, so that a tie between owners is resolved by name.
         named = sorted(set(claim.owner))
         name = max(named, key=lambda n: len(truth.held[n]))
         rows, owner_table = claim.table.take(np.array(claim.owner) == name), truth.held[name].table
         rng, n = truth.case.streams.child("blind").rng("owners"), wanted(len(owner_table))
-        drawn = truth.case.blind_rows(n, rng)
-        few = spaced(rows, n) if n < len(owner_table) else rows
-        some = _some(owner_table, truth.case)
-        line = max(score_records(g, some, schema, most=n).ra for g in drawn.values())
-        return [Score("ra_owner", score_records(few, some, schema, most=n).ra, blind=line)]
+        guesses = truth.case.blind_rows(n, rng)
+        guessed_rows = spaced(rows, n) if n < len(owner_table) else rows
+        sample = _scored_sample(owner_table, truth.case)
+        baseline = max(score_records(g, sample, schema, most=n).ra for g in guesses.values())
+        return [
+            Score(
+                "ra_owner", score_records(guessed_rows, sample, schema, most=n).ra, blind=baseline
+            )
+        ]
 
     def line(self, case: Case, truth: Everybody, measured: Mapping[str, float]) -> dict[str, float]:
         """Return the blind baseline of ``ra_union``, from the baseline of ``ra``.
@@ -461,5 +482,6 @@ class EveryRecordMetric(Metric[Everybody]):
         """
         if "ra" not in measured:
             return {}
+        # The rows of the principals are correct, and the remaining rows have the blind accuracy.
         share = truth.own / sum(map(len, truth.held.values()))
         return {"ra_union": share + (1 - share) * measured["ra"]}
