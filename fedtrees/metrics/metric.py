@@ -103,7 +103,7 @@ class Case:
         All rows of the same distribution that are in no local data. The non-members among the
         candidates of membership attacks are drawn from them.
     population : Table or None
-        The part of these rows that serves as background knowledge of an adversary without local rows
+        The part of these rows that an adversary without local rows has as background knowledge
         (`background`): the held-out rows. The reserve is not among them, because the specificity
         test compares a guess with the reserve and would be meaningless if the attack knew it.
     told_others : bool
