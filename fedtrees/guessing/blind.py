@@ -86,7 +86,7 @@ def blind_guesses(
         have these proportions. Ignored if the target is numeric.
     target : (float, float), optional
         Range of a numeric target, which is guessed like a feature (`fedtrees.guessing.targets`).
-        None: the range of the targets of the background rows.
+        None: the range of the targets of the background rows, or 0 without rows.
     draws : int
         Number of samples per consensus. The last sample is also a guess by itself. Below 2, no
         consensus is computed.
@@ -99,7 +99,7 @@ def blind_guesses(
         - ``bootstrap``: background rows, drawn with replacement.
         - ``independent``: every cell drawn from its column.
         - ``given-label``: every cell drawn from the rows of the same label.
-        - ``uniform``: values drawn from the declared range, else from that of the background rows.
+        - ``uniform``: values in the declared range, else in that of the background rows, else 0.
         - ``constant``: median or mode of every column.
         - ``NAME+consensus``: matched consensus of the samples of ``uniform``, ``near`` and every
           kind in `SHARES`. ``bootstrap+wide-consensus`` uses larger blocks.

@@ -32,13 +32,6 @@ class NearRows:
     weight : float64 array, shape (c,), optional
         Weight of each column. Scales are divided by its square root, so that squared distances are
         multiplied by the weight. None: every weight is 1.
-
-    Attributes
-    ----------
-    taken : int64 array, shape (m,)
-        Indices of the training rows that are used.
-    order : int64 array, shape (n, m)
-        Positions in `taken`, the nearest training row first, for every row to predict.
     """
 
     def __init__(
@@ -61,18 +54,10 @@ class NearRows:
     def left(self, goes: NDArray[np.int8]) -> NDArray[np.float64]:
         """Estimate the probability that each row goes left if it reaches a node.
 
-        The estimate is the share of the 15 nearest training rows at the node that went left,
-        smoothed with the share of all training rows at the node.
-
-        Parameters
-        ----------
-        goes : int8 array, shape (N,)
-            Branch of every training row at the node: 1 left, 0 right, -1 if it does not reach it.
-
-        Returns
-        -------
-        probability : float64 array, shape (n,)
-            0.5 if no training row reaches the node.
+        The estimate, float64 of shape (n,), is the share of the 15 nearest training rows at the
+        node that went left, smoothed with the share of all training rows at the node. It is 0.5 if
+        no training row reaches the node. `goes`, int8 of shape (N,), is the branch of every
+        training row: 1 left, 0 right, -1 if it does not reach the node.
         """
         reached = goes >= 0
         share = float((goes[reached] == 1).mean()) if reached.any() else 0.5

@@ -72,12 +72,8 @@ def clusterings(X: Floats, count: int, rng: np.random.Generator) -> dict[str, In
         Cluster of every row by the name of the method: ``k-means``, ``component`` (K-means on the
         first principal component), ``mixture`` (Gaussian, full covariances) and ``spectral``
         (normalised cut of the graph of nearest neighbours; Ng, Jordan and Weiss 2001). Names with
-        ``-z`` belong to standardised columns.
-
-    Notes
-    -----
-    No method is best everywhere. For example, K-means finds almost nothing if classes are
-    unbalanced, while other methods still find the classes.
+        ``-z`` belong to standardised columns. No method is best everywhere. For example, K-means
+        finds almost nothing if classes are unbalanced, while other methods still find the classes.
     """
     spread = X.std(axis=0)
     clusters = dict[str, Ints]()

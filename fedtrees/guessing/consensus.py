@@ -43,22 +43,13 @@ def best_value(
 ) -> float:
     """Return the value that most votes agree with.
 
-    Parameters
-    ----------
-    values : float64 array
-        The first `present` entries are the votes. They are sorted in place.
-    present, missing : int
-        Number of votes for a value, and of votes for a missing value.
-    width : float
-        Largest difference at which a vote agrees with a value.
-    discrete : bool
-        If True, choose one of the votes. If False, return the centre of the window of length
-        ``2 * width`` that contains most votes.
+    The first `present` entries of `values` are the votes, which are sorted in place, and `missing`
+    is the number of votes for a missing value. A vote agrees with a value if it differs by at most
+    `width`. If `discrete`, one of the votes is chosen, and otherwise the centre of the window of
+    length ``2 * width`` that contains most votes.
 
-    Returns
-    -------
-    value : float
-        The smallest value on a tie. NaN if more votes are missing than agree with any value.
+    The smallest value wins a tie. The result is NaN if more votes are missing than agree with any
+    value.
     """
     for i in range(1, present):
         x = values[i]
@@ -139,7 +130,7 @@ def matched_consensus(
     Parameters
     ----------
     samples : sequence of Table
-        Tables of n rows each.
+        Tables of n rows each, with at most 254 features (else `DataError`).
     width : float64 array, shape (d,) or (d + 1,)
         Accepted difference per feature. 0 means equality. A last entry for the label is ignored.
     rounds : int
@@ -157,11 +148,6 @@ def matched_consensus(
     -------
     consensus : Table
         n rows. It is `start` if there is a single sample or no row.
-
-    Raises
-    ------
-    DataError
-        If there are more than 254 features.
 
     Notes
     -----

@@ -75,7 +75,7 @@ def _cover(agree: NDArray[Any], samples: int, least: int, free: NDArray[Any]) ->
 
 
 def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np.float64]) -> Table:
-    """Return the candidates that occur in most samples, completed by a consensus.
+    """Return n rows: the candidates that occur in most samples, completed by a consensus.
 
     Rows are chosen by greedy maximum coverage (Nemhauser, Wolsey and Fisher 1978). Each step
     chooses the candidate that agrees in every column with an unused row in most samples, and uses
@@ -90,11 +90,6 @@ def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np
         Tables of n independent rows each. They are processed in blocks of up to 1,000 rows.
     width : float64 array, shape (d,) or (d + 1,)
         Accepted difference per feature. 0 means equality. A last entry for the label is ignored.
-
-    Returns
-    -------
-    rows : Table
-        n rows.
     """
     n, d = samples[0].X.shape
     rows_once = np.unique(np.nan_to_num(_columns(candidates), nan=1e300), axis=0, return_index=True)

@@ -78,17 +78,8 @@ class ChainedEquations:
     def redraw(self, table: Table, rng: np.random.Generator) -> Table:
         """Redraw each cell with probability `REDRAWN`, column by column in random order.
 
-        Parameters
-        ----------
-        table : Table
-            n rows with values that occur in the background rows.
-        rng : numpy.random.Generator
-            Chooses cells and donors.
-
-        Returns
-        -------
-        redrawn : Table
-            n rows with the same labels. Sample weights are dropped.
+        The values of `table` should occur in the background rows. A category that does not is encoded
+        like the most frequent one. Labels remain unchanged, and sample weights are dropped.
         """
         X, n = table.X.copy(), len(table)
         Z = self._design(X, table.y) - self._mean

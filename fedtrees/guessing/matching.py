@@ -294,11 +294,6 @@ def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
     the matched pairs and ``v = 0`` on unmatched columns, which proves optimality (Kuhn 1955). The
     maximum matching between two raises is found by repeated depth-first search (Pothen and Fan
     1990). The function allocates n * m / 8 bytes in addition to `cost`, and n * m bytes if n > m.
-
-    Examples
-    --------
-    >>> assign(np.array([[0, 1], [0, 3]], dtype=np.uint8)).tolist()
-    [1, 0]
     """
     n, m = cost.shape
     if n == 0 or m == 0:

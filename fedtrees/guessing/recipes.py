@@ -63,10 +63,10 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     """Select the blind guess for rows that resemble the background rows.
 
     Start from `usual_guess`. From `TOLD_BY` rows on, cross-validation selects the share: one part
-    of the background rows is guessed from the remaining ones. If many cells are missing, the
-    consensus of this share also becomes the guess. From `HEARD_FROM` rows on, the guess with the
-    best cross-validated accuracy replaces the usual one if it leads by more than `CLEAR_LEAD`,
-    except on binary tables and tables with many duplicates.
+    of the background rows is guessed from the remaining ones. From `HEARD_FROM` rows on, the guess
+    with the best cross-validated accuracy replaces the usual one if it leads by more than
+    `CLEAR_LEAD`, except on binary tables and tables with many duplicates. With fewer rows, the
+    consensus of the selected share becomes the guess if many cells are missing.
 
     With fewer than `TOLD_BY` rows, the result is the usual guess with the share 0.1, or 0.3 with
     fewer than `FEWEST_ROWS`.

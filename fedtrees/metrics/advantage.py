@@ -30,7 +30,7 @@ def advantage(
     --------
     >>> advantage(0.75, 0.5)
     0.5
-    >>> advantage(0.1, 0.4, best=0.0)
+    >>> advantage(0.125, 0.5, best=0.0)
     0.75
     """
     if score is None or blind is None or best is None or not tolerance < abs(best - blind) < inf:

@@ -45,7 +45,7 @@ class TrueBranches:
 
 @register.metric("branches")
 class BranchesMetric(Metric[TrueBranches]):
-    """Share of inferred branches of new rows at the splits of other parties.
+    """Share of the branches of new rows at splits of other parties that are inferred.
 
     ``branches`` is the correct branching rate (Luo et al. 2021, Sec. VI). Its denominator is the
     number of pairs of a row and a split of another party that the row reaches. Its numerator is the

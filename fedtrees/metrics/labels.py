@@ -47,8 +47,9 @@ class LabelScores(Metric[TrueLabels]):
     is best for the guess. ``label_auc`` is computed for two classes, and only if the claim contains
     probabilities for all rows.
 
-    The blind baseline is the best clustering of the columns of the principals, chosen separately
-    for each score with knowledge of the truth. It is therefore optimistic.
+    The blind baseline is the best of a single cluster, clusterings of the columns of the principals
+    and blind attacks, chosen separately for each score with knowledge of the truth. It is therefore
+    optimistic.
     """
 
     of: ClassVar[type[Claim]] = Labels

@@ -157,8 +157,8 @@ class RecordMetric(Metric[VictimsRows]):
 
     If the victims have more than `MOST_SCORED` rows, a sample of them is scored (``scored_rows``).
     Attack and blind baseline then guess the number of rows in `fedtrees.guessing.wanted`, and an
-    attack adds all rows that it is certain of. Because fewer guesses compete for more rows, the
-    reconstruction accuracy and the number of close rows are higher than for the complete table, and
+    attack adds all rows that it is certain of. Because fewer true rows compete for the guesses, the
+    reconstruction accuracy and the share of close rows are higher than for the complete table, and
     so is the blind baseline. Reports widen confidence intervals by the standard errors.
 
     Columns that the threat model declares known are correct in every blind guess. ``row_error`` and
