@@ -78,7 +78,7 @@ class ChainedEquations:
     def redraw(self, table: Table, rng: np.random.Generator) -> Table:
         """Redraw each cell with probability `REDRAWN`, column by column in random order.
 
-        The values of `table` should occur in the background rows. A category that does not is encoded
+        The values of `table` should occur in the background rows. An unknown category is encoded
         like the most frequent one. Labels remain unchanged, and sample weights are dropped.
         """
         X, n = table.X.copy(), len(table)
