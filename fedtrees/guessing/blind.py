@@ -184,10 +184,10 @@ class Draws:
 
     Samples and guesses are computed at the first request and cached.
 
+    The first five parameters are those of `blind_guesses`.
+
     Parameters
     ----------
-    own, schema, n, rng, counts
-        See `blind_guesses`.
     draws : int
         Number of samples of each kind.
     at_once : bool
@@ -352,12 +352,10 @@ def mixed_rows(
     """Resample background rows, and replace cells by those of further rows of the same label.
 
     The cells of a one-hot group are replaced together. A class without background rows is
-    resampled from all of them.
+    resampled from all of them. Further parameters are those of `blind_guesses`.
 
     Parameters
     ----------
-    own, schema, n, counts, rng
-        See `blind_guesses`.
     share : float
         Probability that a cell is replaced, between 0 and 1.
     near : intp array, shape (n_background, NEAREST), optional

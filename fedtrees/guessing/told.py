@@ -23,21 +23,10 @@ def fitted(
 ) -> Table:
     """Assign the known values of every row to the best fitting guessed row.
 
-    Parameters
-    ----------
-    guess : Table
-        n guessed rows.
-    columns : int64 array, shape (c,)
-        Columns with known values, as positions in the schema.
-    told : float32 array, shape (n, c)
-        Known values of n rows.
-    width : float64 array, shape (d + 1,)
-        Largest difference at which values of a column agree.
-
-    Returns
-    -------
-    rows : Table
-        The guessed rows in the order of the known values, which replace the guessed ones.
+    `guess` contains n rows. Their values in some columns (int64 of shape (c,), positions in the
+    schema) are replaced by the known values, float32 of shape (n, c), and the result is in the
+    order of these. Values of a column agree if they differ by at most `width`, float64 of shape
+    (d + 1,).
     """
     taken = guess.take(assign(mismatch_counts(told, guess.X[:, columns], width[columns])))
     return _replace_columns(taken, columns, told)
