@@ -392,7 +392,7 @@ def _nearest(
 ) -> NDArray[np.intp]:
     """Return the most similar background rows of the same label, intp array (n, NEAREST).
 
-    The indices repeat if a label has too few rows. A row is its own neighbour only if it is the
+    The indices repeat if a label has too few rows. A row is only similar to itself if it is the
     only candidate.
     """
     near = np.empty((len(background), NEAREST), dtype=np.intp)
