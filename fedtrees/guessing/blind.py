@@ -392,8 +392,8 @@ def _nearest(
 ) -> NDArray[np.intp]:
     """Return the most similar background rows of the same label, intp array (n, NEAREST).
 
-    The indices repeat if a label has too few rows. A row is only similar to itself if it is the
-    only candidate.
+    The indices repeat if a label has too few rows. A row is in its list of neighbours only if
+    it is the only candidate.
     """
     near = np.empty((len(background), NEAREST), dtype=np.intp)
     weight = cost_weights(len(width))[:-1]
