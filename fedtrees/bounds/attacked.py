@@ -1,4 +1,7 @@
-"""What an attack gets right of enumerated tables, and whether it knows more than its view."""
+"""Expected score of an attack on enumerated tables, and a test that it uses only its view.
+
+The score can be compared with the ceiling (`fedtrees.bounds.ceiling`), which no attack exceeds.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,21 +18,24 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.isolation.process import attacks
 
-#: What an attack claims after a view, None: nothing.
+#: Function from a view to the guess of an attack, None if the attack returns no guess.
 Submits = Callable[[View], Guess | None]
 
 
 @dataclass(frozen=True)
 class Attacked:
-    """Rows that an attack gets right, over tables drawn by their probability.
+    """Score of an attack over tables that are drawn with their prior probability.
+
+    The score is the number of correct rows, or an AUC for membership inference.
 
     Attributes
     ----------
     score, error : float
-        Expected rows right after a view that was drawn, mean and standard error.
+        Mean and standard error of the expected score given the view. The expectation is over all
+        tables that give the same view.
     beyond, beyond_error : float
-        How many more are right of the very table than of those that give the same view: 0 in the
-        mean for whatever reads the view alone.
+        Mean and standard error of the score on the drawn table minus the expected score. The mean
+        is 0 for an attack that uses only its view.
     """
 
     score: float
@@ -39,74 +45,104 @@ class Attacked:
 
     @property
     def pure(self) -> bool:
-        """Whether nothing says that it reads what is not in its view (below four sigma)."""
+        """Whether `beyond` is at most four standard errors above 0.
+
+        Otherwise the attack uses information that is not in its view.
+        """
         return self.beyond <= 4 * self.beyond_error + 1e-9
 
 
 def submitted(attack: Spec) -> Submits:
-    """Return what an attack submits, run in its own process."""
+    """Return a function that runs a registered attack on a view, in a separate process."""
 
     return lambda view: attacks().run(attack, view).guess
 
 
 def recognised(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Attacked:
-    """Ask an attack which types of rows the victims hold, of tables drawn by their probability.
+    """Run a membership inference attack on tables that are drawn with their prior probability.
 
-    Scores are AUCs, as of `fedtrees.bounds.ceiling.recognition`; what gives no score is 1/2.
+    The candidates are one row of every type. The score is the AUC of
+    `fedtrees.bounds.ceiling.recognition`, and 1/2 if the attack makes no claim. Arguments are as in
+    `attacked`, with a registered attack instead of a function.
     """
     tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
     victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
-    every = tables.table_of(range(len(tables.types)))
+    candidates = tables.table_of(range(len(tables.types)))
     for t in rng.choice(len(tables.held), draws, p=tables.weight):
         view = tiny.view(int(t), views.principals)
         guess = (
-            None if view is None else attacks().run(attack, replace(view, candidates=every)).guess
+            None
+            if view is None
+            else attacks().run(attack, replace(view, candidates=candidates)).guess
         )
         claims = () if guess is None else guess.all(Membership)
-        score = claims[0].score if claims else np.zeros(len(every))
-        alike = np.flatnonzero(views.of == views.of[t])
-        held = np.average(victims[alike], axis=0, weights=tables.weight[alike])
-        expected.append(ranked(score, held, tables.prior))
+        score = claims[0].score if claims else np.zeros(len(candidates))
+        same_view = np.flatnonzero(views.of == views.of[t])
+        posterior_counts = np.average(victims[same_view], axis=0, weights=tables.weight[same_view])
+        expected.append(ranked(score, posterior_counts, tables.prior))
         beyond.append(ranked(score, victims[t].astype(np.float64), tables.prior) - expected[-1])
-    (score_, error), (more, spread) = map(_mean, (expected, beyond))
-    return Attacked(score_, error, more, spread)
+    (score_, error), (difference, spread) = map(_mean, (expected, beyond))
+    return Attacked(score_, error, difference, spread)
 
 
 def attacked(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> Attacked:
-    """Run an attack on tables drawn by their probability; what it leaves out is guessed blindly.
+    """Run an attack on tables that are drawn with their prior probability.
 
-    `views`: Of all tables.
+    Rows or values without a claim are completed by the best blind guess.
+
+    Parameters
+    ----------
+    tiny : Tiny
+        Enumerated tables, protocol and defense.
+    views : Views
+        Views of all tables.
+    submits : callable
+        Function from a view to a guess, for example from `submitted`.
+    draws : int
+        Number of tables.
+
+    Returns
+    -------
+    result : Attacked
+        Mean number of correct rows with its standard error.
     """
     tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
     victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
     for t in rng.choice(len(tables.held), draws, p=tables.weight):
         view = tiny.view(int(t), views.principals)
+        # If the training fails, there is no view, and the blind guess is scored.
         guess = (None if view is None else submits(view)) or Guess.none("the attack does not apply")
         types = _submission(tables, views.principals, int(t), guess)
-        alike = np.flatnonzero(views.of == views.of[t])
-        right = np.minimum(victims[alike], types).sum(axis=1)
-        expected.append(float(np.average(right, weights=tables.weight[alike])))
+        same_view = np.flatnonzero(views.of == views.of[t])
+        right = np.minimum(victims[same_view], types).sum(axis=1)
+        expected.append(float(np.average(right, weights=tables.weight[same_view])))
         beyond.append(float(np.minimum(victims[t], types).sum()) - expected[-1])
-    (score, error), (more, spread) = map(_mean, (expected, beyond))
-    return Attacked(score, error, more, spread)
+    (score, error), (difference, spread) = map(_mean, (expected, beyond))
+    return Attacked(score, error, difference, spread)
 
 
 def _mean(values: list[float]) -> tuple[float, float]:
+    """Return mean and standard error."""
     return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def _submission(
     tables: TinyTables, principals: Sequence[str], at: int, guess: Guess
 ) -> NDArray[np.int64]:
-    """Return what is submitted, as a line of `TinyTables.victims`: at most as many rows."""
+    """Convert a guess to the coding of `TinyTables.victims`, with the number of victims' rows.
+
+    Missing rows are chosen greedily to maximise the expected number of correct rows, given only the
+    local rows of the principals in table `at`.
+    """
     victims, own = tables.victims(principals), tables.own(principals)
-    alike = np.flatnonzero((own == own[at]).all(axis=1))
-    weight = tables.weight[alike]
+    same_local_data = np.flatnonzero((own == own[at]).all(axis=1))
+    weight = tables.weight[same_local_data]
     if isinstance(tables, AlignedTables) and tables.places(principals):
-        return tables.named(principals, guess, weight @ victims[alike] / weight.sum())
+        return tables.named(principals, guess, weight @ victims[same_local_data] / weight.sum())
     n, V, claims = int(victims[at].sum()), victims.shape[1], guess.all(Records)
-    few = tables.types_of(claims[0].table)[:n] if claims else np.zeros(0, dtype=np.int64)
-    types = np.bincount(few, minlength=V)
+    claimed = tables.types_of(claims[0].table)[:n] if claims else np.zeros(0, dtype=np.int64)
+    types = np.bincount(claimed, minlength=V)
     for _ in range(n - int(types.sum())):
-        types[np.argmax(weight @ (victims[alike] > types))] += 1
+        # A further row of type v is correct if the victims have more than types[v] rows of it.
+        types[np.argmax(weight @ (victims[same_local_data] > types))] += 1
     return types

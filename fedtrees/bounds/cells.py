@@ -1,4 +1,4 @@
-"""One line of `fedtrees bound`: a protocol, a defense and a threat on enumerated tables."""
+"""Results of `fedtrees bound`: ceilings of a protocol, a defense and threat models."""
 
 from collections.abc import Sequence
 from inspect import signature
@@ -15,12 +15,13 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.protocols.base import Protocol
 
-#: Few trees tell most that there is to tell of so few rows; leaves may be of one row, and a start
-#: that is nobody's mean lets tables of one class be trained on.
+#: Parameters of a protocol on small tables. Three trees already reveal most information about so
+#: few rows. Leaves may contain a single row. With a fixed base score, tables with a single class
+#: can be used for training, too.
 SMALL: dict[str, Any] = {
     "trees": 3, "max_depth": 2, "min_child_weight": 0.0, "base_score": 0.5, "colsample_bytree": 1.0,
 }  # fmt: skip
-#: What is enumerated unless something is named.
+#: Protocols with their defenses that are enumerated if the user names none.
 USUAL = (
     ("fedtree-hist", ("none", "split-only", "leaf-rounding[decimals=1]", "secure-sum",
                       "secure-sum+public-cuts",
@@ -32,78 +33,112 @@ USUAL = (
 
 
 def tiny(tables: TinyTables, protocol: Spec, defense: Composed, seed: int = 0) -> Tiny:
-    """Construct what is trained, small where the protocol's parameters do not say otherwise.
+    """Construct protocol and defense for enumerated tables.
 
-    Where parties hold columns, all rows are everybody's: as many as `tables` has together.
+    Parameters that the protocol does not specify are taken from `SMALL`. For a vertical protocol,
+    `tables` is replaced by `AlignedTables` with the total number of rows.
     """
-    known = signature(register.get("protocol", protocol.name)).parameters
-    few = {name: value for name, value in SMALL.items() if name in known}
-    made = register.make("protocol", Spec(protocol.name, {**few, **protocol.params}))
-    if made.layout != Protocol.layout:
-        names = tuple(made.holder_names(made.usual_parties))
+    accepted = signature(register.get("protocol", protocol.name)).parameters
+    small = {name: value for name, value in SMALL.items() if name in accepted}
+    instance = register.make("protocol", Spec(protocol.name, {**small, **protocol.params}))
+    if instance.layout != Protocol.layout:
+        names = tuple(instance.holder_names(instance.usual_parties))
         tables = AlignedTables(tables.columns, (sum(tables.rows),), tables.agrees, names)
     parts = tuple(register.make("defense", part) for part in defense.parts)
-    return Tiny(tables, made, Composition(parts), seed)
+    return Tiny(tables, instance, Composition(parts), seed)
 
 
 def lines(
     tables: TinyTables, protocol: Spec, defense: Composed, threats: Sequence[str],
     attacks: Sequence[Spec] = (), draws: int = 100, seed: int = 0,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the figures of every threat; one line with ``why`` where there is no ceiling.
+    """Compute blind baseline, ceiling and attack scores for every threat model.
 
-    ``told_apart`` and ``alike`` are of `splits`, where a defense lets through sums alone.
+    Parameters
+    ----------
+    tables : TinyTables
+        Size of the tables.
+    protocol : Spec
+        Protocol.
+    defense : Composed
+        Defense.
+    threats : sequence of str
+        Threat models. Empty: one for every role of the protocol.
+    attacks : sequence of Spec
+        Attacks to run. Only the one with the best score is reported.
+    draws : int
+        Number of tables that each attack is run on.
+    seed : int
+        Randomness of training and draws.
+
+    Returns
+    -------
+    lines : list of dict
+        One dict per threat model, and a further one if there are membership inference attacks. If
+        there is no ceiling, a single dict with the reason under ``why``. ``alike`` and
+        ``told_apart`` are the results of `splits`, if a defense reveals only sums and the adversary
+        has no data.
     """
     named = {"protocol": str(protocol), "defense": str(defense)}
     try:
-        made = tiny(tables, protocol, defense, seed)
-        if isinstance(made.tables, AlignedTables) and any(map(_asks, attacks)):
+        tiny_run = tiny(tables, protocol, defense, seed)
+        if isinstance(tiny_run.tables, AlignedTables) and any(map(_infers_membership, attacks)):
             raise UsageError("rows are known by id, and with them who is in the table")
-        found = views(made, threats or [*dict.fromkeys(made.roles.values())])
+        all_views = views(tiny_run, threats or [*dict.fromkeys(tiny_run.roles.values())])
     except FedtreesError as err:
         return [{**named, "why": str(err)}]
-    told = []
-    for seen in found:
-        asked = [*filter(_asks, attacks)]
-        others = [a for a in attacks if a not in asked]
-        if others or not asked:
-            told.append(named | _line(made, seen, others, draws))
-        if asked:
-            told.append(named | _recognised(made, seen, asked, draws))
-    return told
+    results = []
+    for view in all_views:
+        membership_attacks = [*filter(_infers_membership, attacks)]
+        row_attacks = [a for a in attacks if a not in membership_attacks]
+        if row_attacks or not membership_attacks:
+            results.append(named | _reconstruction_line(tiny_run, view, row_attacks, draws))
+        if membership_attacks:
+            results.append(named | _membership_line(tiny_run, view, membership_attacks, draws))
+    return results
 
 
-def _asks(attack: Spec) -> bool:
-    """Tell whether an attack says which candidates are members."""
+def _infers_membership(attack: Spec) -> bool:
+    """Return whether an attack scores candidates of membership inference."""
     return bool(getattr(register.get("attack", attack.name), "candidates", False))
 
 
-def _line(made: Tiny, seen: Views, attacks: Sequence[Spec], draws: int) -> dict[str, Any]:
-    top = ceiling(made.tables, seen)
+def _reconstruction_line(
+    tiny_run: Tiny, view: Views, attacks: Sequence[Spec], draws: int
+) -> dict[str, Any]:
+    """Return ceiling and best attack score in numbers of rows."""
+    top = ceiling(tiny_run.tables, view)
     line: dict[str, Any] = {
-        "threat": seen.threat, "rows": top.rows, "blind": top.blind, "ceiling": top.ceiling,
-        "tables": len(seen.of), "views": top.views, "refused": int(seen.refused.sum()),
+        "threat": view.threat, "rows": top.rows, "blind": top.blind, "ceiling": top.ceiling,
+        "tables": len(view.of), "views": top.views, "refused": int(view.refused.sum()),
     }  # fmt: skip
-    summed = any("summed" in part.acts_through for part in made.defense.parts)
-    holders = made.protocol.holder_names(made.tables.holders)
-    if summed and not {*seen.principals} & {*holders}:
-        line["alike"], line["told_apart"] = splits(seen, pooled(made.tables))
-    return line | _best(top, {str(a): attacked(made, seen, submitted(a), draws) for a in attacks})
+    # A party with data can subtract its part from a sum, so that `pooled` does not describe its
+    # view.
+    summed = any("summed" in part.acts_through for part in tiny_run.defense.parts)
+    holders = tiny_run.protocol.holder_names(tiny_run.tables.holders)
+    if summed and not {*view.principals} & {*holders}:
+        line["alike"], line["told_apart"] = splits(view, pooled(tiny_run.tables))
+    return line | _best_attack(
+        top, {str(a): attacked(tiny_run, view, submitted(a), draws) for a in attacks}
+    )
 
 
-def _recognised(made: Tiny, seen: Views, attacks: Sequence[Spec], draws: int) -> dict[str, Any]:
-    top = recognition(made.tables, seen)
+def _membership_line(
+    tiny_run: Tiny, view: Views, attacks: Sequence[Spec], draws: int
+) -> dict[str, Any]:
+    """Return ceiling and best attack score as AUC of membership inference."""
+    top = recognition(tiny_run.tables, view)
     line = {
-        "threat": seen.threat, "rows": "AUC", "blind": top.blind, "ceiling": top.ceiling,
-        "tables": len(seen.of), "views": top.views, "refused": int(seen.refused.sum()),
+        "threat": view.threat, "rows": "AUC", "blind": top.blind, "ceiling": top.ceiling,
+        "tables": len(view.of), "views": top.views, "refused": int(view.refused.sum()),
     }  # fmt: skip
-    return line | _best(top, {str(a): recognised(made, seen, a, draws) for a in attacks})
+    return line | _best_attack(top, {str(a): recognised(tiny_run, view, a, draws) for a in attacks})
 
 
-def _best(top: Ceiling, scored: dict[str, Attacked]) -> dict[str, Any]:
+def _best_attack(top: Ceiling, scored: dict[str, Attacked]) -> dict[str, Any]:
     if not scored:
         return {}
     best = max(scored, key=lambda name: scored[name].score)
-    got = scored[best]
-    return {"attack": best, "score": got.score, "error": got.error, "pure": got.pure,
-            "share": top.share(got.score)}  # fmt: skip
+    result = scored[best]
+    return {"attack": best, "score": result.score, "error": result.error, "pure": result.pure,
+            "share": top.share(result.score)}  # fmt: skip

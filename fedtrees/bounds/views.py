@@ -1,4 +1,8 @@
-"""Which tables look alike to whom: views of real runs, told apart by what is readable in them."""
+"""Views of the adversary on enumerated tables, and which tables have equal views.
+
+A protocol is run on every table. Two tables have equal views if all readable contents of the
+messages in the view, and the local data of the adversary, are equal.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,16 +25,24 @@ from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
-#: Tables that are trained with another seed, to see whether a view depends on it.
-_TRIED = 6
+#: Number of tables that are also trained with a second seed, to detect views that depend on it.
+_TRIED_TABLES = 6
 
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """Which view of a threat each of the enumerated tables gives.
+    """View of a threat model for each of the T enumerated tables.
 
-    `of`: int64 array, shape (T,). Number of the view.
-    `refused`: bool array, shape (T,). Tables on which the run stops: that is a view as well.
+    Attributes
+    ----------
+    threat : str
+        Threat model.
+    principals : tuple of str
+        Names of the parties of the adversary.
+    of : int64 array, shape (T,)
+        Number of the view of each table. Equal numbers mean equal views.
+    refused : bool array, shape (T,)
+        Tables on which the training fails. Failure with an error message is a view as well.
     """
 
     threat: str
@@ -41,7 +53,7 @@ class Views:
 
 @dataclass(frozen=True)
 class Tiny:
-    """Enumerated tables, and what trains on them; randomness is that of one seed."""
+    """Enumerated tables, and the protocol and defense that are trained on them with one seed."""
 
     tables: TinyTables
     protocol: Protocol
@@ -50,26 +62,26 @@ class Tiny:
 
     @property
     def roles(self) -> dict[str, str]:
-        """Role of every party by name, and of whoever has a released model."""
+        """Role of every party by name, and of the public if the protocol releases the model."""
         public = {PUBLIC: PUBLIC} if self.protocol.released else {}
         return {**self.protocol.roles(self.tables.holders), **public}
 
     def principals(self, threat: str) -> tuple[str, ...]:
-        """Return the names of the colluding parties; raises `UsageError` if no victim is left."""
-        who = Threat.parse(threat).principals(self.roles)
-        if set(self.protocol.holder_names(self.tables.holders)) <= set(who):
+        """Return the colluding parties. Raises `UsageError` if no victim remains."""
+        colluding = Threat.parse(threat).principals(self.roles)
+        if set(self.protocol.holder_names(self.tables.holders)) <= set(colluding):
             raise UsageError(f"threat {threat}: everybody who holds rows colludes")
-        return who
+        return colluding
 
     def training(self, table: int, seed: int | None = None) -> Training:
-        """Train on one of the tables; raises `FedtreesError` where the run stops."""
+        """Train on one table. Raises `FedtreesError` if the training fails."""
         return train(
             self.protocol, self.tables.local_data(table), self.tables.schema,
             defense=self.defense, seed=self.seed if seed is None else seed, noise_from="seed",
         )  # fmt: skip
 
     def view(self, table: int, principals: Sequence[str]) -> View | None:
-        """Return what principals see of one of the tables, None where the run stops."""
+        """Return the view of the principals for one table, None if the training fails."""
         try:
             training = self.training(table)
         except FedtreesError:
@@ -78,33 +90,55 @@ class Tiny:
 
 
 def views(tiny: Tiny, threats: Sequence[str], tables: Sequence[int] | None = None) -> list[Views]:
-    """Train on every table and tell which of them look alike to each threat.
+    """Train on every table, and number the different views of each threat model.
 
-    Raises `UsageError` if what is seen depends on the seed: of one draw, who does not know it would
-    be granted it; or if no table is trained on.
+    Parameters
+    ----------
+    tiny : Tiny
+        Enumerated tables, protocol and defense.
+    threats : sequence of str
+        Threat models.
+    tables : sequence of int, optional
+        Numbers of the tables to train on. None: all tables. The arrays of the result are in this
+        order.
 
-    `tables`: Some of them alone, by number; then arrays are of these, in that order.
+    Returns
+    -------
+    views : list of Views
+        One per threat model.
+
+    Raises
+    ------
+    UsageError
+        If a view depends on the seed, or training fails on every table. With a single seed, the
+        adversary would be granted the random draws, so that the ceiling would be too high.
     """
-    every = range(len(tiny.tables.held)) if tables is None else tables
-    who = {threat: tiny.principals(threat) for threat in threats}
-    _refuse_randomness(tiny, who, every)
+    numbers = range(len(tiny.tables.held)) if tables is None else tables
+    principals_of = {threat: tiny.principals(threat) for threat in threats}
+    _refuse_randomness(tiny, principals_of, numbers)
     keys = {threat: list[bytes]() for threat in threats}
     refused = []
     stopped = None
-    for table in every:
-        seen, stopped = _keys(tiny, table, who, tiny.seed)
+    for table in numbers:
+        view_keys, stopped = _keys(tiny, table, principals_of, tiny.seed)
         refused.append(stopped is not None)
-        for threat, key in seen.items():
+        for threat, key in view_keys.items():
             keys[threat].append(key)
     mask = np.array(refused)
     if mask.all():
         raise UsageError(f"no table is trained on: {stopped}")
-    return [Views(t, who[t], _numbered(found), mask) for t, found in keys.items()]
+    return [Views(t, principals_of[t], _numbered(digests), mask) for t, digests in keys.items()]
 
 
-def _refuse_randomness(tiny: Tiny, who: Mapping[str, tuple[str, ...]], tables: Any) -> None:
-    for table in tables[:: max(1, len(tables) // _TRIED)]:
-        if _keys(tiny, table, who, tiny.seed)[0] != _keys(tiny, table, who, tiny.seed + 1)[0]:
+def _refuse_randomness(
+    tiny: Tiny, principals_of: Mapping[str, tuple[str, ...]], tables: Any
+) -> None:
+    # Compare a few tables with a second seed. Views without random draws are equal.
+    for table in tables[:: max(1, len(tables) // _TRIED_TABLES)]:
+        if (
+            _keys(tiny, table, principals_of, tiny.seed)[0]
+            != _keys(tiny, table, principals_of, tiny.seed + 1)[0]
+        ):
             raise UsageError(
                 "what is seen depends on random draws, over which a ceiling would have to be "
                 "summed: one seed would grant them to who does not know them"
@@ -117,48 +151,56 @@ def _numbered(keys: Iterable[bytes]) -> NDArray[np.int64]:
 
 
 def _keys(
-    tiny: Tiny, table: int, who: Mapping[str, tuple[str, ...]], seed: int
+    tiny: Tiny, table: int, principals_of: Mapping[str, tuple[str, ...]], seed: int
 ) -> tuple[dict[str, bytes], str | None]:
-    """Return what tells the view of each threat apart, and why the run stopped, None if not."""
-    held = tiny.tables.local_data(table)
+    """Return the digest of the view of each threat model, and the error message or None."""
+    local_data = tiny.tables.local_data(table)
     try:
         training = tiny.training(table, seed)
-    except FedtreesError as err:  # what an error says, everybody reads
-        said = f"{type(err).__name__}: {err}"
-        return {t: _own(held, names) + said.encode() for t, names in who.items()}, said
-    seen: dict[int, bytes] = {}
-    return {t: _key(view_of(training, names, held), held, seen) for t, names in who.items()}, None
+    except FedtreesError as err:  # all parties can read the error message
+        error_text = f"{type(err).__name__}: {err}"
+        return {
+            t: _local_bytes(local_data, names) + error_text.encode()
+            for t, names in principals_of.items()
+        }, error_text
+    digests: dict[int, bytes] = {}
+    return {
+        t: _key(view_of(training, names, local_data), local_data, digests)
+        for t, names in principals_of.items()
+    }, None
 
 
-def _own(held: Mapping[str, LocalData], names: Sequence[str]) -> bytes:
-    mine = [held[n] for n in names if n in held]
-    return b"".join(h.X.tobytes() + (b"" if h.y is None else h.y.tobytes()) for h in mine)
+def _local_bytes(local_data: Mapping[str, LocalData], names: Sequence[str]) -> bytes:
+    parts = [local_data[n] for n in names if n in local_data]
+    return b"".join(h.X.tobytes() + (b"" if h.y is None else h.y.tobytes()) for h in parts)
 
 
-def _key(view: View, held: Mapping[str, LocalData], known: dict[int, bytes]) -> bytes:
-    """Return a digest of all that is readable in a view.
+def _key(view: View, local_data: Mapping[str, LocalData], digests: dict[int, bytes]) -> bytes:
+    """Return a digest of everything that is readable in a view.
 
-    What is sealed counts by its type, ciphertexts and keys not at all: by the cryptography that
-    made them they say nothing, and every run has others.
+    Protected values (`Sealed`) count only by key holders, shape and type. Their ciphertexts are
+    assumed to reveal nothing, and they differ in every run. `digests`
+    caches those of messages by their id.
     """
-    made = blake2b(_own(held, view.principals))
+    # The local data is part of the view.
+    digest = blake2b(_local_bytes(local_data, view.principals))
     for item in view.seen:
-        made.update(f"{item.round} {item.sender} {item.receivers}".encode())
-        if id(item.message) not in known:
-            known[id(item.message)] = digest_of(item.message)
-        made.update(known[id(item.message)])
-    return made.digest()
+        digest.update(f"{item.round} {item.sender} {item.receivers}".encode())
+        if id(item.message) not in digests:
+            digests[id(item.message)] = digest_of(item.message)
+        digest.update(digests[id(item.message)])
+    return digest.digest()
 
 
 def digest_of(message: Message) -> bytes:
     """Return a digest of the readable fields of a message."""
-    made = blake2b(type(message).__qualname__.encode())
+    digest = blake2b(type(message).__qualname__.encode())
     for name in names_of(message):
         value: Any = getattr(message, name)
         if isinstance(value, Sealed):
             value = (value.keyholders, value.shape, value.dtype)
         if isinstance(value, np.ndarray):
-            made.update(f"{name} {value.dtype.str} {value.shape}".encode() + value.tobytes())
+            digest.update(f"{name} {value.dtype.str} {value.shape}".encode() + value.tobytes())
         else:
-            made.update(f"{name} {value!r}".encode())
-    return made.digest()
+            digest.update(f"{name} {value!r}".encode())
+    return digest.digest()

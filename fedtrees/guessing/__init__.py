@@ -1,4 +1,6 @@
-"""Rows guessed from rows: matching, voting, and what one guesses who sees nothing.
+"""Row matching, consensus of row samples, and the blind baselines.
 
-Metrics score with it and attacks merge with it; it may import `core`.
+`fedtrees.metrics` uses this package to match guessed rows with true rows and to compute blind
+baselines, which are guesses of an adversary that receives no message. Attacks use it to merge
+several reconstructions. Of fedtrees, the package imports only `fedtrees.core`.
 """

@@ -1,4 +1,10 @@
-"""What an adversary guesses who sees nothing: the line every score stands on."""
+"""Blind guesses: rows that an adversary guesses without receiving any message.
+
+The adversary knows the schema, the number of rows, and possibly background rows, for example the
+local data of a colluding client. `blind_guesses` computes several guesses from this knowledge, and
+`fedtrees.metrics.metric` takes the best score of them as the blind baseline. `Draws` computes
+single guesses. It is also used by `fedtrees.guessing.recipes` and by attacks.
+"""
 
 from collections.abc import Iterator
 
@@ -16,32 +22,39 @@ from fedtrees.guessing.tolerance import estimated_width
 
 Counts = NDArray[np.int64]
 
-#: Draws behind each consensus guess; forty are no better, and worse where own rows are few.
+#: Number of samples per consensus guess. Forty samples are no better, and worse if the adversary
+#: has few background rows.
 DRAWS = 20
-#: Shares of cells of a resampled row that come from other own rows of the same label. None is best
-#: with many own rows or many dependent columns (breast cancer), a tenth on tables of a thousand
-#: rows and three clients, three tenths with ten, all where columns are nearly independent.
+#: Share of the cells of a resampled row that are replaced by cells of further background rows of
+#: the same label. A share of 0 is best with many rows or many dependent columns (breast cancer),
+#: 0.1 on tables of a thousand rows and three clients, 0.3 with ten clients, and 1 if the columns
+#: are nearly independent.
 SHARES = {"bootstrap": 0.0, "mixed-10": 0.1, "mixed-30": 0.3, "given-label": 1.0}
-#: ``near`` rows: first, half of the cells come from one of the ten most similar own rows of the
-#: same label (looked for among a thousand at most). They keep what columns have to do with one
-#: another, and guess more rows exactly.
+#: Parameters of ``near`` samples. A share `NEAR_SHARE` of the cells comes from one of the `NEAREST`
+#: most similar rows of the same label, which are searched among at most `MOST_CANDIDATES` rows.
+#: Afterwards a share `NEAR_MIXED` is replaced as in `SHARES`. Similar rows preserve the dependence
+#: between columns, so that more guessed rows are exact.
 NEAR_SHARE, NEAR_MIXED, NEAREST, MOST_CANDIDATES = 0.5, 0.1, 10, 1000
-#: Guesses are matched once more as a whole, up to so many slots at once: small blocks know nothing
-#: of each other. Where they start from, blocks of half the size are better.
+#: Rows per block when a guess is refined, and when the start of a refinement is computed. Small
+#: blocks are matched independently of each other, and the refinement with large blocks corrects
+#: this. For the start, blocks of 12 rows are better than blocks of 25 (`consensus.BLOCK`).
 WIDE_BLOCK, START_BLOCK = 1000, 12
-#: Slots and rounds of one more consensus of bootstraps: with half of a binary table as own rows it
-#: is a point ahead of blocks of 25 (Adult, COMPAS), and 10 points in exact rows.
+#: Rows per block and rounds of ``bootstrap+wide-consensus``. If the adversary has half of the rows
+#: of a binary table, it is one point of reconstruction accuracy ahead of blocks of 25 (Adult,
+#: COMPAS), and 10 points ahead in exact rows.
 BINARY_BLOCK, BINARY_ROUNDS = 200, 2
 
 
-# Draws of these kinds are guesses by themselves; others only sharpen.
+# A single sample of these kinds is a guess. Samples of the remaining kinds only enter a consensus.
 _ALONE = ("uniform", "skewed", "low", "bootstrap", "given-label")
-#: Where in a declared range such draws lie: beta distributions. Public ranges leave more room above
-#: than below (ages to 120): 10 points of RA on Pima, 4 on Stroke, 1 on Adult.
+#: Parameters of the beta distributions that place values within the declared range. Public ranges
+#: leave more room above than below (for example, ages up to 120). This gains 10 points of
+#: reconstruction accuracy on Pima, 4 on Stroke and 1 on Adult.
 SKEWED = {"skewed": (2.0, 4.0), "low": (3.0, 9.0)}
 
 
-#: Shares of a declared range that are guessed of all rows, where there are no own rows.
+#: Relative positions in the declared ranges for further constant guesses, which are computed only
+#: if the adversary has no background rows.
 CONSTANTS = (0.0, 0.1, 0.25, 0.75, 1.0)
 
 
@@ -57,28 +70,54 @@ def blind_guesses(
 ) -> dict[str, Table]:
     """Return the guesses of an adversary with an empty transcript, by name.
 
-    Raises `DataError`: ``n`` below 1, ``counts`` that are no numbers of rows of the schema's
-    classes, or `own` of another width.
+    Parameters
+    ----------
+    own : Table or None
+        Background rows, for example the local data of the colluding parties or public samples. None
+        and an empty table mean that the adversary has no rows.
+    schema : Schema
+        Columns, kinds, categories and declared public ranges.
+    n : int
+        Number of rows to guess.
+    rng : numpy.random.Generator
+        Randomness of the samples.
+    counts : int64 array, shape (K,), optional
+        Number of rows of each class, if the adversary knows them. The labels of all guesses then
+        have these proportions. Ignored if the target is numeric.
+    target : (float, float), optional
+        Range of a numeric target, which is guessed like a feature (`fedtrees.guessing.targets`).
+        None: the range of the targets of the background rows, or 0 without rows.
+    draws : int
+        Number of samples per consensus. The last sample is also a guess by itself. Below 2, no
+        consensus is computed.
 
-    `own`: Rows the principals hold, or declared public samples.
-    `schema`: Columns, kinds, categories and declared public ranges.
-    `n`: Number of rows to guess, as known or assumed by the attack it is compared with.
-    `counts`: int64 array, shape (K,). Rows of each class, where they are known; in these shares the
-    labels of all guesses are.
-    `target`: Range that numeric targets are drawn from where no rows are known. They are guessed as
-    one more column (`fedtrees.guessing.targets`).
-    `draws`: Draws per random guess; all of them enter its consensus, the last one stands alone.
-    Below 2: no consensus.
+    Returns
+    -------
+    guesses : dict of str to Table
+        Tables of n rows. With background rows:
 
-    Returns: ``bootstrap`` (rows of `own`), ``independent`` (its marginals), ``given-label`` (its
-    marginals given the label), ``uniform`` (declared ranges, else the range of `own`, else 0),
-    ``constant`` (median, mode); the matched consensus ``NAME+consensus`` of ``uniform`` draws, of
-    every kind in `SHARES` and of ``near``, and ``bootstrap+wide-consensus``; ``refined``,
-    ``refined-near`` and ``near+refined``, matched once more as a whole; ``imputed+refined``, of
-    bootstraps redrawn by `ChainedEquations`, and ``frequent``, the rows that most of those have.
-    With no own rows only ``uniform`` and, where a number has a declared range, ``skewed`` and
-    ``low`` (`SKEWED`), the consensus of each, ``constant``, the middle of the range, and rows at
-    other shares of it (`CONSTANTS`).
+        - ``bootstrap``: background rows, drawn with replacement.
+        - ``independent``: every cell drawn from its column.
+        - ``given-label``: every cell drawn from the rows of the same label.
+        - ``uniform``: values in the declared range, else in that of the background rows, else 0.
+        - ``constant``: median or mode of every column.
+        - ``NAME+consensus``: matched consensus of the samples of ``uniform``, ``near`` and every
+          kind in `SHARES`. ``bootstrap+wide-consensus`` uses larger blocks.
+        - ``refined``, ``refined-near``, ``near+refined``: consensus matched once more in blocks of
+          up to `WIDE_BLOCK` rows.
+        - ``imputed+refined``: refined consensus of bootstrap samples whose cells were redrawn by
+          `ChainedEquations`.
+        - ``frequent``: the rows that most of these redrawn samples contain.
+
+        Without background rows: ``uniform``; ``skewed`` and ``low`` if a numeric feature has a
+        declared range; the consensus of each; ``constant``, the middle of the range; and
+        ``constant-SHARE``, the value at every share of the range in `CONSTANTS`.
+
+    Raises
+    ------
+    DataError
+        If `n` is below 1, `counts` is not a non-negative count per class with at least one row, or
+        the background rows do not have the number of columns of the schema.
     """
     if n < 1:
         raise DataError(f"n={n}: a guess needs at least one row")
@@ -94,30 +133,30 @@ def blind_guesses(
         )
     if not schema.classes:
         columns, rows = widened(schema, target), None if own is None else wide(own)
-        one = np.array([n, 0])
-        return all_narrow(blind_guesses(rows, columns, n, rng, counts=one, draws=draws))
-    guesses, made = dict[str, Table](), Draws(own, schema, n, rng, counts, max(1, draws))
+        class_counts = np.array([n, 0])
+        return all_narrow(blind_guesses(rows, columns, n, rng, counts=class_counts, draws=draws))
+    guesses, samples = dict[str, Table](), Draws(own, schema, n, rng, counts, max(1, draws))
     kinds = ["uniform"]
-    made.of("uniform")
+    samples.of("uniform")
     if own is not None:
         guesses["independent"] = independent_rows(own, schema, n, counts, rng)
         kinds += [*SHARES, "near"] if draws > 1 else SHARES
     elif any(f.declared_range and not f.categories for f in schema.features):
         kinds += [*SKEWED]
     for kind in kinds:
-        made.of(kind)
+        samples.of(kind)
     for kind in kinds:
         if kind in _ALONE:
-            guesses[kind] = made.of(kind)[-1]
+            guesses[kind] = samples.of(kind)[-1]
         if draws > 1:
-            guesses[f"{kind}+consensus"] = made.guess(f"{kind}+consensus")
+            guesses[f"{kind}+consensus"] = samples.guess(f"{kind}+consensus")
     if own is not None and draws > 1:
         for name in ("bootstrap+wide-consensus", "refined", "refined-near", "near+refined"):
-            guesses[name] = made.guess(name)
+            guesses[name] = samples.guess(name)
     guesses["constant"] = _constant(own, schema, n, counts, rng)
     if own is not None and draws > 1:
         for name in ("imputed+refined", "frequent"):
-            guesses[name] = made.guess(name)
+            guesses[name] = samples.guess(name)
     if own is None:
         y = guesses["constant"].y
         for share in CONSTANTS:
@@ -126,7 +165,10 @@ def blind_guesses(
 
 
 def _at_share(schema: Schema, share: float, y: NDArray[np.int64]) -> Table:
-    """Return equal rows whose numbers lie at a share of their declared range, or of 0 to 1."""
+    """Return equal rows with the value at a relative position of every declared range.
+
+    The range is 0 to 1 if none is declared. Categorical features get the lowest code.
+    """
     row = np.zeros(len(schema.features), dtype=np.float32)
     for k, feature in enumerate(schema.features):
         low, high = feature.declared_range or (0.0, 1.0)
@@ -138,12 +180,24 @@ def _at_share(schema: Schema, share: float, y: NDArray[np.int64]) -> Table:
 
 
 class Draws:
-    """Samples of rows that blind guesses are made of, and the guesses; each is made once, if asked.
+    """Samples of rows, and the blind guesses computed from them.
 
-    `own, schema, n, rng, counts`: As of `blind_guesses`.
-    `draws`: Samples of each kind.
-    `at_once`: Draw all samples of a kind together, redrawn cells in one order of columns: in a
-    fifth of the time, and as good.
+    Samples and guesses are computed at the first request and cached.
+
+    The first five parameters are those of `blind_guesses`.
+
+    Parameters
+    ----------
+    draws : int
+        Number of samples of each kind.
+    at_once : bool
+        Draw all samples of a kind together, and redraw the columns of all samples in the same
+        order. This takes a fifth of the time and gives guesses of the same quality.
+
+    Attributes
+    ----------
+    width : float64 array, shape (d + 1,)
+        Accepted difference per feature, and 0 for the label (`estimated_width`).
     """
 
     def __init__(
@@ -165,22 +219,30 @@ class Draws:
         self._guesses: dict[str, Table] = {}
 
     def of(self, kind: str) -> list[Table]:
-        """Return samples: ``uniform``, one of `SKEWED` or `SHARES`, ``near`` or ``imputed``."""
+        """Return the samples of a kind, tables of n rows.
+
+        Kinds are ``uniform``, the keys of `SKEWED` and `SHARES`, ``near`` and ``imputed``. All
+        except ``uniform`` and `SKEWED` need background rows.
+        """
         if kind not in self._samples:
-            self._samples[kind] = list(self._drawn(kind))
+            self._samples[kind] = list(self._draw_samples(kind))
         return self._samples[kind]
 
     def guess(self, name: str) -> Table:
-        """Return a guess by the name that `blind_guesses` gives it, if it is made of samples."""
+        """Return the guess of n rows that `blind_guesses` returns under this name.
+
+        Only guesses that are computed from samples are supported: not ``independent`` and
+        ``constant``, nor a single sample such as ``bootstrap``, which `of` returns.
+        """
         if name not in self._guesses:
-            self._guesses[name] = self._made(name)
+            self._guesses[name] = self._compute_guess(name)
         return self._guesses[name]
 
-    def _drawn(self, kind: str) -> Iterator[Table]:
-        drawn = (self._own, self._schema, self._n, self._counts)
+    def _draw_samples(self, kind: str) -> Iterator[Table]:
+        common = (self._own, self._schema, self._n, self._counts)
         if kind in ("uniform", *SKEWED):
             shape = SKEWED.get(kind)
-            return (_in_ranges(*drawn, self._rng, shape) for _ in range(self._draws))
+            return (_in_ranges(*common, self._rng, shape) for _ in range(self._draws))
         assert self._own is not None
         if kind == "imputed":
             equations = ChainedEquations(self._own, self._schema, self._rng)
@@ -192,13 +254,13 @@ class Draws:
         mixed = (self._own, self._schema, self._n, self._counts, SHARES.get(kind, NEAR_MIXED))
         near = _nearest(self._own, self.width[:-1], self._rng) if kind == "near" else None
         if self._at_once:
-            every = mixed_rows(*mixed, self._rng, near, tables=self._draws)
-            return (every.take(part) for part in np.split(np.arange(len(every)), self._draws))
+            all_rows = mixed_rows(*mixed, self._rng, near, tables=self._draws)
+            return (all_rows.take(part) for part in np.split(np.arange(len(all_rows)), self._draws))
         return (mixed_rows(*mixed, self._rng, near) for _ in range(self._draws))
 
-    def _made(self, name: str) -> Table:
-        kind, _, consensus = name.partition("+")
-        if consensus == "consensus":
+    def _compute_guess(self, name: str) -> Table:
+        kind, _, step = name.partition("+")
+        if step == "consensus":
             return matched_consensus(self.of(kind), self.width)
         if name == "bootstrap+wide-consensus":
             return matched_consensus(
@@ -207,7 +269,8 @@ class Draws:
         if name == "near+refined":
             return self._refined(self.guess("near+consensus"), self.of("near"))
         if name == "imputed+refined":
-            # votes of samples that the start was not made from
+            # The start is the consensus of one half of the samples. Only the other half votes in
+            # the refinement, so that the votes are independent of the start.
             half = self._draws // 2
             start = matched_consensus(self.of("imputed")[:half], self.width)
             return self._refined(start, self.of("imputed")[half:])
@@ -227,8 +290,10 @@ class Draws:
         assert self._own is not None
         guess, imputed = self.guess("imputed+refined"), self.of("imputed")
         sources = (self._own.take(self._rng.permutation(len(self._own))), guess, imputed[0])
-        known = Table.concat([t.take(np.arange(min(len(t), MOST_CANDIDATES))) for t in sources])
-        frequent = frequent_rows(known, imputed[: self._draws // 2], self.width)
+        candidates = Table.concat(
+            [t.take(np.arange(min(len(t), MOST_CANDIDATES))) for t in sources]
+        )
+        frequent = frequent_rows(candidates, imputed[: self._draws // 2], self.width)
         return frequent.take(self._rng.permutation(len(frequent)))
 
     def _refined(self, start: Table, samples: list[Table]) -> Table:
@@ -236,30 +301,38 @@ class Draws:
 
 
 def _labels(
-    own: Table | None, schema: Schema, n: int, counts: Counts | None, rng: np.random.Generator
+    background: Table | None,
+    schema: Schema,
+    n: int,
+    counts: Counts | None,
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Return labels: in the known shares, else draws by those of own rows, else any."""
+    """Return n labels: in the proportions of `counts`, else of `background`, else uniform."""
     if counts is not None:
         ends = np.cumsum(counts, dtype=np.int64)
-        # the middle of each of n equal parts of all rows: the shares, to the nearest row
+        # Divide all rows, sorted by label, into n equal parts, and take the label in the middle of
+        # each part. The labels then have the known proportions, up to rounding.
         return rng.permutation(np.searchsorted(2 * n * ends, (2 * np.arange(n) + 1) * ends[-1]))
-    if own is None:
+    if background is None:
         return rng.integers(0, max(len(schema.classes), 2), n)
     if len(schema.classes) > 2:
-        return np.asarray(rng.choice(own.y, n))
-    return (rng.random(n) < float(own.y.mean())).astype(np.int64)
+        return np.asarray(rng.choice(background.y, n))
+    return (rng.random(n) < float(background.y.mean())).astype(np.int64)
 
 
 def independent_rows(
     own: Table, schema: Schema, n: int, counts: Counts | None, rng: np.random.Generator
 ) -> Table:
-    """Draw every cell, those of a one-hot group together, and every label from own rows."""
-    rows = _together(rng.integers(0, len(own), (n, own.X.shape[1])), schema)
+    """Draw n rows whose cells come from independently drawn background rows.
+
+    The cells of a one-hot group are drawn together. Labels are drawn as in `blind_guesses`.
+    """
+    rows = _join_one_hot_groups(rng.integers(0, len(own), (n, own.X.shape[1])), schema)
     return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, schema, n, counts, rng))
 
 
-def _together(rows: NDArray[np.integer], schema: Schema) -> NDArray[np.integer]:
-    """Take the cells of a one-hot group from one row, or they may name two categories or none."""
+def _join_one_hot_groups(rows: NDArray[np.integer], schema: Schema) -> NDArray[np.integer]:
+    """Take all cells of a one-hot group from the same row, so that one category is set."""
     for group in schema.groups:
         columns = [schema.names.index(name) for name in group.columns]
         rows[:, columns] = rows[:, columns[:1]]
@@ -276,10 +349,25 @@ def mixed_rows(
     near: NDArray[np.intp] | None = None,
     tables: int = 1,
 ) -> Table:
-    """Resample own rows, and take a share of their cells from other own rows of the same label.
+    """Resample background rows, and replace cells by those of further rows of the same label.
 
-    First `NEAR_SHARE` of the cells come from similar rows where they are given. So many tables of
-    ``n`` rows come as one.
+    The cells of a one-hot group are replaced together. A class without background rows is
+    resampled from all of them. Further parameters are those of `blind_guesses`.
+
+    Parameters
+    ----------
+    share : float
+        Probability that a cell is replaced, between 0 and 1.
+    near : intp array, shape (n_background, NEAREST), optional
+        Most similar rows of every background row. If given, a cell is first taken from one of them
+        with probability `NEAR_SHARE`.
+    tables : int
+        Number of tables to draw.
+
+    Returns
+    -------
+    rows : Table
+        All tables, concatenated: ``tables * n`` rows.
     """
     if counts is None:
         y = rng.choice(own.y, tables * n)
@@ -287,41 +375,57 @@ def mixed_rows(
         y = np.concatenate([_labels(own, schema, n, counts, rng) for _ in range(tables)])
     X = np.empty((len(y), own.X.shape[1]), dtype=np.float32)
     for label in np.unique(y):
-        mine, pool = np.flatnonzero(y == label), np.flatnonzero(own.y == label)
+        positions, pool = np.flatnonzero(y == label), np.flatnonzero(own.y == label)
         pool = pool if len(pool) else np.arange(len(own))
-        rows = np.repeat(rng.choice(pool, len(mine))[:, None], X.shape[1], axis=1)
+        rows = np.repeat(rng.choice(pool, len(positions))[:, None], X.shape[1], axis=1)
         if near is not None:
             similar = near[rows, rng.integers(0, near.shape[1], rows.shape)]
             rows = np.where(rng.random(rows.shape) < NEAR_SHARE, similar, rows)
-        other = rng.choice(pool, rows.shape)
-        rows = _together(np.where(rng.random(rows.shape) < share, other, rows), schema)
-        X[mine] = np.take_along_axis(own.X, rows, axis=0)
+        further = rng.choice(pool, rows.shape)
+        rows = _join_one_hot_groups(np.where(rng.random(rows.shape) < share, further, rows), schema)
+        X[positions] = np.take_along_axis(own.X, rows, axis=0)
     return Table(X, y)
 
 
-def _nearest(own: Table, width: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return the most similar own rows of the same label of each own row, intp (n, NEAREST)."""
-    near = np.empty((len(own), NEAREST), dtype=np.intp)
+def _nearest(
+    background: Table, width: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.intp]:
+    """Return the most similar background rows of the same label, intp array (n, NEAREST).
+
+    The indices repeat if a label has too few rows. A row is in its list of neighbours only if
+    it is the only candidate.
+    """
+    near = np.empty((len(background), NEAREST), dtype=np.intp)
     weight = cost_weights(len(width))[:-1]
-    for label in np.unique(own.y):
-        pool = np.flatnonzero(own.y == label)
-        among = rng.permutation(pool)[:MOST_CANDIDATES]
-        apart = graded_costs(own.X[pool], own.X[among], 2 * width, weight)
-        apart[pool[:, None] == among] = 255  # itself comes last
-        # stable, so that ties do not depend on the processor's instructions
-        order = np.argsort(apart, axis=1, kind="stable")[:, : min(NEAREST, max(1, len(among) - 1))]
-        near[pool] = among[order[:, np.arange(NEAREST) % order.shape[1]]]
+    for label in np.unique(background.y):
+        pool = np.flatnonzero(background.y == label)
+        candidates = rng.permutation(pool)[:MOST_CANDIDATES]
+        cost = graded_costs(background.X[pool], background.X[candidates], 2 * width, weight)
+        cost[pool[:, None] == candidates] = 255  # the largest cost: the row itself is sorted last
+        # A stable sort, so that ties do not depend on the instruction set of the processor.
+        order = np.argsort(cost, axis=1, kind="stable")[
+            :, : min(NEAREST, max(1, len(candidates) - 1))
+        ]
+        near[pool] = candidates[order[:, np.arange(NEAREST) % order.shape[1]]]
     return near
 
 
-def _ranges(own: Table | None, schema: Schema) -> list[tuple[float, float]]:
-    """Return the range each column is drawn from: declared, else of the own rows, else 0."""
+def _ranges(background: Table | None, schema: Schema) -> list[tuple[float, float]]:
+    """Return the declared range of every column, else that of the background rows, else (0, 0).
+
+    Codes of declared categories range from 0 to the number of categories minus 1. If only one end
+    of a range is declared and there are no values, the range is this single value.
+    """
     ranges = []
     for k, feature in enumerate(schema.features):
         low, high = feature.low, feature.high
         if feature.categories:
             low, high = 0.0, float(len(feature.categories) - 1)
-        present = own.X[~np.isnan(own.X[:, k]), k] if own is not None else np.empty(0)
+        present = (
+            background.X[~np.isnan(background.X[:, k]), k]
+            if background is not None
+            else np.empty(0)
+        )
         if low is None:
             low = float(present.min()) if len(present) else (0.0 if high is None else high)
         if high is None:
@@ -331,16 +435,19 @@ def _ranges(own: Table | None, schema: Schema) -> list[tuple[float, float]]:
 
 
 def _in_ranges(
-    own: Table | None,
+    background: Table | None,
     schema: Schema,
     n: int,
     counts: Counts | None,
     rng: np.random.Generator,
     shape: tuple[float, float] | None = None,
 ) -> Table:
-    """Draw every value from its range, uniformly or of a beta distribution of this shape."""
+    """Draw every value from its range, uniformly or with a beta distribution of this shape.
+
+    Category codes and one-hot groups are always drawn uniformly.
+    """
     X = np.empty((n, len(schema.features)), dtype=np.float32)
-    for k, (low, high) in enumerate(_ranges(own, schema)):
+    for k, (low, high) in enumerate(_ranges(background, schema)):
         if schema.features[k].kind == "categorical":
             X[:, k] = rng.integers(int(low), int(high) + 1, n)
         elif shape is None:
@@ -351,30 +458,45 @@ def _in_ranges(
         hot = rng.integers(0, len(group.columns) + int(group.empty), n)
         for k, name in enumerate(group.columns):
             X[:, schema.names.index(name)] = hot == k
-    return Table(X, _labels(own, schema, n, counts, rng))
+    return Table(X, _labels(background, schema, n, counts, rng))
 
 
 def _constant(
-    own: Table | None, schema: Schema, n: int, counts: Counts | None, rng: np.random.Generator
+    background: Table | None,
+    schema: Schema,
+    n: int,
+    counts: Counts | None,
+    rng: np.random.Generator,
 ) -> Table:
+    """Return n equal rows: the median or mode of every column, else the middle of its range."""
     row = np.empty(len(schema.features), dtype=np.float32)
-    for k, (low, high) in enumerate(_ranges(own, schema)):
+    for k, (low, high) in enumerate(_ranges(background, schema)):
         categorical = schema.features[k].kind == "categorical"
-        present = own.X[~np.isnan(own.X[:, k]), k] if own is not None else np.empty(0)
+        present = (
+            background.X[~np.isnan(background.X[:, k]), k]
+            if background is not None
+            else np.empty(0)
+        )
         if len(present) == 0:
             row[k] = low if categorical else (low + high) / 2
         elif categorical:
-            values, times = np.unique(present, return_counts=True)
-            row[k] = values[times.argmax()]
+            values, frequency = np.unique(present, return_counts=True)
+            row[k] = values[frequency.argmax()]
         else:
             row[k] = np.median(present)
     for group in schema.groups:
         columns = [schema.names.index(name) for name in group.columns]
-        held = np.eye(len(columns))[:1] if own is None or not len(own.X) else own.X[:, columns]
-        levels, times = np.unique(held, axis=0, return_counts=True)
-        row[columns] = levels[times.argmax()]
+        members = (
+            np.eye(len(columns))[:1]
+            if background is None or not len(background.X)
+            else background.X[:, columns]
+        )
+        levels, frequency = np.unique(members, axis=0, return_counts=True)
+        row[columns] = levels[frequency.argmax()]
     if counts is not None:
-        y = _labels(own, schema, n, counts, rng)
+        y = _labels(background, schema, n, counts, rng)
     else:
-        y = np.full(n, np.bincount(own.y).argmax() if own is not None else 0, dtype=np.int64)
+        y = np.full(
+            n, np.bincount(background.y).argmax() if background is not None else 0, dtype=np.int64
+        )
     return Table(np.tile(row, (n, 1)), y)

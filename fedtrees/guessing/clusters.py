@@ -1,4 +1,8 @@
-"""Labels guessed from columns alone: clusters of rows, in several ways."""
+"""Cluster rows by their features, as a guess of their labels.
+
+Attacks and the blind baselines of labels use the clusters if an adversary knows the features of
+rows, but not their labels.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -12,32 +16,34 @@ from fedtrees.core.view import View
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Starts of K-means, of which the best counts.
+#: Number of initialisations of K-means. The one with the least sum of squares is used.
 STARTS = 10
-# Rows that a mixture and a spectral clustering are fitted to at most; others follow.
+# Gaussian mixture and spectral clustering are fitted to at most this many rows. The remaining rows
+# get the most probable component, or the cluster with the nearest fitted row.
 _MOST_FITTED = 4000
 _MIXTURE_STARTS, _RIDGE, _NEIGHBOURS = 5, 1e-3, 10
 
 
 def own_columns_of(view: View) -> tuple[Ints, Floats]:
-    """Return the ids of rows that all principals know, (n,), and their columns, scaled, (n, c).
+    """Return the rows that all parties of the adversary have, and their scaled features.
 
-    To [0, 1], missing values at their mean; columns without values are left out.
+    The ids, int64 of shape (n,), are in increasing order. The features, float64 of shape (n, c),
+    are the columns of all these parties, scaled by `between_0_and_1`.
     """
     ids = view.own[0].ids
-    for held in view.own[1:]:
-        ids = np.intersect1d(ids, held.ids)
+    for part in view.own[1:]:
+        ids = np.intersect1d(ids, part.ids)
     parts = []
-    for held in view.own:
-        order = np.argsort(held.ids)
-        parts.append(held.X[order[np.searchsorted(held.ids[order], ids)]])
+    for part in view.own:
+        order = np.argsort(part.ids)
+        parts.append(part.X[order[np.searchsorted(part.ids[order], ids)]])
     return ids, between_0_and_1(np.concatenate(parts, axis=1))
 
 
 def between_0_and_1(columns: NDArray[np.floating]) -> Floats:
-    """Return columns scaled to [0, 1], float64, missing values at their mean.
+    """Scale columns to [0, 1] and replace missing values by the mean of their column.
 
-    Columns without any value are left out.
+    The result is a float64 array without the columns that have no values.
     """
     X = columns.astype(np.float64)
     X = X[:, ~np.isnan(X).all(axis=0)]
@@ -49,37 +55,47 @@ def between_0_and_1(columns: NDArray[np.floating]) -> Floats:
 
 
 def clusterings(X: Floats, count: int, rng: np.random.Generator) -> dict[str, Ints]:
-    """Return clusters of rows by every method, int64 (n,) each, by name.
+    """Cluster rows with every method.
 
-    ``k-means``, ``component`` (K-means on the first principal component), ``mixture`` (Gaussian,
-    full covariances) and ``spectral`` (normalised cut of the graph of nearest neighbours; Ng,
-    Jordan and Weiss 2001), each of columns in [0, 1], and with ``-z`` of standardised ones. No one
-    method is best: where classes are unbalanced K-means finds next to nothing that others find.
+    Parameters
+    ----------
+    X : float64 array, shape (n, c)
+        Columns in [0, 1] without missing values.
+    count : int
+        Number of clusters, from 2 to n.
+    rng : numpy.random.Generator
+        Randomness of the initialisations and of the rows that are fitted.
 
-    `X`: float64 array, shape (n, c). Columns in [0, 1] without missing values.
-    `count`: Clusters, two or more; `X` has at least as many rows.
+    Returns
+    -------
+    clusters : dict of str to int64 array, shape (n,)
+        Cluster of every row by the name of the method: ``k-means``, ``component`` (K-means on the
+        first principal component), ``mixture`` (Gaussian, full covariances) and ``spectral``
+        (normalised cut of the graph of nearest neighbours; Ng, Jordan and Weiss 2001). Names with
+        ``-z`` belong to standardised columns. No method is best everywhere. For example, K-means
+        finds almost nothing if classes are unbalanced, while other methods still find the classes.
     """
     spread = X.std(axis=0)
-    found = dict[str, Ints]()
+    clusters = dict[str, Ints]()
     for suffix, columns in (("", X), ("-z", (X - X.mean(axis=0)) / np.where(spread, spread, 1))):
         for name, method in METHODS.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # fewer different rows than clusters
-                found[name + suffix] = method(columns, count, rng).astype(np.int64)
-    return found
+                clusters[name + suffix] = method(columns, count, rng).astype(np.int64)
+    return clusters
 
 
 def k_means(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.integer]:
-    """Cluster by K-means: the best of `STARTS` starts of k-means++."""
+    """Cluster rows by K-means with the best of `STARTS` initialisations by k-means++."""
     runs = [kmeans2(X, count, minit="++", seed=rng) for _ in range(STARTS)]
     best = min(runs, key=lambda run: ((X - run[0][run[1]]) ** 2).sum())
     return np.asarray(best[1])
 
 
 def _component(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.integer]:
-    around = X - X.mean(axis=0)
-    _, vectors = np.linalg.eigh(around.T @ around)
-    return k_means(around @ vectors[:, -1:], count, rng)
+    centred = X - X.mean(axis=0)
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    return k_means(centred @ vectors[:, -1:], count, rng)
 
 
 def _mixture(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.integer]:
@@ -94,16 +110,16 @@ def _mixture(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.inte
 def _spectral(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.integer]:
     from sklearn.cluster import SpectralClustering
 
-    some = _fitted(len(X), rng)
-    near = min(_NEIGHBOURS, len(some))
+    fitted = _fitted(len(X), rng)
+    near = min(_NEIGHBOURS, len(fitted))
     model = SpectralClustering(
         count, affinity="nearest_neighbors", n_neighbors=near, random_state=_seed(rng)
     )
-    labels = model.fit_predict(X[some])
-    return np.asarray(labels if len(some) == len(X) else labels[vq(X, X[some])[0]])
+    labels = model.fit_predict(X[fitted])
+    return np.asarray(labels if len(fitted) == len(X) else labels[vq(X, X[fitted])[0]])
 
 
-#: Name -> function of columns, the number of clusters and randomness.
+#: Clustering methods by name. Each takes the rows, the number of clusters and a random generator.
 METHODS: dict[str, Callable[[Floats, int, np.random.Generator], NDArray[np.integer]]] = {
     "k-means": k_means,
     "component": _component,

@@ -1,4 +1,9 @@
-"""Sharpen samples of a table by matching them row to row and voting per cell."""
+"""Combine several samples of a table into one, by matching rows and voting on every cell.
+
+Blind guesses and attacks produce several random reconstructions of the same rows, in arbitrary row
+order. `matched_consensus` aligns them with `fedtrees.guessing.matching` and takes the most frequent
+value of every cell. The result scores higher than each sample.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,20 +15,22 @@ from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
 from fedtrees.guessing.matching import assign_kernel, check_pair, graded_kernel
 
-#: Slots matched at once. Votes among few slots sharpen more: blind guesses of 25 slots score one
-#: to three points of reconstruction accuracy above those of all slots; from 12 to 40 it is flat.
+#: Rows per block that are matched together. Votes in small blocks agree more: blind guesses with
+#: blocks of 25 rows score one to three points of reconstruction accuracy above those of a single
+#: block. From 12 to 40 rows the score is flat.
 BLOCK = 25
-#: Rounds of match and vote; five gain nothing over three.
+#: Rounds of matching and voting. Five rounds gain nothing over three.
 ROUNDS = 3
-#: A column is discrete where one value makes up this share of it. The middle between two codes is
-#: none, and a spike is worth hitting in full: on Pima (zeros for missing) values beat centres by
-#: 0.6 points, on columns without such a value centres beat values by 0.2 to 0.6.
+#: A column is discrete if one value makes up at least this share of it. The middle between two
+#: category codes is not a code, and an exact hit of a frequent value counts fully. On Pima, where
+#: zeros replace missing values, choosing among the votes beats window centres by 0.6 points. On
+#: columns without a frequent value, window centres win by 0.2 to 0.6 points.
 SPIKE = 0.1
-# Cells per column that tell whether it is discrete.
-_TOLD_BY = 1000
-# Steps per column of the matching cost, fewer where they would not fit a byte.
+# Number of cells per column that decide whether it is discrete.
+_TESTED_CELLS = 1000
+# Steps per column of the matching cost. Tables with many columns get fewer, to fit one byte.
 _STEPS = 8
-# Weight of a wrong label against a wrong feature.
+# Weight of a wrong label, relative to a wrong feature.
 _LABEL_WEIGHT = 2
 # A window is this much narrower than twice the width, so that its ends still agree with its
 # centre when that is rounded to float32.
@@ -36,13 +43,13 @@ def best_value(
 ) -> float:
     """Return the value that most votes agree with.
 
-    `values`: float64 array. Votes for a value, in the first `present` places; sorted in place.
-    `present, missing`: Votes for a value, and for none.
-    `width`: A vote agrees with a value at most so far from it.
-    `discrete`: bool. Choose among the votes; else the centre of the window of twice the width that
-    holds most.
+    The first `present` entries of `values` are the votes, which are sorted in place, and `missing`
+    is the number of votes for a missing value. A vote agrees with a value if it differs by at most
+    `width`. If `discrete`, one of the votes is chosen, and otherwise the centre of the window of
+    length ``2 * width`` that contains most votes.
 
-    Returns: NaN where more votes are missing than agree with any value; the least value on a tie.
+    The smallest value wins a tie. The result is NaN if more votes are missing than agree with any
+    value.
     """
     for i in range(1, present):
         x = values[i]
@@ -79,7 +86,7 @@ def _consensus(
     discrete: NDArray[Any],
     rounds: int,
 ) -> None:
-    """Match and vote inside the blocks ``begin[b]:begin[b + 1]``; the result is `reference`."""
+    """Match and vote inside the blocks ``begin[b]:begin[b + 1]``, and overwrite `reference`."""
     samples, _, columns = values.shape
     votes = np.empty(samples)
     for b in range(len(begin) - 1):
@@ -113,30 +120,40 @@ def matched_consensus(
     groups: NDArray[np.int64] | None = None,
     start: Table | None = None,
 ) -> Table:
-    """Return one table that agrees with as many samples as possible, slot by slot.
+    """Return one table whose cells agree with as many samples as possible.
 
-    Every sample is matched to the reference (cost per feature ``min(|dx| / (2 width), 1)``, twice
-    that for a wrong label); then every cell of a slot takes the value that most samples agree
-    with (`best_value`), missing where most are; the label its majority. The result is the
-    reference of the next round.
+    Every sample is matched to a reference table with the costs of `matching.graded_costs`. A
+    feature costs ``min(|dx| / (2 width), 1)`` and a wrong label twice the maximum of a feature.
+    Then every cell takes the value that most of the matched samples agree with (`best_value`), and
+    the label takes the majority. The result is the reference of the next round.
 
-    Raises `DataError`: more than 254 features.
+    Parameters
+    ----------
+    samples : sequence of Table
+        Tables of n rows each, with at most 254 features (else `DataError`).
+    width : float64 array, shape (d,) or (d + 1,)
+        Accepted difference per feature. 0 means equality. A last entry for the label is ignored.
+    rounds : int
+        Number of rounds of matching and voting.
+    block : int
+        Largest number of rows that are matched together. Longer tables are divided into equal
+        blocks in row order, which is possible because the rows of a sample are independent draws.
+        The time then grows with n instead of n squared.
+    groups : int64 array, shape (n,), optional
+        Group of every row, the same in all samples. Rows are only matched within their group.
+    start : Table, optional
+        First reference. None: the last sample.
 
-    `samples`: Tables of n rows each.
-    `width`: float64 array, shape (d,) or (d + 1,). Accepted difference per feature; 0 means
-    equality. A last entry for the label is ignored.
-    `block`: Most slots matched at once: a table of more is cut into equal blocks in row order,
-    which rows of independent draws allow; time then grows with n, not n squared.
-    `groups`: int64 array, shape (n,). Rows are matched with rows of their own group only; the same
-    in all samples.
-    `start`: First reference, the last sample by default.
-
-    Returns: n rows.
+    Returns
+    -------
+    consensus : Table
+        n rows. It is `start` if there is a single sample or no row.
 
     Notes
     -----
-    Uses no information but the samples; it raises Hungarian scores all the same, which is why the
-    blind adversary must have it too.
+    The consensus uses no information except the samples, but raises the scores of guesses that are
+    matched with the true rows. The blind adversary therefore uses it too, so that an attack is not
+    credited with this gain.
     """
     n, d = samples[0].X.shape
     start = samples[-1] if start is None else start
@@ -158,7 +175,7 @@ def _rows(table: Table) -> NDArray[np.float64]:
 
 
 def _blocks(groups: NDArray[np.int64], block: int) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Return rows by block, intp (n,), and where in that order each block begins, and n."""
+    """Return the rows in block order, shape (n,), and the first position of each block, then n."""
     parts: list[NDArray[np.intp]] = []
     for rows in np.split(
         np.argsort(groups, kind="stable"), np.cumsum(np.unique(groups, return_counts=True)[1])[:-1]
@@ -169,7 +186,7 @@ def _blocks(groups: NDArray[np.int64], block: int) -> tuple[NDArray[np.intp], ND
 
 
 def cost_weights(features: int) -> NDArray[np.int64]:
-    """Return what each column, the label last, weighs in the cost of a pair: at most 255 in all."""
+    """Return the largest cost of each column, the label last. Their sum fits one byte."""
     steps = max(1, min(_STEPS, 255 // (features + _LABEL_WEIGHT)))
     weight = np.full(features + 1, steps, dtype=np.int64)
     weight[-1] = min(steps * _LABEL_WEIGHT, 255 - steps * features)
@@ -177,10 +194,10 @@ def cost_weights(features: int) -> NDArray[np.int64]:
 
 
 def _discrete(stack: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which columns have a value that makes up a share `SPIKE` of them."""
-    told = np.concatenate(list(stack[: -(-_TOLD_BY // stack.shape[1])]))
-    discrete = np.zeros(told.shape[1], dtype=bool)
-    for k, column in enumerate(told.T):
+    """Return which columns have a value with a share of at least `SPIKE`, bool, shape (d + 1,)."""
+    cells = np.concatenate(list(stack[: -(-_TESTED_CELLS // stack.shape[1])]))
+    discrete = np.zeros(cells.shape[1], dtype=bool)
+    for k, column in enumerate(cells.T):
         counts = np.unique(column[~np.isnan(column)], return_counts=True)[1]
         discrete[k] = counts.max(initial=0) >= SPIKE * counts.sum()
     return discrete

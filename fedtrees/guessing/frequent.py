@@ -1,4 +1,7 @@
-"""Guess the rows that are there exactly, as often as they are expected."""
+"""Guess rows that are probably exact, each as often as samples of the table contain it.
+
+The blind guess ``frequent`` (`fedtrees.guessing.blind`) uses it for the score of exact rows.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +13,16 @@ from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
 from fedtrees.guessing.consensus import matched_consensus
 
-#: A row is guessed once more while at least this share of the samples has an unguessed copy of
-#: it; the other slots go to a consensus, which scores more there.
+#: A row is guessed once more while at least this share of the samples has an unused copy of it. The
+#: remaining rows are filled by a consensus, which scores higher for them.
 LEAST = 0.2
-# Slots filled at once: time grows with their square.
+# Number of rows that are guessed together. The time grows with its square.
 _BLOCK = 1000
 
 
 @kernel
 def _agreements(A: NDArray[Any], B: NDArray[Any], width: NDArray[Any]) -> NDArray[Any]:
+    """Return whether each pair of rows agrees in all columns, bool, shape (len(A), len(B))."""
     agree = np.zeros((len(A), len(B)), dtype=np.bool_)
     for i in range(len(A)):
         for j in range(len(B)):
@@ -34,9 +38,11 @@ def _agreements(A: NDArray[Any], B: NDArray[Any], width: NDArray[Any]) -> NDArra
 
 @kernel
 def _cover(agree: NDArray[Any], samples: int, least: int, free: NDArray[Any]) -> NDArray[Any]:
-    """Choose rows greedily; each takes one free row that it agrees with from every sample.
+    """Choose candidates greedily, and mark one agreeing row per sample as used (not `free`).
 
-    A gain only falls, so a candidate that leads with a gain counted anew is the best.
+    The gain of a candidate is the number of samples with a free row that agrees with it. Gains only
+    decrease. A candidate whose updated gain is still the largest is therefore the best (lazy
+    evaluation).
     """
     n = agree.shape[1] // samples
     gain = np.full(len(agree), samples, dtype=np.int64)
@@ -69,17 +75,21 @@ def _cover(agree: NDArray[Any], samples: int, least: int, free: NDArray[Any]) ->
 
 
 def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np.float64]) -> Table:
-    """Return the rows that most samples have, repeated, and a consensus of what is left.
+    """Return n rows: the candidates that occur in most samples, completed by a consensus.
 
-    Rows are chosen one by one: the candidate that agrees in every column with a row not yet taken
-    in most samples, which then is taken in each of them (greedy maximum coverage: Nemhauser,
-    Wolsey and Fisher 1978). Below `LEAST` the rows not taken make up tables of their own.
+    Rows are chosen by greedy maximum coverage (Nemhauser, Wolsey and Fisher 1978). Each step
+    chooses the candidate that agrees in every column with an unused row in most samples, and uses
+    up one such row of each sample. If the best candidate occurs in less than a share `LEAST` of
+    the samples, the remaining rows are the `matched_consensus` of the unused rows.
 
-    `samples`: Tables of n rows each, of independent draws: a thousand rows are covered at once.
-    `width`: float64 array, shape (d,) or (d + 1,). Accepted difference per feature; 0 means
-    equality. A last entry for the label is ignored.
-
-    Returns: n rows.
+    Parameters
+    ----------
+    candidates : Table
+        Rows to choose from. Duplicates are ignored.
+    samples : sequence of Table
+        Tables of n independent rows each. They are processed in blocks of up to 1,000 rows.
+    width : float64 array, shape (d,) or (d + 1,)
+        Accepted difference per feature. 0 means equality. A last entry for the label is ignored.
     """
     n, d = samples[0].X.shape
     rows_once = np.unique(np.nan_to_num(_columns(candidates), nan=1e300), axis=0, return_index=True)
@@ -93,14 +103,14 @@ def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np
         least = max(1, int(np.ceil(LEAST * len(samples))))
         chosen = _cover(agree, len(samples), least, free)
         parts.append(candidates.take(chosen))
-        left = len(rows) - len(chosen)
-        if left:
-            unused = np.split(free, len(samples))
-            spare = [
-                t.take(rows[np.flatnonzero(mine)[:left]])
-                for t, mine in zip(samples, unused, strict=True)
+        n_left = len(rows) - len(chosen)
+        if n_left:
+            free_of_sample = np.split(free, len(samples))
+            unused_tables = [
+                t.take(rows[np.flatnonzero(unused_rows)[:n_left]])
+                for t, unused_rows in zip(samples, free_of_sample, strict=True)
             ]
-            parts.append(matched_consensus(spare, width))
+            parts.append(matched_consensus(unused_tables, width))
     return Table.concat(parts)
 
 

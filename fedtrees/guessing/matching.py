@@ -1,11 +1,15 @@
-"""Pair guessed rows with true rows: counts of disagreeing columns, and the exact assignment.
+"""Match guessed rows with true rows: pairwise costs, and exact assignment.
 
-The cost of a pair is a small integer (how many columns disagree), so the assignment problem is
-solved by a primal-dual method that raises the duals one unit at a time and, between two raises,
-finds a maximum matching on the *tight* pairs (reduced cost 0). Tight pairs are kept as bit rows,
-64 columns to the word, so a whole search costs about n * n / 64 word operations. The number of
-raises is about the largest mismatch of a pair, not n, which is what makes it quick: 6,219 rows
-of 11 columns take a quarter of a second where a general solver takes half a minute.
+The metrics score a reconstruction after matching it with the true rows, because a reconstruction
+has no row order (Hungarian matching, Vero et al. 2023). `mismatch_counts` and `graded_costs`
+compute the cost of every pair, and `assign` finds the assignment of least total cost.
+
+Costs are integers that fit one byte, for example the number of columns that disagree. `assign` is
+a primal-dual method that raises the dual variables by one unit at a time. Between two raises it
+finds a maximum matching of the *tight* pairs (reduced cost 0). Tight pairs are stored as bits, 64
+columns per word, so that one search takes about n * n / 64 word operations. The number of raises is
+about the largest cost of a pair, not n. For example, 6,219 rows of 11 columns take a quarter of a
+second, while a general solver takes half a minute.
 """
 
 from typing import Any
@@ -16,9 +20,9 @@ from numpy.typing import NDArray
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.errors import DataError
 
-#: Most pairs held at once: one byte per pair for the cost and one bit for tightness.
+#: Largest number of pairs. Each takes one byte for its cost and one bit for tightness.
 MAX_CELLS = 1_200_000_000
-#: Most features of a row that is matched: with the label the count of a mismatch fits a byte.
+#: Largest number of features. With the label, the number of disagreeing columns fits one byte.
 MOST_COLUMNS = 254
 
 # Gathers the lowest bit of each of 8 bytes into the top byte of a 64-bit product.
@@ -50,17 +54,33 @@ def mismatch_counts(
     guessed_rows: NDArray[np.floating],
     tolerance: NDArray[np.floating],
 ) -> NDArray[np.uint8]:
-    """Count, for every pair, the columns that disagree.
+    """Count the columns that disagree, for every pair of rows.
 
-    Raises `DataError`: more than 255 columns, differing widths, or more than `MAX_CELLS` pairs.
+    Parameters
+    ----------
+    true_rows : float array, shape (n, c)
+        Rows to be matched. The label is a column if it is scored. NaN is a missing value.
+    guessed_rows : float array, shape (m, c)
+        Rows to be matched with them.
+    tolerance : float array, shape (c,)
+        Values agree if ``|x - g| <= tolerance``. 0 means equality. NaN agrees only with NaN.
 
-    `true_rows`: float array, shape (n, c). Rows to be matched, label included as a column if it is
-    scored. NaN is a missing value.
-    `guessed_rows`: float array, shape (m, c).
-    `tolerance`: float array, shape (c,). Columns agree iff ``|x - g| <= tolerance``; 0 means
-    equality. NaN agrees with NaN only.
+    Returns
+    -------
+    cost : uint8 array, shape (n, m)
+        Number of columns that disagree.
 
-    Returns: uint8 array, shape (n, m).
+    Raises
+    ------
+    DataError
+        If there are more than 255 columns or more than `MAX_CELLS` pairs, or if the two tables have
+        different numbers of columns.
+
+    Examples
+    --------
+    >>> true_rows, guessed_rows = np.array([[20.0, 1.0]]), np.array([[22.0, 1.0], [24.0, 0.0]])
+    >>> mismatch_counts(true_rows, guessed_rows, np.array([3.0, 0.0])).tolist()
+    [[0, 2]]
     """
     check_pair(true_rows.shape, guessed_rows.shape)
     A = np.ascontiguousarray(true_rows, dtype=np.float64)
@@ -69,6 +89,7 @@ def mismatch_counts(
 
 
 def check_pair(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """Raise `DataError` if tables of these shapes cannot be matched (see `mismatch_counts`)."""
     if a[1] != b[1]:
         raise DataError(f"cannot match rows of {a[1]} columns with rows of {b[1]} columns")
     if a[1] > 255:
@@ -84,7 +105,7 @@ def check_pair(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 def _tight_row(
     cost_row: NDArray[Any], v: NDArray[Any], u_r: int, flags: NDArray[Any], out: NDArray[Any]
 ) -> None:
-    """Write the bits of the columns with ``cost - u - v == 0`` into `out`."""
+    """Write to `out` one bit per column: 1 if ``cost - u - v == 0``."""
     for c in range(cost_row.shape[0]):
         flags[c] = np.uint8(np.int32(cost_row[c]) - v[c] == u_r)
     packed = flags.view(np.uint64)
@@ -98,6 +119,7 @@ def _tight_row(
 
 @inner_kernel
 def lowest_bit(word: Any) -> int:
+    """Return the position of the lowest set bit of a 64-bit word, 63 if there is none."""
     n = 0
     if word & np.uint64(0xFFFFFFFF) == 0:
         n += 32
@@ -131,7 +153,11 @@ def _search(
     col_match: NDArray[Any],
     path: NDArray[Any],
 ) -> Any:
-    """Depth-first search for an augmenting path of tight pairs from one free row; flip it."""
+    """Search an augmenting path of tight pairs from a free row, and augment the matching along it.
+
+    Depth-first search. Returns True if a path was found. `seen`, `row_seen` and `at` contain the
+    visited columns, the visited rows, and the word at which the scan of each row continues.
+    """
     one = np.uint64(1)
     words = tight.shape[1]
     depth = 0
@@ -139,7 +165,7 @@ def _search(
     row_seen[start] = True
     while depth >= 0:
         r = path[depth]
-        if at[r] < 0:  # first visit: is there a free column right here?
+        if at[r] < 0:  # first visit: look for a free column before descending
             for w in range(words):
                 hit = tight[r, w] & free[w]
                 if hit:
@@ -179,6 +205,11 @@ def _search(
 def assign_kernel(
     cost: NDArray[Any], square: bool
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int, int]:
+    """Solve the assignment problem for n <= m. `assign` describes the method.
+
+    Returns the column of every row, the dual variables of rows and columns, and the numbers of
+    raises and of passes over all free rows. `square` must be True only if n = m.
+    """
     n, m = cost.shape
     words = (m + 63) // 64
     u = np.zeros(n, dtype=np.int32)
@@ -207,14 +238,14 @@ def assign_kernel(
     row_seen = np.zeros(n, dtype=np.bool_)
     at = np.empty(n, dtype=np.int32)
     path = np.empty(n + 1, dtype=np.int32)
-    left = n
+    n_unmatched = n
     raises = 0
     passes = 0
     while True:
-        found = 1
-        while found > 0 and left > 0:
+        n_augmented = 1
+        while n_augmented > 0 and n_unmatched > 0:
             passes += 1
-            found = 0
+            n_augmented = 0
             for w in range(words):  # loops compile in a fraction of the time of slices
                 seen[w] = 0
             for r in range(n):
@@ -224,11 +255,12 @@ def assign_kernel(
                 if row_match[r] < 0 and _search(
                     r, tight, free, seen, at, row_seen, row_match, col_match, path
                 ):
-                    found += 1
-            left -= found
-        if left == 0:
+                    n_augmented += 1
+            n_unmatched -= n_augmented
+        if n_unmatched == 0:
             break
-        # No tight path is left: rows and columns reached from free rows move by one unit.
+        # There is no further augmenting path of tight pairs. Change the dual variables of all rows
+        # and columns that were reached from free rows by one unit.
         raises += 1
         for c in range(m):
             if (seen[c >> 6] >> np.uint64(c & 63)) & np.uint64(1):
@@ -244,19 +276,24 @@ def assign_kernel(
 
 
 def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """Return the column of each row in an assignment of least total cost.
+    """Return an assignment of least total cost.
 
-    `cost`: uint8 array, shape (n, m).
+    Parameters
+    ----------
+    cost : uint8 array, shape (n, m)
+        Cost of every pair.
 
-    Returns: int array, shape (n,). Column matched to each row, -1 where a row stays unmatched (only
-    if n > m; then exactly n - m rows stay unmatched).
+    Returns
+    -------
+    column : intp array, shape (n,)
+        Column matched to each row. If n > m, exactly n - m rows are unmatched and have -1.
 
     Notes
     -----
-    Exact. Duals stay integers with ``u + v <= cost``, equality on the matched pairs and ``v = 0``
-    on unmatched columns, which certifies the optimum (Kuhn 1955; the maximum matching between
-    two dual raises is found by repeated depth-first search, Pothen and Fan 1990). Memory: n * m
-    bytes for `cost` (held by the caller) and n * m / 8 bytes here.
+    The result is exact. The dual variables remain integers with ``u + v <= cost``, with equality on
+    the matched pairs and ``v = 0`` on unmatched columns, which proves optimality (Kuhn 1955). The
+    maximum matching between two raises is found by repeated depth-first search (Pothen and Fan
+    1990). The function allocates n * m / 8 bytes in addition to `cost`, and n * m bytes if n > m.
     """
     n, m = cost.shape
     if n == 0 or m == 0:
@@ -271,7 +308,7 @@ def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
 
 @kernel
 def _tie_costs(cost: NDArray[Any], u: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:
-    """Cost 0 for tight pairs that agree in full, 1 for other tight pairs, 255 for the rest."""
+    """Return cost 0 for tight pairs of cost 0, 1 for further tight pairs, and 255 for the rest."""
     out = np.empty_like(cost)
     for r in range(cost.shape[0]):
         for c in range(cost.shape[1]):
@@ -281,18 +318,15 @@ def _tie_costs(cost: NDArray[Any], u: NDArray[Any], v: NDArray[Any]) -> NDArray[
 
 
 def assign_most_exact(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """Return an assignment of least total cost with, among those, the most pairs of cost 0.
+    """Return the assignment with the most pairs of cost 0 among those of least total cost.
 
-    `cost`: uint8 array, shape (n, m).
+    Argument and result are as in `assign`.
 
-    Returns: int array, shape (n,). As `assign`.
-
-    Notes
-    -----
-    Equally good matchings can break up pairs that agree in full: of 484 rows of which 70% were
-    known exactly, between 64% and 72% came out as exact pairs, depending on the tie. Every best
-    matching consists of tight pairs, so a second assignment on those alone settles the tie. With
-    n != m it may find no best matching (the first one is returned then).
+    Assignments of equal cost can differ in the number of exact pairs. For example, of 484 rows of
+    which 70% were known exactly, between 64% and 72% were matched as exact pairs, depending on the
+    resolution of ties. Every optimal assignment consists of tight pairs, so that a second
+    assignment among the tight pairs resolves the ties. If n != m, the second assignment may not be
+    optimal. The first one is then returned.
     """
     n, m = cost.shape
     if n == 0 or m == 0:
@@ -315,6 +349,7 @@ def assign_most_exact(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
 def graded_kernel(
     A: NDArray[Any], Bt: NDArray[Any], scale: NDArray[Any], weight: NDArray[Any]
 ) -> NDArray[Any]:
+    """Compute `graded_costs`, with the guessed rows transposed: `Bt` has shape (c, m)."""
     n, d = A.shape
     m = Bt.shape[1]
     cost = np.zeros((n, m), dtype=np.uint8)
@@ -346,15 +381,20 @@ def graded_costs(
 ) -> NDArray[np.uint8]:
     """Sum ``weight * min(|x - g| / scale, 1)`` over the columns, each rounded to an integer.
 
-    Raises `DataError` as `mismatch_counts`, or weights above 255 in all.
+    Parameters
+    ----------
+    true_rows, guessed_rows
+        See `mismatch_counts`.
+    scale : float array, shape (c,)
+        Difference from which on a column counts its full weight. 0 means equality. A missing value
+        counts the full weight against a value, and 0 against another missing value.
+    weight : int array, shape (c,)
+        Largest cost of each column. The sum is at most 255.
 
-    `true_rows`: float array, shape (n, c).
-    `guessed_rows`: float array, shape (m, c).
-    `scale`: float array, shape (c,). Difference at which a column counts in full; 0 means equality.
-    A missing value differs in full from any value and not at all from another missing one.
-    `weight`: int array, shape (c,). Integer weight of each column, at most 255 in all.
-
-    Returns: uint8 array, shape (n, m).
+    Returns
+    -------
+    cost : uint8 array, shape (n, m)
+        Cost of every pair. Errors are raised as in `mismatch_counts`.
     """
     check_pair(true_rows.shape, guessed_rows.shape)
     if int(np.sum(weight)) > 255:

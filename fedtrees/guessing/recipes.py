@@ -1,4 +1,8 @@
-"""Which blind recipe suits a table, told from own rows alone."""
+"""Select a blind guess for a table by cross-validation on background rows.
+
+Attacks that combine evidence start from a blind guess. They may only select it with rows that they
+know, because the scores of blind guesses depend on the true rows.
+"""
 
 from dataclasses import dataclass
 
@@ -10,70 +14,90 @@ from fedtrees.guessing.blind import SHARES, Draws
 from fedtrees.guessing.matching import assign, mismatch_counts
 from fedtrees.guessing.tolerance import Tolerance
 
-#: Own rows below which all draws from them look alike.
+#: Below this number of background rows, all samples of them are very similar.
 FEWEST_ROWS = 10
-#: Own rows below which some of them tell nothing of the others: of 15, some seeds cost 2 points of
-#: RA, and a tenth is within 0.3 of the best. Fewer than `FEWEST_ROWS` are worth mixing more.
+#: Below this number of background rows, cross-validation is not reliable. With 15 rows, some seeds
+#: lose 2 points of reconstruction accuracy, while the fixed share 0.1 is within 0.3 of the best. If
+#: there are fewer than `FEWEST_ROWS`, the larger share 0.3 is better.
 TOLD_BY = 20
-#: Own rows from which they may speak against the usual guess, and by how much: of 20 to 60 rows
-#: their word cost up to 5 points (Pima, Stroke, breast cancer), of 400 it gains one (Adult,
-#: Obesity).
+#: From this number of background rows on, cross-validation may replace the usual guess, if its
+#: reconstruction accuracy is higher by more than `CLEAR_LEAD`. With 20 to 60 rows this lost up to 5
+#: points (Pima, Stroke, breast cancer), and with 400 rows it gains one (Adult, Obesity).
 HEARD_FROM, CLEAR_LEAD = 100, 0.01
-#: Share of missing cells from which own rows are too few to redraw cells by.
+#: Share of missing cells from which on there are too few values for `ChainedEquations`.
 MANY_MISSING = 0.2
-#: The guess where at least such a share of own rows have a copy among them: with every row twice,
-#: other guesses are 0.5 to 2 points worse (Pima, breast cancer).
+#: Guess that is used if at least a share `MANY_COPIES` of the background rows are duplicates. If
+#: every row occurs twice, the alternatives are 0.5 to 2 points worse (Pima, breast cancer).
 COPIES, MANY_COPIES = "bootstrap+wide-consensus", 0.1
-# Rows that are hidden at a time, as a share and at most, and in all; draws behind each guess.
+# Cross-validation hides a share `_HIDDEN` of the rows at a time, at most `_MOST_HIDDEN` rows, and
+# stops after `_HIDDEN_IN_ALL` rows. Every guess is computed from `_DRAWS` samples.
 _HIDDEN, _MOST_HIDDEN, _HIDDEN_IN_ALL, _DRAWS = 0.25, 50, 150, 16
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What own rows say of guessing rows like them."""
+    """Blind guess that was selected for a table, and the samples that belong to it.
 
-    share: float  # of `SHARES`, the share of a row's cells to take from other own rows
-    guess: str  # the blind guess, by its name in `fedtrees.guessing.blind.blind_guesses`
-    # draws of rows like own ones that are not the rows of the guess; empty: those of its `kind`
+    Attributes
+    ----------
+    share : float
+        Share of cells of a resampled row that come from further background rows (`SHARES`).
+    guess : str
+        Name of the blind guess (`fedtrees.guessing.blind.blind_guesses`).
+    apart : str
+        Kind of the samples that an attack compares with the guess. They should not repeat the rows
+        of the guess, which would make it look too good. Empty: the samples of `kind`.
+    """
+
+    share: float
+    guess: str
     apart: str = ""
 
     @property
     def kind(self) -> str:
-        """Samples that the guess is made of, as of `fedtrees.guessing.blind.Draws.of`."""
+        """Kind of the samples that the guess is computed from (`Draws.of`)."""
         return "imputed" if self.guess == "frequent" else self.guess.partition("+")[0]
 
 
 def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
-    """Return the recipe by which some own rows guess the others best, as far as they tell.
+    """Select the blind guess for rows that resemble the background rows.
 
-    The usual guess, *imputed*, is near the blind baseline everywhere but where many cells are
-    missing (rows of the best share; of few rows, *given-label*), where rows repeat (`COPIES`) and
-    on binary tables (*frequent*); enough own rows may tell another.
+    Start from `usual_guess`. From `TOLD_BY` rows on, cross-validation selects the share: one part
+    of the background rows is guessed from the remaining ones. From `HEARD_FROM` rows on, the guess
+    with the best cross-validated accuracy replaces the usual one if it leads by more than
+    `CLEAR_LEAD`, except on binary tables and tables with many duplicates. With fewer rows, the
+    consensus of the selected share becomes the guess if many cells are missing.
 
-    `own`: Fewer than `TOLD_BY` tell nothing: the share is a tenth, or three of fewer than
-    `FEWEST_ROWS`.
+    With fewer than `TOLD_BY` rows, the result is the usual guess with the share 0.1, or 0.3 with
+    fewer than `FEWEST_ROWS`.
     """
     usual = usual_guess(own)
     if len(own) < TOLD_BY:
         return Recipe(SHARES["mixed-30" if len(own) < FEWEST_ROWS else "mixed-10"], usual)
-    heard = len(own) >= HEARD_FROM and usual not in ("frequent", COPIES)
-    # a guess of own rows as they are looks too good in draws that repeat them
-    apart = usual.partition("+")[0] if heard else ""
+    may_replace = len(own) >= HEARD_FROM and usual not in ("frequent", COPIES)
+    # Cross-validation may select a guess that repeats background rows. It would look too good in
+    # samples that repeat them too, so that the samples of the usual guess are used.
+    apart = usual.partition("+")[0] if may_replace else ""
     shares = {f"{kind}+consensus": share for kind, share in SHARES.items()}
     score = _cross_validated(
-        own, schema, [*shares, "imputed+refined"][: None if heard else -1], rng
+        own, schema, [*shares, "imputed+refined"][: None if may_replace else -1], rng
     )
     best = max(shares, key=lambda name: score[name])
-    if heard:
-        first = max(score, key=lambda name: score[name])
-        usual = first if score[first] > score[usual] + CLEAR_LEAD else usual
+    if may_replace:
+        leader = max(score, key=lambda name: score[name])
+        usual = leader if score[leader] > score[usual] + CLEAR_LEAD else usual
     elif usual == "given-label+consensus":
         usual = best
     return Recipe(shares[best], usual, apart)
 
 
 def usual_guess(own: Table) -> str:
-    """Return the guess that suits tables like these best, before own rows are heard."""
+    """Return the guess that is best for tables of this type, without cross-validation.
+
+    It is ``given-label+consensus`` if a share of at least `MANY_MISSING` of the cells is missing,
+    ``frequent`` if all values are 0 or 1, `COPIES` if many rows are duplicates, and otherwise
+    ``imputed+refined``, which is close to the best blind guess on most tables.
+    """
     if np.isnan(own.X).sum() >= MANY_MISSING * max(own.X.size, 1):
         return "given-label+consensus"
     if np.isin(own.X, (0, 1)).all():
@@ -84,26 +108,38 @@ def usual_guess(own: Table) -> str:
 
 
 def _cross_validated(
-    own: Table, schema: Schema, names: list[str], rng: np.random.Generator
+    background: Table, schema: Schema, names: list[str], rng: np.random.Generator
 ) -> dict[str, float]:
-    """Return the reconstruction accuracy of guesses at own rows that the others do not show."""
-    width = Tolerance.of(own, schema).width
+    """Return the reconstruction accuracy of guesses by cross-validation on background rows."""
+    width = Tolerance.of(background, schema).width
     score = dict.fromkeys(names, 0.0)
-    m = min(int(_HIDDEN * len(own)), _MOST_HIDDEN)
-    turns = min(_HIDDEN_IN_ALL // m, 8)
-    for _ in range(turns):
-        order = rng.permutation(len(own))
-        made = Draws(own.take(order[m:]), schema, m, rng, draws=_DRAWS, at_once=True)
+    m = min(int(_HIDDEN * len(background)), _MOST_HIDDEN)
+    n_folds = min(_HIDDEN_IN_ALL // m, 8)
+    for _ in range(n_folds):
+        order = rng.permutation(len(background))
+        draws = Draws(background.take(order[m:]), schema, m, rng, draws=_DRAWS, at_once=True)
         for name in names:
-            score[name] += agreement(made.guess(name), own.take(order[:m]), width)
-    return {name: total / turns for name, total in score.items()}
+            score[name] += agreement(draws.guess(name), background.take(order[:m]), width)
+    return {name: total / n_folds for name, total in score.items()}
 
 
 def agreement(guess: Table, rows: Table, width: NDArray[np.float64]) -> float:
-    """Return the reconstruction accuracy of a guess if these were the true rows, 0 to 1.
+    """Return the reconstruction accuracy of a guess (Vero et al. 2023).
 
-    `guess, rows`: m and n rows; of more guesses than rows the first n count.
-    `width`: float64 array, shape (d + 1,). Accepted difference per feature and of the label.
+    Parameters
+    ----------
+    guess : Table
+        m guessed rows, of which at most the first n are used.
+    rows : Table
+        n rows that are treated as the true ones.
+    width : float64 array, shape (d + 1,)
+        Accepted difference per feature and of the label.
+
+    Returns
+    -------
+    accuracy : float
+        Share of the cells of `rows`, including labels, that agree with the matched guess. Cells of
+        unmatched rows do not agree.
     """
     truth = np.column_stack([rows.X, rows.y])
     guessed = np.column_stack([guess.X, guess.y])[: len(rows)]
@@ -111,6 +147,6 @@ def agreement(guess: Table, rows: Table, width: NDArray[np.float64]) -> float:
         return 0.0
     cost = mismatch_counts(truth, guessed, width)
     pair = assign(cost)
-    matched = np.flatnonzero(pair >= 0)
-    wrong = int(cost[matched, pair[matched]].sum(dtype=np.int64))
-    return (len(matched) * len(width) - wrong) / (len(rows) * len(width))
+    matched_rows = np.flatnonzero(pair >= 0)
+    wrong = int(cost[matched_rows, pair[matched_rows]].sum(dtype=np.int64))
+    return (len(matched_rows) * len(width) - wrong) / (len(rows) * len(width))

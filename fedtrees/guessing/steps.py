@@ -1,16 +1,19 @@
-"""The visible precision of a column, which guesses of its values are rounded to."""
+"""Precision of a numeric column, as a power of ten.
+
+Guesses of values are rounded to it, because for example an age is usually an integer.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: Exponents of ten of the coarsest and the finest precision that is looked for.
+#: Exponents of ten of the coarsest and the finest precision.
 COARSEST, FINEST = 3, -4
 
 
 def step_of(values: NDArray[np.float64]) -> float:
     """Return the largest power of ten, from 1,000 to 0.0001, of which all values are multiples.
 
-    Returns the smallest of these where there is none: the column has no visible precision.
+    If there is none, 0.0001 is returned as well. Missing values are ignored.
 
     Examples
     --------
@@ -20,17 +23,17 @@ def step_of(values: NDArray[np.float64]) -> float:
     present = values[np.isfinite(values)]
     for exponent in range(COARSEST, FINEST, -1):
         part = present / 10.0**exponent
-        # values are float32, which have a relative error of 6e-8
+        # The values were stored as float32, with a relative error of up to 6e-8.
         if (np.abs(part - np.rint(part)) <= 1e-6 * np.maximum(np.abs(part), 1)).all():
             return float(10.0**exponent)
     return float(10.0**FINEST)
 
 
 def rounded_to(values: NDArray[np.float64], step: float) -> NDArray[np.float32]:
-    """Return the nearest multiples of a step, float32, of the same shape."""
+    """Round values to the nearest multiple of `step`, as a float32 array of the same shape."""
     return (np.rint(values / step) * step).astype(np.float32)
 
 
 def middles(n: int) -> NDArray[np.float64]:
-    """Return the middles of n equal parts of the interval from 0 to 1, float64, shape (n,)."""
+    """Return the centres of n equal parts of the interval from 0 to 1, float64, shape (n,)."""
     return (np.arange(n) + 0.5) / max(n, 1)

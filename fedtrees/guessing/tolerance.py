@@ -1,4 +1,8 @@
-"""How far a guessed value may be off: known from the true rows, or estimated by an adversary."""
+"""Tolerances: the difference up to which a guessed value counts as correct.
+
+Metrics compute them from the true rows (`Tolerance.of`). An adversary, who does not know these,
+estimates them from background rows and declared ranges (`estimated_width`).
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,23 @@ from numpy.typing import NDArray
 
 from fedtrees.core.schema import Schema, Table
 
-#: Share of a column's standard deviation within which a guess counts as right: the value that
-#: 0.25 of a standard normal's mass lies within (Vero et al. Sec. 4; Di Gennaro et al. Eq. 14).
+#: Tolerance as a multiple of the standard deviation of a column. An interval of this half-width
+#: around the mean contains a quarter of a normal distribution (Vero et al. 2023, Sec. 4; Di Gennaro
+#: et al., Eq. 14).
 SIGMA_SHARE = 0.319
 
 
 @dataclass(frozen=True, eq=False)
 class Tolerance:
-    """How far a guess may be off, fixed by the true scored rows.
+    """Tolerances and ranges of the columns of a table.
 
-    `width`: float64 array, shape (d + 1,). Largest accepted difference per feature and, last, of
-    the label; 0 means equality.
-    `range`: float64 array, shape (d + 1,). Largest minus smallest true value of a continuous
-    column, 0 for the others (Gower 1971).
+    Attributes
+    ----------
+    width : float64 array, shape (d + 1,)
+        Largest accepted difference per feature and, last, of the label. 0 means equality.
+    range : float64 array, shape (d + 1,)
+        Largest minus smallest value of every continuous column, 0 for categorical columns. It
+        normalises distances (Gower 1971).
     """
 
     width: NDArray[np.float64]
@@ -29,9 +37,21 @@ class Tolerance:
 
     @staticmethod
     def of(truth: Table, schema: Schema) -> Tolerance:
-        """Return 0.319 population sigma per continuous column, ignoring missing values.
+        """Compute tolerances from rows, usually the true ones.
 
-        A class and categorical columns are compared by equality; so is a constant column.
+        Parameters
+        ----------
+        truth : Table
+            Rows. Missing values are ignored.
+        schema : Schema
+            Distinguishes continuous columns from categorical ones.
+
+        Returns
+        -------
+        tolerance : Tolerance
+            The width is 0.319 population standard deviations for continuous columns and numeric
+            targets. It is 0 for categorical columns, class labels, constant columns and columns
+            without values.
         """
         X = np.column_stack([truth.X.astype(np.float64), truth.y])
         width, span = np.zeros(X.shape[1]), np.zeros(X.shape[1])
@@ -46,15 +66,26 @@ class Tolerance:
 def estimated_width(
     own: Table | None, schema: Schema, low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the tolerances that an adversary estimates, float64, shape (d + 1,).
+    """Estimate tolerances with the knowledge of an adversary.
 
-    `own`: Rows it holds: they tell sigma where two values at least are present.
-    `low, high`: float64 array, shape (d,). Range of each column; sigma of a uniform on it stands in
-    where own rows do not tell.
+    Parameters
+    ----------
+    own : Table or None
+        Background rows. They determine the standard deviation of columns with two or more values.
+    schema : Schema
+        Distinguishes continuous columns from categorical ones.
+    low, high : float64 array, shape (d,)
+        Range of each column. The standard deviation of a uniform distribution on this range is used
+        for the remaining columns.
+
+    Returns
+    -------
+    width : float64 array, shape (d + 1,)
+        Tolerance per feature, and 0 for the label.
     """
     sigma = np.append((high - low) / np.sqrt(12), 0.0)
     width = np.where(np.append(schema.categorical, True), 0.0, SIGMA_SHARE * sigma)
     if own is not None:
-        told = np.append((~np.isnan(own.X)).sum(axis=0) > 1, False)
-        width[told] = Tolerance.of(own, schema).width[told]
+        has_values = np.append((~np.isnan(own.X)).sum(axis=0) > 1, False)
+        width[has_values] = Tolerance.of(own, schema).width[has_values]
     return np.asarray(width)

@@ -1,4 +1,5 @@
-"""Scores, each beside what an adversary gets who sees nothing.
+"""Metrics: compare the claims of attacks with the truth and with a blind baseline.
 
-It may import `messages` and below; the guesses of those are in `fedtrees.guessing`.
+The blind baseline is the score of the same adversary without any received message. Its guesses of
+rows are computed by `fedtrees.guessing`. Metrics may import `fedtrees.messages` and lower layers.
 """

@@ -1,4 +1,4 @@
-"""A score's distance from the blind baseline, as a share of what was left to learn."""
+"""Advantage of an attack over the blind baseline, relative to a perfect guess."""
 
 from math import inf
 
@@ -8,12 +8,30 @@ def advantage(
 ) -> float | None:
     """Return ``(score - blind) / (best - blind)``.
 
-    `score, blind`: Score of the attack and the best blind score of the same metric.
-    `best`: Score of a perfect guess (`fedtrees.core.columns.Measure`). With best = 0 (an error) the
-    formula is the same: it becomes the share of the blind error that is gone.
+    Parameters
+    ----------
+    score : float or None
+        Score of the attack.
+    blind : float or None
+        Blind baseline of the same score.
+    best : float or None
+        Score of a perfect guess (`fedtrees.core.columns.Measure`). It is 0 for an error, so that
+        the advantage is the share of the blind error that the attack removes.
+    tolerance : float
+        If the blind baseline is at most this far from `best`, the advantage is undefined.
 
-    Returns: 1 for a perfect guess, 0 for one as good as a blind one, negative for a worse one;
-    never clipped. None where a score is missing, nothing is perfect, or the blind adversary is.
+    Returns
+    -------
+    advantage : float or None
+        1 for a perfect guess, 0 for a guess as good as the baseline, negative for a worse one. None
+        if a score is missing, `best` is None or infinite, or the baseline is perfect.
+
+    Examples
+    --------
+    >>> advantage(0.75, 0.5)
+    0.5
+    >>> advantage(0.125, 0.5, best=0.0)
+    0.75
     """
     if score is None or blind is None or best is None or not tolerance < abs(best - blind) < inf:
         return None

@@ -1,4 +1,4 @@
-"""Guessed rows of a batch against the rows that it was made of."""
+"""Metric `batch-rows`: reconstruction of the rows of a training batch from its gradients."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -16,12 +16,14 @@ from fedtrees.metrics.metric import Case, Metric, Score
 
 @register.metric("batch-rows")
 class BatchRowsMetric(Metric[Batches]):
-    """Accuracy of a batch as Vero et al. (2023, Eq. 7) take it, over all batches that are claimed.
+    """Reconstruction accuracy of the rows of training batches (Vero et al. 2023, Eq. 7).
 
-    Guessed rows are matched with the true ones for the most cells that agree: a category equal, a
-    number within 0.319 standard deviations, those of all training rows. Labels are no cells. The
-    blind baseline are guesses of as many rows by who knows the schema and holds the principals'
-    rows.
+    Guessed rows are matched with the true rows of their batch so that as many cells as possible
+    agree. Categories agree if they are equal, and numbers if they differ by at most 0.319 standard
+    deviations of all training rows. Labels are not scored. ``batch_ra`` is the share of cells that
+    agree, over all claimed batches, and ``batch_exact`` the share of rows that agree in all cells.
+    The blind baseline is the best guess of an adversary that knows the schema and the local rows
+    of the principals.
     """
 
     of: ClassVar[type[Claim]] = BatchRows
@@ -42,14 +44,18 @@ class BatchRowsMetric(Metric[Batches]):
     prominence: ClassVar[int] = 1
 
     def truth(self, case: Case) -> Batches | None:
-        """Return the local data, None where rounds do not say which rows they used."""
-        whole = all(h.covers(case.schema) for h in case.local_data.values())
-        if not case.schema.classes or not whole or case.grown_on is None:
+        """Return the batches of the training.
+
+        None if the target is numeric, a party has incomplete rows, or the protocol does not record
+        which rows a round used.
+        """
+        complete = all(h.covers(case.schema) for h in case.local_data.values())
+        if not case.schema.classes or not complete or case.grown_on is None:
             return None
         return Batches(case)
 
     def refuses(self, claims: Sequence[BatchRows], case: Case) -> str | None:
-        """Refuse rows of parties that hold none, or of other columns, and batches claimed twice."""
+        """Refuse rows of parties without data, other columns, and batches claimed twice."""
         seen: set[tuple[int, str]] = set()
         for claim in claims:
             strange = sorted({*claim.owner} - {*case.local_data})
@@ -64,54 +70,60 @@ class BatchRowsMetric(Metric[Batches]):
         return None
 
     def score(self, claims: Sequence[BatchRows], truth: Batches) -> list[Score]:
-        """Score all batches, cell by cell."""
+        """Score all cells of all claimed batches together."""
         coded = truth.case.schema.categorical
-        agree, sure = [], []
+        agree, certain_cells = [], []
         for claim in claims:
             rows = truth.rows(claim)
             cells, pair = agreement(claim.table.X, rows.X, truth.width)
             agree.append(cells)
+            # With fewer guesses than rows, unmatched rows would get the confidence of guess 0.
             if claim.confidence is not None and len(claim.table) >= len(rows):
-                told = claim.confidence[pair]
-                sure.append(cells[told >= np.median(told)])
+                cell_confidence = claim.confidence[pair]
+                certain_cells.append(cells[cell_confidence >= np.median(cell_confidence)])
         blind: dict[str, list[NDArray[np.bool_]]] = {}
         for claim in claims:
             for name, guess in truth.blind(claim).items():
                 cells, _ = agreement(guess.X, truth.rows(claim).X, truth.width)
                 blind.setdefault(name, []).append(cells)
 
-        def line(of: slice | NDArray[np.bool_], exact: bool = False) -> float:
-            return max(_share(cells, of, exact) for cells in blind.values())
+        def line(columns: slice | NDArray[np.bool_], exact: bool = False) -> float:
+            return max(_share(cells, columns, exact) for cells in blind.values())
 
-        every = slice(None)
+        all_columns = slice(None)
         scores = [
-            Score("batch_ra", _share(agree, every), blind=line(every)),
-            Score("batch_exact", _share(agree, every, True), blind=line(every, True)),
+            Score("batch_ra", _share(agree, all_columns), blind=line(all_columns)),
+            Score("batch_exact", _share(agree, all_columns, True), blind=line(all_columns, True)),
             Score("batches", float(len(claims))),
         ]
-        for name, of in (("categorical", coded), ("continuous", ~coded)):
-            if of.any():
-                scores.append(Score("batch_ra_of", _share(agree, of), line(of), name))
-        if sure:
-            scores.append(Score("batch_ra_sure", float(np.concatenate(sure).mean())))
+        for name, columns in (("categorical", coded), ("continuous", ~coded)):
+            if columns.any():
+                scores.append(Score("batch_ra_of", _share(agree, columns), line(columns), name))
+        if certain_cells:
+            scores.append(Score("batch_ra_sure", float(np.concatenate(certain_cells).mean())))
         return scores
 
 
 def agreement(
     guess: NDArray[np.float32], truth: NDArray[np.float32], width: NDArray[np.float64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """Match guessed rows with true ones for the most cells that agree.
+    """Match guessed with true rows so that as many cells as possible agree.
 
-    `guess`: float array, shape (m, d). Where m > n the first n count.
-    `truth`: float array, shape (n, d).
-    `width`: float64 array, shape (d,). Accepted differences.
+    Parameters
+    ----------
+    guess : float array, shape (m, d)
+        Guessed rows. Only the first n are used.
+    truth : float array, shape (n, d)
+        True rows.
+    width : float64 array, shape (d,)
+        Largest accepted difference per feature.
 
     Returns
     -------
     cells : bool array, shape (n, d)
-        Which cells of every true row are right; none in a row without a pair.
+        Which cells of every true row agree. All are False in an unmatched row.
     pair : intp array, shape (n,)
-        Guessed row of every true row; 0 where there is none.
+        Guessed row of every true row, 0 for an unmatched row.
     """
     guess = guess[: len(truth)]
     a, b = truth[:, None].astype(np.float64), guess[None].astype(np.float64)
@@ -124,8 +136,8 @@ def agreement(
 
 
 def _share(
-    cells: Sequence[NDArray[np.bool_]], of: slice | NDArray[np.bool_], exact: bool = False
+    cells: Sequence[NDArray[np.bool_]], columns: slice | NDArray[np.bool_], exact: bool = False
 ) -> float:
-    """Return the share of right cells, or of rows right in all of these."""
-    joined = np.concatenate([c[:, of] for c in cells])
+    """Return the share of correct cells in some columns, or of rows correct in all of them."""
+    joined = np.concatenate([c[:, columns] for c in cells])
     return float(joined.all(axis=1).mean() if exact else joined.mean())

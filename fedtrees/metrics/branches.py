@@ -1,4 +1,8 @@
-"""Branches of rows to predict at others' splits: claimed ones against true ones."""
+"""Metric `branches`: branches of new rows at the splits of other parties.
+
+In vertical federated prediction, the party that requests a prediction should not learn which branch
+a row takes at a split on a column of another party, because the branch bounds the value.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +20,20 @@ from fedtrees.metrics.metric import Case, Metric, Score
 
 @dataclass(frozen=True, eq=False)
 class TrueBranches:
-    """Where rows to predict go at the splits that others own.
+    """Branches that rows take at the k splits of parties outside the adversary.
 
-    `at`: Tree and node of each split, k of them.
-    `goes`: int8 array, shape (n, k). 1: left; 0: right; -1: the row does not come by.
-    `trained`: int8 array, shape (N, k). The same of training rows, which the active party has seen.
-    `own, asked`: float32 array, shape (N, c), (n, c). The principals' columns of either.
+    Attributes
+    ----------
+    at : tuple of (int, int)
+        Tree and node of each split.
+    goes : int8 array, shape (n, k)
+        Branch of every row to predict: 1 left, 0 right, -1 if the row does not reach the node.
+    trained : int8 array, shape (N, k)
+        Branches of the training rows. The active party observes them during training.
+    own : float32 array, shape (N, c)
+        Columns of the principals for the training rows.
+    asked : float32 array, shape (n, c)
+        The same columns for the rows to predict.
     """
 
     at: tuple[tuple[int, int], ...]
@@ -33,13 +45,16 @@ class TrueBranches:
 
 @register.metric("branches")
 class BranchesMetric(Metric[TrueBranches]):
-    """How many branches that rows to predict take at others' splits are told.
+    """Share of the branches of new rows at splits of other parties that are inferred.
 
-    ``branches``: of all such splits on the true ways of all rows, the share at which the claim
-    names the true side (correct branching rate: Luo et al. 2021, Sec. VI). A row or split that is
-    left out is wrong. Blind guesses know the model, the principals' columns of these rows, and
-    where training rows went: at each split the side that most of these took, or most of the 15
-    nearest.
+    ``branches`` is the correct branching rate (Luo et al. 2021, Sec. VI). Its denominator is the
+    number of pairs of a row and a split of another party that the row reaches. Its numerator is the
+    number of these pairs for which the claim names the true branch. A pair without a claim counts
+    as wrong.
+
+    The blind adversary knows the model, the columns of the principals, and the branches of the
+    training rows. It predicts the branch of the majority of all training rows at the node, or of
+    the 15 nearest ones.
     """
 
     of: ClassVar[type[Claim]] = Branches
@@ -51,64 +66,73 @@ class BranchesMetric(Metric[TrueBranches]):
     main: ClassVar[tuple[str, ...]] = ("branches",)
 
     def truth(self, case: Case) -> TrueBranches | None:
-        """Return the branches, None where others own no split or nothing is to predict."""
-        model, asked = case.model, case.asked
-        if asked is None or not len(asked) or not case.splits:
+        """Return the true branches.
+
+        None if there are no rows to predict, the model has no effective split of a party outside
+        the adversary, or the principals have no data.
+        """
+        model, new_rows = case.model, case.asked
+        if new_rows is None or not len(new_rows) or not case.splits:
             return None
-        every = range(len(model.trees))
-        sides = [_sides(case, t, asked.X) for t in every]
-        places = [(t, u) for t, found in enumerate(sides) for u in range(found.shape[1])]
-        kept = [
-            i for i, at in enumerate(places)
-            if at in case.splits and case.splits[at][0] not in case.principals
-            and model.trees[at[0]].feature[at[1]] == case.splits[at][1]
-            and model.trees[at[0]].threshold[at[1]] >= 1  # else only missing ones go left
+        all_trees = range(len(model.trees))
+        sides = [_sides(case, t, new_rows.X) for t in all_trees]
+        places = [(t, u) for t, branch in enumerate(sides) for u in range(branch.shape[1])]
+        # A split is effective if its node still splits the owner's column (a defense may have
+        # removed it) and if its threshold, a bin number, is at least 1 (otherwise only missing
+        # values go left).
+        victims_splits = [
+            i for i, split in enumerate(places)
+            if split in case.splits and case.splits[split][0] not in case.principals
+            and model.trees[split[0]].feature[split[1]] == case.splits[split][1]
+            and model.trees[split[0]].threshold[split[1]] >= 1  # else only missing ones go left
         ]  # fmt: skip
-        own = [h for n, h in case.local_data.items() if n in case.principals]
-        if not kept or not own:
+        adversary_data = [h for n, h in case.local_data.items() if n in case.principals]
+        if not victims_splits or not adversary_data:
             return None
-        at = tuple(places[i] for i in kept)
-        columns = np.concatenate([h.columns for h in own])
-        held = np.full((len(own[0]), asked.X.shape[1]), np.nan, dtype=np.float32)
+        split = tuple(places[i] for i in victims_splits)
+        columns = np.concatenate([h.columns for h in adversary_data])
+        # Join the columns of all parties, in order to route the training rows through all trees.
+        train = np.full((len(adversary_data[0]), new_rows.X.shape[1]), np.nan, dtype=np.float32)
         for part in case.local_data.values():
-            held[:, part.columns] = part.X
-        trained = np.hstack([_sides(case, t, held) for t in every])[:, kept]
-        goes = np.hstack(sides)[:, kept]
-        return TrueBranches(at, goes, trained, held[:, columns], asked.X[:, columns])
+            train[:, part.columns] = part.X
+        trained = np.hstack([_sides(case, t, train) for t in all_trees])[:, victims_splits]
+        goes = np.hstack(sides)[:, victims_splits]
+        return TrueBranches(split, goes, trained, train[:, columns], new_rows.X[:, columns])
 
     def refuses(self, claims: Sequence[Branches], case: Case) -> str | None:
-        """Refuse several claims, and places beyond the rows to predict."""
+        """Refuse several claims, and row indices beyond the rows to predict."""
         if len(claims) > 1:
             return "branches of rows to predict were claimed more than once"
         n = 0 if case.asked is None else len(case.asked)
-        at = claims[0].rows
-        return f"there are {n} rows to predict" if ((at < 0) | (at >= n)).any() else None
+        rows = claims[0].rows
+        return f"there are {n} rows to predict" if ((rows < 0) | (rows >= n)).any() else None
 
     def blind(self, case: Case, truth: TrueBranches) -> dict[str, Sequence[Claim]]:
-        """Return the side that most training rows took, or most of those like the row."""
-        near = NearRows(truth.own, truth.asked)
-        n, every = len(truth.goes), range(len(truth.at))
-        most = [_share(truth.trained[:, j]) for j in every]
-        like = [near.left(truth.trained[:, j]) for j in every]
+        """Return the branches of the majority of all training rows, and of the nearest ones."""
+        neighbours = NearRows(truth.own, truth.asked)
+        n, splits = len(truth.goes), range(len(truth.at))
+        majority = [_share(truth.trained[:, j]) for j in splits]
+        similar = [neighbours.left(truth.trained[:, j]) for j in splits]
 
-        def claimed(left: NDArray[np.float64]) -> list[Claim]:
+        def claimed(probability: NDArray[np.float64]) -> list[Claim]:
             tree, node = np.array(truth.at).T
-            return [Branches(np.arange(n), tree, node, left)]
+            return [Branches(np.arange(n), tree, node, probability)]
 
-        made: dict[str, Sequence[Claim]] = {
-            "likeliest-by-cover": claimed(np.tile(most, (n, 1))),
-            "nearest-training-rows": claimed(np.stack(like, axis=1)),
+        guesses: dict[str, Sequence[Claim]] = {
+            "likeliest-by-cover": claimed(np.tile(majority, (n, 1))),
+            "nearest-training-rows": claimed(np.stack(similar, axis=1)),
         }
-        return {**made, **super().blind(case, truth)}
+        return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Branches], truth: TrueBranches) -> list[Score]:
-        """Score one claim."""
+        """Compute the correct branching rate of one claim, None if no row reaches a split."""
         (claim,) = claims
+        # NaN marks pairs of row and split without a claim.
         left = np.full(truth.goes.shape, np.nan)
-        column = {at: j for j, at in enumerate(truth.at)}
-        for k, at in enumerate(zip(claim.tree.tolist(), claim.node.tolist(), strict=True)):
-            if at in column:
-                left[claim.rows, column[at]] = claim.left[:, k]
+        column = {split: j for j, split in enumerate(truth.at)}
+        for k, split in enumerate(zip(claim.tree.tolist(), claim.node.tolist(), strict=True)):
+            if split in column:
+                left[claim.rows, column[split]] = claim.left[:, k]
         passed = truth.goes >= 0
         right = np.where(np.isnan(left), False, (left > 0.5) == (truth.goes == 1))
         return [Score("branches", float(right[passed].mean()) if passed.any() else None)]
@@ -119,18 +143,20 @@ def _share(goes: NDArray[np.int8]) -> float:
 
 
 def _sides(case: Case, t: int, X: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return where rows go at every node of a tree, int8, shape (n, nodes)."""
+    """Return the branches of rows at every node of a tree, int8 array, shape (n, nodes)."""
     tree: Any = case.model.trees[t]
     goes = np.full((len(X), len(tree)), -1, dtype=np.int8)
-    waiting = [(0, np.arange(len(X)))]
-    while waiting:
-        node, rows = waiting.pop()
+    # Traverse the tree from the root with the rows that reach each node.
+    stack = [(0, np.arange(len(X)))]
+    while stack:
+        node, rows = stack.pop()
         column = int(tree.feature[node])
         if column < 0:
             continue
+        # At private splits the model contains bin numbers. The thresholds are those of the owners.
         _, _, threshold = case.splits.get((t, node), ("", column, float(tree.threshold[node])))
         x = X[rows, column]
         left = np.where(np.isnan(x), tree.default_left[node], x < np.float32(threshold))
         goes[rows, node] = left
-        waiting += [(int(tree.left[node]), rows[left]), (int(tree.right[node]), rows[~left])]
+        stack += [(int(tree.left[node]), rows[left]), (int(tree.right[node]), rows[~left])]
     return goes

@@ -1,4 +1,4 @@
-"""Guessed shares of classes at single clients: property inference."""
+"""Metric `class-shares`: inferred class distribution of single clients (property inference)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from fedtrees.core.guess import Claim, ClassShares
 from fedtrees.core.registry import register
 from fedtrees.metrics.metric import Case, Metric, Score
 
-#: Fewest victims of which the blind adversary is granted shares that are computed from the truth.
-#: The median of one victim is the truth itself, and that of two is the middle between them.
+#: Smallest number of victims at which the blind adversary is granted shares that are computed from
+#: the truth. With one victim, the median is the truth itself. With two, it is their mean.
 FEWEST_TOLD = 3
 
 
@@ -21,9 +21,14 @@ FEWEST_TOLD = 3
 class VictimsClasses:
     """Classes of the victims' rows.
 
-    `counts`: Rows of each class, int64 (K,), by victim. `assumed`: Shares that are scored for a
-    victim of whom nothing is claimed, float64 (K,): those among the adversary's own rows, or equal
-    ones; of `FEWEST_TOLD` victims or more, those among the rows of all victims.
+    Attributes
+    ----------
+    counts : mapping of str to int64 array, shape (K,)
+        Number of rows of each class, by victim.
+    assumed : float64 array, shape (K,)
+        Class shares that are scored for a victim without a claim. With `FEWEST_TOLD` or more
+        victims, these are the shares among the rows of all victims. Otherwise they are the shares
+        among the local rows of the adversary, or equal shares if it has none.
     """
 
     counts: Mapping[str, NDArray[np.int64]]
@@ -32,13 +37,16 @@ class VictimsClasses:
 
 @register.metric("class-shares")
 class ClassSharesMetric(Metric[VictimsClasses]):
-    """How far the share of a class at one client is off (property inference; Ateniese et al. 2015).
+    """Mean absolute error of the inferred class shares of single clients.
 
-    ``class_error`` is the absolute error, averaged over classes and over victims with whole rows.
-    The blind adversary claims the same shares of every victim: those among its own rows, or equal
-    ones. Of three victims or more it is also granted two sets of shares that are computed from the
-    truth: those among all their rows, and those of the least error. With one victim either would
-    be the answer itself.
+    ``class_error`` is the absolute difference between claimed and true share of a class at one
+    client, averaged over classes and over victims with complete rows (property inference; Ateniese
+    et al. 2015). It is 0 for a perfect guess.
+
+    The blind adversary claims the same shares for every victim: the shares among its local rows, or
+    equal shares. With three or more victims it is also granted two predictions that are computed
+    from the truth: the shares among the rows of all victims, and the shares of least error. With
+    one victim, both would be the truth itself.
     """
 
     of: ClassVar[type[Claim]] = ClassShares
@@ -50,21 +58,22 @@ class ClassSharesMetric(Metric[VictimsClasses]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> VictimsClasses | None:
-        """Count the classes of victims with whole rows; None where there are none, or no classes.
+        """Count the classes of all victims with one or more complete rows.
 
-        Victims without rows have no shares and are not scored.
+        None if there is no such victim or the target is numeric.
         """
-        whole = {n: h.table for n, h in case.victims.items() if h.covers(case.schema) and len(h)}
+        # A client without rows has no class shares.
+        tables = {n: h.table for n, h in case.victims.items() if h.covers(case.schema) and len(h)}
         classes = max(len(case.schema.classes), 2)
-        if not whole or not case.schema.classes:
+        if not tables or not case.schema.classes:
             return None
-        counts = {n: np.bincount(t.y, minlength=classes) for n, t in whole.items()}
+        counts = {n: np.bincount(t.y, minlength=classes) for n, t in tables.items()}
         if len(counts) >= FEWEST_TOLD:
             return VictimsClasses(counts, _pooled(counts))
         return VictimsClasses(counts, _own_share(case, classes))
 
     def refuses(self, claims: Sequence[ClassShares], case: Case) -> str | None:
-        """Refuse shares of other numbers of classes, of nobody's rows, and claimed twice."""
+        """Refuse a wrong number of classes, clients that are no victims, and repeated claims."""
         owners, classes = [c.owner for c in claims], max(len(case.schema.classes), 2)
         if len({*owners}) < len(owners):
             return "it claimed the classes of one client twice"
@@ -74,7 +83,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
         return None
 
     def blind(self, case: Case, truth: VictimsClasses) -> dict[str, Sequence[Claim]]:
-        """Return the same shares for every victim, as the class describes them."""
+        """Return claims of the same shares for every victim, see the class."""
         counts, classes = truth.counts, len(truth.assumed)
         shares = {"own": _own_share(case, classes), "even": np.full(classes, 1 / classes)}
         if len(counts) >= FEWEST_TOLD:
@@ -82,7 +91,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
         return {how: [ClassShares(n, share) for n in counts] for how, share in shares.items()}
 
     def score(self, claims: Sequence[ClassShares], truth: VictimsClasses) -> list[Score]:
-        """Score all victims together."""
+        """Compute the mean error over all victims."""
         claimed = {c.owner: c.share for c in claims}
         off = [
             np.abs(claimed.get(n, truth.assumed) - c / c.sum()).mean()
@@ -92,35 +101,40 @@ class ClassSharesMetric(Metric[VictimsClasses]):
 
 
 def _own_share(case: Case, classes: int) -> NDArray[np.float64]:
-    """Return the shares of the classes among the adversary's own rows; equal ones without rows."""
-    own = case.blind_view().rows
-    if own is None or not len(own):
+    """Return the class shares among the local rows of the adversary, equal shares without rows."""
+    rows = case.blind_view().rows
+    if rows is None or not len(rows):
         return np.full(classes, 1 / classes)
-    return np.asarray(np.bincount(own.y, minlength=classes) / len(own))
+    return np.asarray(np.bincount(rows.y, minlength=classes) / len(rows))
 
 
 def _least_wrong(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
-    """Return the shares of least absolute error: of every class the same quantile, adding up to 1.
+    """Return the shares with the least mean absolute error over all victims.
 
-    At the least, as many victims more are above as below in every class (the multiplier of their
-    sum).
+    Without the condition that the shares sum to 1, these are the medians over the victims. With the
+    condition, they are the same quantile of every class, at the level at which the quantiles sum to
+    1 (by the Lagrange multiplier of the sum). The level is found by bisection.
     """
     shares, low, high = np.array([c / c.sum() for c in counts.values()]), 0.0, 1.0
 
-    def at(level: float) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.quantile(shares, level, axis=0, method="inverted_cdf")
-        return found
+    def quantiles(level: float) -> NDArray[np.float64]:
+        shares_at_level: NDArray[np.float64] = np.quantile(
+            shares, level, axis=0, method="inverted_cdf"
+        )
+        return shares_at_level
 
+    # 50 bisections reduce the interval of levels to 2^-50. Quantiles are step functions, so that
+    # the sum may jump over 1. The shares are then interpolated between both sides of the jump.
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if at(middle).sum() < 1 else (low, middle)
-    below, above = at(low), at(high)
+        low, high = (middle, high) if quantiles(middle).sum() < 1 else (low, middle)
+    below, above = quantiles(low), quantiles(high)
     gap = above.sum() - below.sum()
-    found = below + (above - below) * ((1 - below.sum()) / gap if gap > 0 else 0.0)
-    return np.asarray(found / found.sum())
+    shares_at_level = below + (above - below) * ((1 - below.sum()) / gap if gap > 0 else 0.0)
+    return np.asarray(shares_at_level / shares_at_level.sum())
 
 
 def _pooled(counts: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float64]:
-    """Return the shares of the classes among the rows of all victims."""
+    """Return the class shares among the rows of all victims."""
     together = np.sum([*counts.values()], axis=0)
     return np.asarray(together / together.sum(), dtype=np.float64)

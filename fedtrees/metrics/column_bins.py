@@ -1,4 +1,7 @@
-"""Guessed bins of rows against those that the victims' columns have."""
+"""Metric `column-bins`: inferred histogram bins of another party's values.
+
+It applies to vertical federations in which the adversary has other columns of the same rows.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,18 +19,19 @@ from fedtrees.metrics.orders import misnamed, orders_of_own
 
 @dataclass(frozen=True, eq=False)
 class VictimsBins:
-    """Ids and bins of rows, -1 for no value, by (owner, feature)."""
+    """True bins: ids of rows and their bins (-1 for a missing value), by (owner, feature)."""
 
     columns: Mapping[tuple[str, int], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 @register.metric("column-bins")
 class ColumnBinsMetric(Metric[VictimsBins]):
-    """Share of the cells of the victims' columns whose bin is named exactly.
+    """Share of the cells of the victims' columns whose bin is inferred exactly.
 
-    A cell without a value counts: naming it so is right. Columns that are not claimed are filled
-    from the best blind guess. That one is told more than it can know: how many rows of each column
-    are in every bin.
+    The denominator is the number of cells of the victims' columns in rows that the adversary also
+    has. A cell without a value is correct if the claim marks it as missing. Columns without a claim
+    are filled from the best blind guess. The blind adversary is granted more than it can know: the
+    number of rows in every bin of each column.
     """
 
     of: ClassVar[type[Claim]] = ColumnBins
@@ -40,35 +44,43 @@ class ColumnBinsMetric(Metric[VictimsBins]):
     prominence: ClassVar[int] = 1
 
     def truth(self, case: Case) -> VictimsBins | None:
-        """Return bins of rows whose ids a principal knows; None if there are none."""
-        own = [case.local_data[p].ids for p in case.principals if p in case.local_data]
-        if not own:
+        """Return the bins of the victims' columns in rows that a principal has in its local data.
+
+        None if the principals have no data, or the training used no bins of a victim's column.
+        """
+        adversary_ids = [case.local_data[p].ids for p in case.principals if p in case.local_data]
+        if not adversary_ids:
             return None
-        known, found = np.unique(np.concatenate(own)), {}
+        # Only rows that the adversary has in its local data can be claimed by id.
+        known_ids, columns = np.unique(np.concatenate(adversary_ids)), {}
         for (owner, feature), bin in case.bins_of_rows.items():
             if owner in case.victims:
                 ids = case.victims[owner].ids
-                shared = np.isin(ids, known)
-                found[owner, feature] = ids[shared], bin[shared]
-        return VictimsBins(found) if found else None
+                shared = np.isin(ids, known_ids)
+                columns[owner, feature] = ids[shared], bin[shared]
+        return VictimsBins(columns) if columns else None
 
     def refuses(self, claims: Sequence[ColumnBins], case: Case) -> str | None:
-        """Refuse columns that no victim has, or one that is claimed twice."""
+        """Refuse columns that no victim has, and columns that are claimed twice."""
         return misnamed([(c.owner, c.feature) for c in claims], case)
 
     def blind(self, case: Case, truth: VictimsBins) -> dict[str, Sequence[Claim]]:
-        """Return the fullest bin of every column; and bins filled in the order of own data.
+        """Return blind guesses of the bins.
 
-        The orders are those of `fedtrees.metrics.orders`.
+        ``fullest-bin`` claims the most frequent bin of every column. The remaining guesses sort the
+        rows by local data of the adversary (`fedtrees.metrics.orders`), and fill the bins in this
+        order.
         """
         fullest = [
             ColumnBins(*key, ids, np.full(len(ids), _fullest(bin)))
             for key, (ids, bin) in truth.columns.items()
         ]
-        made: dict[str, Sequence[Claim]] = {"fullest-bin": fullest}
+        guesses: dict[str, Sequence[Claim]] = {"fullest-bin": fullest}
         for name, orders in orders_of_own(case, truth.columns).items():
-            made[name] = [_filled(key, *orders[key], at) for key, at in truth.columns.items()]
-        return {**made, **super().blind(case, truth)}
+            guesses[name] = [
+                _filled(key, *orders[key], bins) for key, bins in truth.columns.items()
+            ]
+        return {**guesses, **super().blind(case, truth)}
 
     def completed(
         self,
@@ -76,28 +88,29 @@ class ColumnBinsMetric(Metric[VictimsBins]):
         truth: VictimsBins,
         blind: Callable[[], Sequence[ColumnBins]],
     ) -> Sequence[ColumnBins]:
-        """Fill columns that are not claimed."""
+        """Fill columns without a claim from the best blind guess."""
         claimed = {(c.owner, c.feature) for c in claims}
         if claimed >= set(truth.columns):
             return claims
         return [*claims, *(c for c in blind() if (c.owner, c.feature) not in claimed)]
 
     def counted(self, truth: VictimsBins) -> int:
-        """Return the number of cells."""
+        """Return the number of scored cells."""
         return sum(len(ids) for ids, _ in truth.columns.values())
 
     def score(self, claims: Sequence[ColumnBins], truth: VictimsBins) -> list[Score]:
-        """Score all cells together; a row that is left out is wrong."""
+        """Compute the share of correct bins over all cells. A row without a claim is wrong."""
         claimed = {(c.owner, c.feature): c for c in claims}
         right = 0
         for key, (ids, bin) in truth.columns.items():
             if key in claimed:
-                _, mine, theirs = np.intersect1d(ids, claimed[key].ids, return_indices=True)
-                right += int((bin[mine] == claimed[key].bin[theirs]).sum())
+                _, true_at, claimed_at = np.intersect1d(ids, claimed[key].ids, return_indices=True)
+                right += int((bin[true_at] == claimed[key].bin[claimed_at]).sum())
         return [Score("bins_read", right / max(self.counted(truth), 1))]
 
 
 def _fullest(bin: NDArray[np.int64]) -> int:
+    """Return the most frequent bin, possibly -1 for missing values."""
     return int(np.bincount(bin + 1).argmax()) - 1
 
 
@@ -107,7 +120,8 @@ def _filled(
     rank: NDArray[np.float64],
     truth: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> ColumnBins:
-    """Fill bins from the lowest rank on, each with as many rows as it has."""
+    """Assign bins to rows in the order of their ranks, each bin to as many rows as it contains."""
+    # Sorted bins: the row with the k-th smallest rank gets the k-th smallest bin.
     sizes = np.sort(truth[1])
     order = np.argsort(rank, kind="stable")
     bin = np.full(len(ids), _fullest(truth[1]))

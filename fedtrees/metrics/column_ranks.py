@@ -1,4 +1,7 @@
-"""Guessed orders of rows against the victims' columns."""
+"""Metric `column-ranks`: inferred order of the rows in another party's columns.
+
+It applies to vertical federations in which the adversary has other columns of the same rows.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,26 +17,30 @@ from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.orders import misnamed, orders_of_own
 
-#: Half widths of the intervals of ranks that a blind order is claimed with.
+#: Half widths of the rank intervals that the blind adversary claims with every order.
 REACHES = (0.1, 0.25, 0.4)
-_ENDS = 65  # quantiles of a column that an interval may begin and end at
+# Number of quantiles of a column at which the best common interval may begin and end.
+_ENDS = 65
 
 
 @dataclass(frozen=True, eq=False)
 class VictimsOrders:
-    """Ids and middle ranks, 0 to 1, of the rows that have a value, by (owner, feature)."""
+    """True orders: ids of the rows with a value and their middle ranks, by (owner, feature).
+
+    Ranks are between 0 and 1. Equal values share the mean of their ranks.
+    """
 
     columns: Mapping[tuple[str, int], tuple[NDArray[np.int64], NDArray[np.float64]]]
 
 
 @register.metric("column-ranks")
 class ColumnRanksMetric(Metric[VictimsOrders]):
-    """How well the order of rows in the victims' columns is known.
+    """Rank correlation of the inferred order of rows in the victims' columns.
 
-    ``rank_correlation``: Spearman's, of claimed with true ranks, mean over the victims' columns; a
-    column that is not claimed counts 0, a row that is left out stands in the middle.
-    ``rank_width``: mean width of the claimed intervals of ranks; one that misses the middle rank of
-    the value is as wide as all, 1.
+    ``rank_correlation`` is Spearman's correlation of claimed and true ranks, averaged over the
+    victims' columns. A column without a claim counts 0, and a row without a claim gets the middle
+    rank. ``rank_width`` is the mean width of the claimed rank intervals. It is between 0 (best) and
+    1. An interval that does not contain the true rank counts 1.
     """
 
     of: ClassVar[type[Claim]] = ColumnRanks
@@ -48,31 +55,33 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
     main: ClassVar[tuple[str, ...]] = ("rank_correlation", "rank_width")
 
     def truth(self, case: Case) -> VictimsOrders | None:
-        """Return columns of rows whose other columns a principal holds; None if there are none."""
+        """Return the ranks of the victims' columns in rows that a principal has in its local data.
+
+        Columns with less than two different values are omitted. None if there is no such column.
+        """
         adversary_ids = [case.local_data[p].ids for p in case.principals if p in case.local_data]
         if not adversary_ids:
             return None
         known_ids, orders = np.unique(np.concatenate(adversary_ids)), {}
         for name, victim in case.victims.items():
             shared = np.isin(victim.ids, known_ids)
-            for place, column in enumerate(victim.columns.tolist()):
-                x = victim.X[:, place]
+            for position, column in enumerate(victim.columns.tolist()):
+                x = victim.X[:, position]
                 present = shared & ~np.isnan(x)
                 if len(np.unique(x[present])) > 1:
                     orders[name, column] = (victim.ids[present], middle_ranks(x[present]))
         return VictimsOrders(orders) if orders else None
 
     def refuses(self, claims: Sequence[ColumnRanks], case: Case) -> str | None:
-        """Refuse columns that no victim has, or one that is claimed twice."""
+        """Refuse columns that no victim has, and columns that are claimed twice."""
         return misnamed([(c.owner, c.feature) for c in claims], case)
 
     def blind(self, case: Case, truth: VictimsOrders) -> dict[str, Sequence[Claim]]:
-        """Return orders by labels and own columns (`fedtrees.metrics.orders`), and fixed intervals.
+        """Return orders by local labels and columns (`fedtrees.metrics.orders`), and intervals.
 
-        What columns have in common is their first principal component, turned so that they grow
-        with it. Each order is also claimed with intervals of the widths `REACHES` around its ranks.
-        ``one-interval`` claims the same interval for all rows of a column, the one of least mean
-        width. The blind adversary is granted which interval that is.
+        Each order is also claimed with rank intervals of the half widths `REACHES`.
+        ``one-interval`` claims the same interval for all rows of a column, namely the one of least
+        mean width. The blind adversary is granted this interval, which depends on the truth.
         """
         guesses: dict[str, Sequence[Claim]] = {"one-interval": _one_interval(truth)}
         for name, orders in orders_of_own(case, truth.columns).items():
@@ -90,7 +99,7 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
         return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[ColumnRanks], truth: VictimsOrders) -> list[Score]:
-        """Score all columns together."""
+        """Compute correlation and width, averaged over all columns of the victims."""
         claimed = {(c.owner, c.feature): c for c in claims}
         correlation, width = [], []
         for key, (ids, rank) in truth.columns.items():
@@ -104,6 +113,7 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
                     c.high[guessed_at],
                 )
             guess = middle_ranks(guess)
+            # The correlation is undefined for constant ranks. They contain no order and count 0.
             flat = guess.std() == 0
             correlation.append(0.0 if flat else float(np.corrcoef(guess, rank)[0, 1]))
             inside = (low <= rank) & (rank <= high)
@@ -115,9 +125,12 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
 
 
 def _one_interval(truth: VictimsOrders) -> list[Claim]:
-    """Return for every column the interval that is narrowest on average, for all its rows."""
+    """Return for every column the common interval of all rows that has the best `rank_width`."""
     claims: list[Claim] = []
     for key, (ids, rank) in truth.columns.items():
+        # A row inside an interval of width w counts w, and a row outside counts 1. The mean is
+        # smallest where the share of rows inside times (1 - w) is largest.
+        # Ends are restricted to quantiles, because the search over all pairs of ranks is quadratic.
         ends = np.unique(np.quantile(rank, np.linspace(0, 1, _ENDS), method="nearest"))
         order = np.sort(rank)
         below = np.searchsorted(order, ends, side="left")

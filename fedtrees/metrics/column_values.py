@@ -1,4 +1,4 @@
-"""Guessed columns against the victims': which values somebody has, though not in which row."""
+"""Metric `column-values`: inferred values of a party's columns, without the rows they belong to."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,10 @@ Values = tuple[NDArray[Any], NDArray[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class VictimsColumns:
-    """Present values of every column of every victim, with counts, by (owner, feature)."""
+    """Distinct values of the victims' columns and their counts, by (owner, feature).
+
+    Missing values are not included.
+    """
 
     columns: Mapping[tuple[str, int], Values]
     schema: Schema
@@ -27,17 +30,24 @@ class VictimsColumns:
 
 @register.metric("column-values")
 class ColumnValuesMetric(Metric[VictimsColumns]):
-    """How many cells of the victims' tables are known exactly, as columns and not as rows.
+    """Share of the values of the victims' columns that are inferred, regardless of their rows.
 
-    ``column_values``: per owner and column the multisets of true and claimed values meet in some
-    cells; their share of the larger one, averaged by true cells, so that claiming more than there
-    is never pays. ``column_extremes``: share of smallest and largest values that are known.
-    ``column_singles``: share of the cells whose value no other row of the owner has (k-anonymity
-    with k = 1), and which are claimed as such. In a column where more single values are claimed
-    than there are, the hits are divided by the number of claimed ones, so that claiming every
-    possible value does not score. ``category_error``: property inference (Ateniese et
-    al. 2015), how far the claimed share of a category at one owner is off, averaged over owners and
-    categories; a column that is not claimed counts as in equal parts.
+    ``column_values`` compares the multisets of true and claimed values of every column of a victim.
+    A column scores the size of their intersection divided by the size of the larger multiset, so
+    that claiming too many values never pays. Columns are weighted by their numbers of cells, and a
+    column without a claim scores 0.
+
+    ``column_extremes`` is the share of columns' smallest and largest values that are claimed as
+    such.
+
+    ``column_singles`` is the share of values that occur in a single row of a victim (k-anonymity
+    with k = 1) and are claimed with count 1. If more single values are claimed than exist in a
+    column, the number of hits is divided by the number of claimed ones, so that claiming every
+    possible value does not score.
+
+    ``category_error`` is the absolute error of the claimed share of a category at one victim,
+    averaged over victims and categories (property inference; Ateniese et al. 2015). A column
+    without a claim counts as equal shares.
     """
 
     of: ClassVar[type[Claim]] = ColumnValues
@@ -59,16 +69,16 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")
 
     def truth(self, case: Case) -> VictimsColumns | None:
-        """Return the victims' columns, None where nobody else holds any."""
+        """Return the values of the victims' columns, None if the victims have no columns."""
         victims_columns = {
             (name, int(f)): np.unique(column[~np.isnan(column)], return_counts=True)
             for name, local in case.victims.items()
             for f, column in zip(local.columns, local.X.T + np.float32(0), strict=True)
-        }  # -0 and 0 are one value
+        }  # adding 0 turns -0 into 0
         return VictimsColumns(victims_columns, case.schema) if victims_columns else None
 
     def refuses(self, claims: Sequence[ColumnValues], case: Case) -> str | None:
-        """Refuse columns that no victim has, or one that is claimed twice."""
+        """Refuse unknown victims and columns, and columns that are claimed twice."""
         named = [(c.owner, c.feature) for c in claims]
         if len(set(named)) < len(named):
             return "it claimed the values of a column more than once"
@@ -78,17 +88,23 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         return None
 
     def blind(self, case: Case, truth: VictimsColumns) -> dict[str, Sequence[Claim]]:
-        """Return guesses of the values of every victim's columns, as many as there are.
+        """Return blind guesses of the values of every victim's columns.
 
-        ``declared`` claims the values that the schema names, ``zeros`` that all values are 0, and
-        ``rounded-range`` evenly spaced values of the declared range, or of 0 to 1, at the precision
-        of the column. ``own-columns`` scales the own column, and ``rounded-quantiles`` takes its
-        quantiles at that precision. A party with other columns of the same rows claims its values
-        for all of them (``own-values``). The blind adversary is granted the number of cells and the
-        precision.
+        - ``declared``: the categories, or the integers in the declared range.
+        - ``zeros``: all values are 0.
+        - ``rounded-range``: evenly spaced values in the declared range, or in 0 to 1 without one.
+        - ``own-columns``: the values of the adversary's complete rows, with scaled counts.
+        - ``rounded-quantiles``: the quantiles of these values.
+        - ``own-values``: all values of the adversary's columns, if it has no complete rows.
+
+        The blind adversary is granted the number of cells of every column and its precision, to
+        which the rounded guesses are rounded (`fedtrees.guessing.steps`).
         """
         view = case.blind_view()
-        adversary_rows, apart = view.rows, [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)]
+        adversary_rows, separate_columns = (
+            view.rows,
+            [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)],
+        )
         features = case.schema.features
 
         def evenly(f: int, n: int, step: float) -> NDArray[np.float32]:
@@ -96,27 +112,27 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
             return rounded_to(low + middles(n) * (high - low), step)
 
         guesses: dict[str, Sequence[Claim]] = {
-            "declared": _guessed(truth, _declared(case.schema)),
-            "zeros": _valued(truth, lambda f, n, step: np.zeros(n, dtype=np.float32)),
-            "rounded-range": _valued(truth, evenly),
+            "declared": _claim_scaled(truth, _declared(case.schema)),
+            "zeros": _claim_values(truth, lambda f, n, step: np.zeros(n, dtype=np.float32)),
+            "rounded-range": _claim_values(truth, evenly),
         }
         if adversary_rows is not None and len(adversary_rows):
             present = [c[~np.isnan(c)] for c in adversary_rows.X.T]
             columns = [np.unique(c, return_counts=True) for c in present]
-            guesses["own-columns"] = _guessed(truth, columns)
+            guesses["own-columns"] = _claim_scaled(truth, columns)
 
-            def quantiles(f: int, n: int, step: float) -> NDArray[np.float32]:
+            def take_quantiles(f: int, n: int, step: float) -> NDArray[np.float32]:
                 some = present[f].astype(np.float64)
                 return rounded_to(np.quantile(some, middles(n)), step) if len(some) else some
 
-            guesses["rounded-quantiles"] = _valued(truth, quantiles)
-        elif apart:
-            pooled = np.unique(np.concatenate(apart), return_counts=True)
-            guesses["own-values"] = _guessed(truth, [pooled] * len(features))
+            guesses["rounded-quantiles"] = _claim_values(truth, take_quantiles)
+        elif separate_columns:
+            pooled = np.unique(np.concatenate(separate_columns), return_counts=True)
+            guesses["own-values"] = _claim_scaled(truth, [pooled] * len(features))
         return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[ColumnValues], truth: VictimsColumns) -> list[Score]:
-        """Score all columns together; those that are not claimed count 0."""
+        """Compute all scores. Scores are None if there is nothing to average."""
         claimed = {(c.owner, c.feature): (c.values, c.counts) for c in claims}
         cells = singles = 0
         right, singles_right, ends = 0.0, 0.0, []
@@ -126,13 +142,15 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
             guessed, copies = claimed.get(key, (values[:0], counts[:0]))
             _, true_at, guessed_at = np.intersect1d(values, guessed, return_indices=True)
             met = np.minimum(counts[true_at], copies[guessed_at]).sum()
+            # Dividing by the larger multiset makes it useless to claim too many values.
             larger = max(int(counts.sum()), int(copies.sum()), 1)
             right += float(met) * int(counts.sum()) / larger
+            # A value counts as single only if it is claimed with count 1.
             hits = int(((counts[true_at] == 1) & (copies[guessed_at] == 1)).sum())
             singles_right += hits * single / max(single, int((copies == 1).sum()), 1)
             if len(values):
-                some = len(guessed) > 0
-                ends += [some and values[k] == guessed[k] for k in (0, -1)]
+                has_values = len(guessed) > 0
+                ends += [has_values and values[k] == guessed[k] for k in (0, -1)]
         error = _category_error(claimed, truth)
         return [
             Score("column_values", right / cells if cells else None),
@@ -145,7 +163,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
 def _category_error(
     claimed: Mapping[tuple[str, int], Values], truth: VictimsColumns
 ) -> float | None:
-    """Return how far claimed shares of categories are off on average, None without categories."""
+    """Return the mean error of claimed category shares, None without categorical columns."""
     off: list[float] = []
     for key, (values, counts) in truth.columns.items():
         if not truth.schema.categorical[key[1]] or not len(values):
@@ -162,18 +180,21 @@ def _category_error(
     return float(np.mean(off)) if off else None
 
 
-def _guessed(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
-    """Return the same column for every victim, with as many cells as there are."""
+def _claim_scaled(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
+    """Claim the same values for every victim, scaled to the number of cells of its column."""
     return [
         ColumnValues(owner, f, *_scaled(columns[f], int(counts.sum())), False)
         for (owner, f), (_, counts) in truth.columns.items()
     ]
 
 
-def _valued(truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[Any]]) -> list[Claim]:
-    """Return columns of guessed values: of a feature, so many, at the precision of the column."""
+def _claim_values(
+    truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[Any]]
+) -> list[Claim]:
+    """Claim the values ``guess(feature, n_cells, precision)`` for every column of the victims."""
     claims: list[Claim] = []
     for (owner, f), (values, counts) in truth.columns.items():
+        # The precision is computed from the true values, which the blind adversary is granted.
         step = step_of(values.astype(np.float64))
         cells = guess(f, int(counts.sum()), step).astype(np.float32) + np.float32(0)
         distinct, copies = np.unique(cells, return_counts=True)
@@ -182,24 +203,26 @@ def _valued(truth: VictimsColumns, guess: Callable[[int, int, float], NDArray[An
 
 
 def _scaled(column: Values, n: int) -> Values:
-    """Return the values with counts that add up to n, by largest remainder."""
+    """Scale counts so that they sum to n, by the method of largest remainders."""
     values, counts = column
     if not len(values) or not n:
         return values[:0], counts[:0]
     exact = counts * (n / counts.sum())
     floored = np.floor(exact).astype(np.int64)
+    # Values with the largest fractional parts are rounded up.
     rest = np.argsort(floored - exact, kind="stable")[: n - int(floored.sum())]
     floored[rest] += 1
     return values[floored > 0], floored[floored > 0]
 
 
 def _declared(schema: Schema) -> list[Values]:
-    """Return the values that the schema names: categories, whole numbers in a declared range."""
+    """Return the values in the schema: categories, or integers in a declared range, each once."""
     declared: list[Values] = []
     for feature in schema.features:
         low, high = feature.low, feature.high
         if feature.categories:
             low, high = 0.0, float(len(feature.categories) - 1)
+        # Without a range, only a declared end is a value of the schema.
         if low is None or high is None:
             values = np.array([v for v in (low, high) if v is not None], dtype=np.float32)
         else:

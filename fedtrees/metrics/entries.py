@@ -1,4 +1,7 @@
-"""Guessed values against the victims', cell by cell: the reader knows which row is which."""
+"""Metric `entries`: inferred feature values of the victims, cell by cell.
+
+The adversary knows the ids of the rows, for example because it has other columns of them.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,19 +19,26 @@ from fedtrees.guessing.entries import regressed
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.imputer import imputed
 
-#: Of a column's standard deviation: what counts as found, and what as close (as in RA).
+#: Largest error of an exact value and of a close value, in standard deviations of the column. The
+#: second is that of the reconstruction accuracy (`fedtrees.guessing.tolerance.SIGMA_SHARE`).
 FOUND, CLOSE = 1e-6, 0.319
 
 
 @dataclass(frozen=True, eq=False)
 class VictimsEntries:
-    """Cells of every victim, in one row each of these arrays, but those known beforehand.
+    """The k cells of the victims that the threat model does not declare known.
 
-    `owner`: str array, shape (k,).
-    `ids, feature`: int64 array, shape (k,).
-    `value`: float64 array, shape (k,).
-    `mean, spread`: float64 array, shape (k,). Mean and standard deviation of the owner's column; a
-    spread of 0: it is constant.
+    Attributes
+    ----------
+    owner : str array, shape (k,)
+        Victim that has the cell.
+    ids, feature : int64 array, shape (k,)
+        Row id and feature of the cell.
+    value : float64 array, shape (k,)
+        True value. Missing values are not included.
+    mean, spread : float64 array, shape (k,)
+        Mean and standard deviation of the column at its owner. The latter is 0 for a constant
+        column.
     """
 
     owner: NDArray[np.str_]
@@ -41,13 +51,15 @@ class VictimsEntries:
 
 @register.metric("entries")
 class EntriesMetric(Metric[VictimsEntries]):
-    """How many of the values that victims hold are found, which others had to be told none of.
+    """Share of the victims' feature values that are inferred, cell by cell.
 
-    Values that the threat declares known do not count. ``entries``: share that comes within a
-    millionth of the column's standard deviation. ``entries_close``: within 0.319 of it.
-    ``exact_entry_rows``: rows of an owner all of whose values are found. ``relative_error``: mean
-    error, in standard deviations, over the mean size of a standardised value (Li et al. 2022, Sec.
-    6.2); what is not claimed is guessed at the mean, and no error counts more than ten.
+    Values that the threat model declares known are not scored. ``entries`` is the share of cells
+    with an error of at most a millionth of the standard deviation of their column, and
+    ``entries_close`` at most 0.319 standard deviations. ``exact_entry_rows`` is the share of rows
+    of a victim whose scored cells are all exact. ``relative_error`` is the mean absolute error
+    divided by the mean absolute deviation from the mean, both in standard deviations (Li et al.
+    2022, Sec. 6.2). A cell without a claim counts as guessed at the mean, and the error of a cell
+    is at most 10 standard deviations.
     """
 
     of: ClassVar[type[Claim]] = Entries
@@ -62,89 +74,106 @@ class EntriesMetric(Metric[VictimsEntries]):
     main: ClassVar[tuple[str, ...]] = ("entries", "exact_entry_rows", "relative_error")
 
     def truth(self, case: Case) -> VictimsEntries | None:
-        """Return the victims' cells, None where they hold no value that is not known."""
-        told = case.entries
-        known = (
-            set() if told is None else {*zip(told.ids.tolist(), told.columns.tolist(), strict=True)}
+        """Return the cells that are not declared known, None if there are none."""
+        declared = case.entries
+        known_cells = (
+            set()
+            if declared is None
+            else {*zip(declared.ids.tolist(), declared.columns.tolist(), strict=True)}
         )
         parts = []
-        for name, held in case.victims.items():
-            X = held.X.astype(np.float64)
-            for place, column in enumerate(held.columns.tolist()):
-                x = X[:, place]
+        for name, local_data in case.victims.items():
+            X = local_data.X.astype(np.float64)
+            for position, column in enumerate(local_data.columns.tolist()):
+                x = X[:, position]
                 new = ~np.isnan(x)
-                if known:
-                    new &= [(i, column) not in known for i in held.ids.tolist()]
+                if known_cells:
+                    new &= [(i, column) not in known_cells for i in local_data.ids.tolist()]
                 if not new.any():
                     continue
-                k, there = int(new.sum()), x[~np.isnan(x)]
-                constant = (there == there[0]).all()
-                spread = 0.0 if constant else float(there.std())
-                ends = (np.full(k, float(there.mean())), np.full(k, spread))
-                parts.append((np.full(k, name), held.ids[new], np.full(k, column), x[new], *ends))
+                k, present = int(new.sum()), x[~np.isnan(x)]
+                # The computed deviation of a constant column can be slightly above 0, so test for
+                # equality.
+                constant = (present == present[0]).all()
+                spread = 0.0 if constant else float(present.std())
+                ends = (np.full(k, float(present.mean())), np.full(k, spread))
+                parts.append(
+                    (np.full(k, name), local_data.ids[new], np.full(k, column), x[new], *ends)
+                )
         if not parts:
             return None
         return VictimsEntries(*map(np.concatenate, zip(*parts, strict=True)))
 
     def refuses(self, claims: Sequence[Entries], case: Case) -> str | None:
-        """Refuse cells that no victim has, or one that is claimed twice."""
+        """Refuse cells that no victim has, and two claims about one victim.
+
+        A claim with an empty owner is about rows of any victim.
+        """
         for c in claims:
-            held = case.victims.get(c.owner)
+            local_data = case.victims.get(c.owner)
             if not c.owner and case.victims:
                 if not np.isin(c.ids, np.concatenate([h.ids for h in case.victims.values()])).all():
                     return "it claimed values of rows that no victim holds"
                 continue
-            if held is None or not np.isin(c.feature, held.columns).all():
+            if local_data is None or not np.isin(c.feature, local_data.columns).all():
                 return f"it claimed values of {c.owner!r} in columns that it does not hold"
-            if not np.isin(c.ids, held.ids).all():
+            if not np.isin(c.ids, local_data.ids).all():
                 return f"it claimed values of rows that {c.owner!r} does not hold"
         owners = [c.owner for c in claims]
         return "it claimed values of one owner twice" if len({*owners}) < len(owners) else None
 
     def blind(self, case: Case, truth: VictimsEntries) -> dict[str, Sequence[Claim]]:
-        """Return constant guesses of every column, and what own columns make of the known values.
+        """Return constant guesses of every column, and predictions from local data.
 
-        The constants are the mean, the median, the most frequent value, and the middle of the
-        interval of the width that `CLOSE` accepts in which most values lie. The blind adversary is
-        granted them, although it would have to guess them. Where one attribute is not known of any
-        row, what own rows make of it is added (`fedtrees.trees.imputer`).
+        The constants are the mean, the median, the mode, and the centre of the interval with most
+        values, whose half width is the tolerance `CLOSE`. The blind adversary is granted them,
+        although it would have to estimate them. If the threat model declares known values, they are
+        extrapolated by regression on local columns (`fedtrees.guessing.entries`). If it declares a
+        sensitive attribute, ``imputed`` predicts it from local rows (`fedtrees.trees.imputer`).
         """
-        made: dict[str, Sequence[Claim]] = {
+        guesses: dict[str, Sequence[Claim]] = {
             "means": _claims(truth, truth.mean),
             "medians": _claims(truth, _by_column(truth, np.median)),
             "modes": _claims(truth, _by_column(truth, _mode)),
             "densest": _claims(truth, _by_column(truth, _densest)),
         }
-        told, view = case.entries, case.blind_view()
+        declared, view = case.entries, case.blind_view()
         if case.threat and Threat.parse(case.threat).sensitive is not None:
+            # Local rows contain the sensitive attribute. Regressions on known values are not
+            # needed.
             cells = imputed(view, CLOSE)
-            return made if cells is None else {**made, "imputed": [Entries("", *cells)]}
-        own = [h for h in view.own if len(h.columns)]
-        if told is not None and own:
-            made["regressed"] = _claims(truth, _regressed(truth, told, own[0]))
-            made["regressed-together"] = _claims(truth, _regressed(truth, told, own[0], True))
-        return {**made, **super().blind(case, truth)}
+            return guesses if cells is None else {**guesses, "imputed": [Entries("", *cells)]}
+        with_columns = [h for h in view.own if len(h.columns)]
+        if declared is not None and with_columns:
+            guesses["regressed"] = _claims(truth, _regressed(truth, declared, with_columns[0]))
+            guesses["regressed-together"] = _claims(
+                truth, _regressed(truth, declared, with_columns[0], True)
+            )
+        return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Entries], truth: VictimsEntries) -> list[Score]:
-        """Score all cells together."""
+        """Compute the scores over all cells of all victims."""
+        # Cells without a claim remain at the mean and are never exact or close.
         guess = truth.mean.copy()
-        given = np.zeros(len(guess), dtype=bool)
+        has_claim = np.zeros(len(guess), dtype=bool)
         for c in claims:
             cells = zip(c.ids.tolist(), c.feature.tolist(), strict=True)
-            at = dict(zip(cells, c.value.tolist(), strict=True))
+            claimed = dict(zip(cells, c.value.tolist(), strict=True))
             for k in np.flatnonzero((truth.owner == c.owner) | (not c.owner)).tolist():
-                value = at.get((truth.ids[k], truth.feature[k]))
+                value = claimed.get((truth.ids[k], truth.feature[k]))
                 if value is not None:
-                    guess[k], given[k] = value, True
+                    guess[k], has_claim[k] = value, True
+        # Errors in a constant column are absolute.
         unit = np.where(truth.spread > 0, truth.spread, 1.0)
         error = np.minimum(np.abs(guess - truth.value) / unit, 10.0)
         size = float((np.abs(truth.value - truth.mean) / unit).mean())
-        found, close = given & (error <= FOUND), given & (error <= CLOSE)
+        exact, close = has_claim & (error <= FOUND), has_claim & (error <= CLOSE)
+        # A row is exact if every one of its scored cells is exact.
         rows: dict[tuple[str, int], bool] = {}
-        for key, right in zip(zip(truth.owner, truth.ids, strict=True), found, strict=True):
+        for key, right in zip(zip(truth.owner, truth.ids, strict=True), exact, strict=True):
             rows[key] = rows.get(key, True) and bool(right)
         return [
-            Score("entries", float(found.mean())),
+            Score("entries", float(exact.mean())),
             Score("entries_close", float(close.mean())),
             Score("exact_entry_rows", float(np.mean(list(rows.values())))),
             Score("relative_error", float(error.mean()) / size if size else None),
@@ -154,11 +183,11 @@ class EntriesMetric(Metric[VictimsEntries]):
 def _by_column(
     truth: VictimsEntries, constant: Callable[[NDArray[np.float64]], float]
 ) -> NDArray[np.float64]:
-    """Return a constant of every column, computed over all owners, in each cell."""
+    """Fill every cell with a constant of its column, computed over the cells of all victims."""
     guess = np.empty(len(truth.value))
     for feature in np.unique(truth.feature):
-        at = truth.feature == feature
-        guess[at] = constant(truth.value[at])
+        in_column = truth.feature == feature
+        guess[in_column] = constant(truth.value[in_column])
     return guess
 
 
@@ -169,7 +198,7 @@ def _mode(x: NDArray[np.float64]) -> float:
 
 
 def _densest(x: NDArray[np.float64]) -> float:
-    """Return the middle of the values in the fullest interval that counts as close."""
+    """Return the centre of the values in the interval of length 2 `CLOSE` with most values."""
     x, width = np.sort(x), 2 * CLOSE * float(x.std())
     inside = np.searchsorted(x, x + width, side="right") - np.arange(len(x))
     first = int(inside.argmax())
@@ -177,22 +206,28 @@ def _densest(x: NDArray[np.float64]) -> float:
 
 
 def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:
-    made: list[Claim] = []
+    """Return one claim per victim from guessed values in the order of the cells."""
+    claims: list[Claim] = []
     for owner in np.unique(truth.owner).tolist():
-        mine = truth.owner == owner
-        made.append(Entries(owner, truth.ids[mine], truth.feature[mine], guess[mine]))
-    return made
+        of_owner = truth.owner == owner
+        claims.append(Entries(owner, truth.ids[of_owner], truth.feature[of_owner], guess[of_owner]))
+    return claims
 
 
 def _regressed(
-    truth: VictimsEntries, told: KnownEntries, own: LocalData, together: bool = False
+    truth: VictimsEntries,
+    known_entries: KnownEntries,
+    local_data: LocalData,
+    together: bool = False,
 ) -> NDArray[np.float64]:
-    """Return `regressed` in every cell of a row that own columns are known of, else the mean."""
+    """Return the prediction of `regressed` in every cell of a local row, else the mean."""
     features, first = np.unique(truth.feature, return_index=True)
     ends = zip(features.tolist(), truth.mean[first], truth.spread[first], strict=True)
-    values = regressed({f: (float(mean), float(s)) for f, mean, s in ends}, told, own, together)
-    place, guess = {i: k for k, i in enumerate(own.ids.tolist())}, truth.mean.copy()
+    values = regressed(
+        {f: (float(mean), float(s)) for f, mean, s in ends}, known_entries, local_data, together
+    )
+    position, guess = {i: k for k, i in enumerate(local_data.ids.tolist())}, truth.mean.copy()
     for k, (i, feature) in enumerate(zip(truth.ids.tolist(), truth.feature.tolist(), strict=True)):
-        if i in place and feature in values:
-            guess[k] = values[feature][place[i]]
+        if i in position and feature in values:
+            guess[k] = values[feature][position[i]]
     return guess

@@ -1,4 +1,8 @@
-"""Which of the victims' values a threat declares known."""
+"""Values of the victims that a threat model declares known to the adversary.
+
+`Case.entries` selects one of the three functions by the parameters of the threat model:
+``attributes=`` (`of_every_row`), ``sensitive=`` (`all_but`) and ``entries=`` (`dealt`).
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,9 +17,28 @@ from fedtrees.core.schema import Schema
 def of_every_row(
     victims: Mapping[str, LocalData], schema: Schema, count: int, rng: np.random.Generator
 ) -> KnownEntries:
-    """Draw attributes that a threat declares known of all rows of others (Gorgé et al. 2025).
+    """Draw attributes that are known for all rows of the victims (Gorgé et al. 2025).
 
-    Raises `UsageError` if no attribute is left to guess, or someone holds but some columns of rows.
+    Parameters
+    ----------
+    victims : mapping of str to LocalData
+        Complete rows, by victim.
+    schema : Schema
+        Columns. A one-hot group is one attribute.
+    count : int
+        Number of known attributes.
+    rng : numpy.random.Generator
+        Draws the attributes.
+
+    Returns
+    -------
+    known : KnownEntries
+        Values of the attributes in all rows.
+
+    Raises
+    ------
+    UsageError
+        If no attribute remains unknown, or a victim has only some columns of its rows.
     """
     attributes = schema.attributes
     if count >= len(attributes):
@@ -23,26 +46,44 @@ def of_every_row(
             f"attributes={count}, and a row has {len(attributes)}, a one-hot group being one; give "
             "fewer, so that some are left to guess"
         )
-    if not all(held.covers(schema) for held in victims.values()):
+    if not all(local_data.covers(schema) for local_data in victims.values()):
         raise UsageError(
             f"attributes={count}: others hold columns of rows; give entries, or take a protocol "
             "whose parties hold whole rows"
         )
+    # The same attributes are known for all rows of all victims.
     drawn = rng.permutation(len(attributes))[:count]
     return _cells(victims, [c for a in drawn.tolist() for c in attributes[a]])
 
 
 def all_but(victims: Mapping[str, LocalData], schema: Schema, attribute: int) -> KnownEntries:
-    """Return all values of others' rows but those of one attribute (Fredrikson et al. 2014).
+    """Return all values of the victims' rows except one attribute (Fredrikson et al. 2014).
 
-    Raises `UsageError` if there is no such attribute, or someone holds but some columns of rows.
+    Parameters
+    ----------
+    victims : mapping of str to LocalData
+        Complete rows, by victim.
+    schema : Schema
+        Columns. A one-hot group is one attribute.
+    attribute : int
+        Index of the sensitive attribute in ``schema.attributes``.
+
+    Returns
+    -------
+    known : KnownEntries
+        Values of all further attributes.
+
+    Raises
+    ------
+    UsageError
+        If there is no such attribute, or a victim has only some columns of its rows.
     """
     attributes = schema.attributes
     if attribute >= len(attributes):
         raise UsageError(
             f"sensitive={attribute}: a row has {len(attributes)} attributes, counted from 0"
         )
-    if not all(held.covers(schema) for held in victims.values()):
+    if not all(local_data.covers(schema) for local_data in victims.values()):
         raise UsageError(
             f"sensitive={attribute}: others hold columns of rows; take a protocol whose parties "
             "hold whole rows"
@@ -51,30 +92,48 @@ def all_but(victims: Mapping[str, LocalData], schema: Schema, attribute: int) ->
 
 
 def _cells(victims: Mapping[str, LocalData], of: Sequence[int]) -> KnownEntries:
+    """Return the values of the columns `of` in all rows of the victims."""
     columns = np.sort(of).astype(np.int64)
-    ids = np.concatenate([held.ids for held in victims.values()])
-    X = np.concatenate([held.X[:, columns] for held in victims.values()])
+    ids = np.concatenate([local_data.ids for local_data in victims.values()])
+    X = np.concatenate([local_data.X[:, columns] for local_data in victims.values()])
     return KnownEntries(np.repeat(ids, len(columns)), np.tile(columns, len(ids)), X.reshape(-1))
 
 
 def dealt(
     victims: Mapping[str, LocalData], count: int, rng: np.random.Generator
 ) -> KnownEntries | None:
-    """Draw values that a threat declares known, where an inversion of regressions needs them.
+    """Draw known values in the order in which an attack on linear regressions needs them.
 
-    Over columns: n - 2 values of one column, n - 3 of the next, ... of n (the known data of Li et
-    al. 2022, Thm. 2), then one more of each in turn; rows are drawn at random. Whole rows are dealt
-    in the same way, row by row. Constant columns are left out.
+    The values are divided into n groups. For a victim without labels (vertical), a group is one of
+    its columns. For a victim with labels, it is one row. The first group, in random order, provides
+    n - 2 values, the next one n - 3, and so on (the known data of Li et al. 2022, Thm. 2). Then
+    each group provides one more value in turn, until `count` values are drawn.
+
+    Parameters
+    ----------
+    victims : mapping of str to LocalData
+        Local data of the victims. Constant columns are omitted.
+    count : int
+        Number of known values.
+    rng : numpy.random.Generator
+        Draws the order of the groups and of the values in each group.
+
+    Returns
+    -------
+    known : KnownEntries or None
+        None if there is no value to draw.
     """
     groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]] = []
-    for held in victims.values():
-        varied = np.array([len(np.unique(x[~np.isnan(x)])) > 1 for x in held.X.T], dtype=bool)
-        X, columns = held.X[:, varied], held.columns[varied].astype(np.int64)
-        if held.y is None:
-            groups += [(held.ids, np.full(len(X), c), X[:, j]) for j, c in enumerate(columns)]
+    for local_data in victims.values():
+        # A constant column would provide no equation for the attack.
+        varied = np.array([len(np.unique(x[~np.isnan(x)])) > 1 for x in local_data.X.T], dtype=bool)
+        X, columns = local_data.X[:, varied], local_data.columns[varied].astype(np.int64)
+        if local_data.y is None:
+            groups += [(local_data.ids, np.full(len(X), c), X[:, j]) for j, c in enumerate(columns)]
         else:
             groups += [
-                (np.full(len(columns), i), columns, x) for i, x in zip(held.ids, X, strict=True)
+                (np.full(len(columns), i), columns, x)
+                for i, x in zip(local_data.ids, X, strict=True)
             ]
     shuffled = []
     for g in rng.permutation(len(groups)).tolist():
@@ -83,10 +142,11 @@ def dealt(
         order = order[~np.isnan(values[order])]
         shuffled.append((ids[order], columns[order], values[order]))
     taken = [0] * len(shuffled)
-    turns = [g for g in range(len(shuffled)) for _ in range(len(shuffled) - 2 - g)]
-    most = max((len(g[0]) for g in shuffled), default=0)
-    turns += [g for _ in range(most) for g in range(len(shuffled))]
-    for g in turns:
+    # First n - 2 values of group 0, n - 3 of group 1, and so on. Then one of each group in turn.
+    draws_from = [g for g in range(len(shuffled)) for _ in range(len(shuffled) - 2 - g)]
+    longest = max((len(g[0]) for g in shuffled), default=0)
+    draws_from += [g for _ in range(longest) for g in range(len(shuffled))]
+    for g in draws_from:
         if sum(taken) < count and taken[g] < len(shuffled[g][0]):
             taken[g] += 1
     parts = [tuple(a[:k] for a in group) for group, k in zip(shuffled, taken, strict=True)]

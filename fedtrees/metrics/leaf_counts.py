@@ -1,4 +1,8 @@
-"""Score guessed class counts of leaves, per tree."""
+"""Metric `leaf-counts`: inferred number of rows of each class in the leaves of trees.
+
+Attacks infer the counts from leaf values, hessian sums or histograms. This module counts the true
+rows in the leaves, scores the claims, and computes the blind baseline.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +24,19 @@ from fedtrees.trees.routing import Routes
 
 @dataclass(frozen=True)
 class LeafCountScores:
-    """How well the counts of one tree, or of several pooled, are known.
+    """Scores of the inferred counts of one or several trees.
 
-    `leaf_counts_exact`: Share of leaves with every class count exact.
-    `leaf_mass_exact`: Share of records in such leaves.
-    `count_error, count1_error`: Mean absolute error per leaf of the number of records, and of those
-    of the last class.
-    `leaves`: Number of leaves scored.
+    Attributes
+    ----------
+    leaf_counts_exact : float
+        Share of the leaves in which the counts of all classes are exact.
+    leaf_mass_exact : float
+        Share of the rows that are in such leaves.
+    count_error, count1_error : float
+        Mean absolute error per leaf of the number of rows, and of the number of rows of the last
+        class.
+    leaves : int
+        Number of scored leaves.
     """
 
     leaf_counts_exact: float
@@ -43,36 +53,53 @@ def true_leaf_counts(
     leaves: NDArray[np.integer],
     classes: int = 2,
 ) -> LeafCounts:
-    """Count the rows of each class per leaf.
+    """Count the rows of each class in every leaf.
 
-    Raises `DataError`: a row in a node that is not a leaf.
+    Parameters
+    ----------
+    tree : int
+        Index of the tree in the model.
+    nodes : int array, shape (n,)
+        Leaf of every row, one column of ``Forest.apply``.
+    y : int or bool array, shape (n,)
+        Class codes. For a tree of one class in a multi-class boosted model, whether a row belongs
+        to this class.
+    leaves : int array, shape (J,)
+        Node numbers of all leaves of the tree (``Tree.leaves``), including empty ones.
+    classes : int
+        Number of classes, K.
 
-    `tree`: Index of the tree in the model.
-    `nodes`: int array, shape (n,). Leaf of every row: one column of ``Forest.apply``.
-    `y`: int or bool array, shape (n,). Class codes; of a boosted tree of one of several classes,
-    whether a row is of it.
-    `leaves`: int array, shape (J,). Node numbers of all leaves of the tree (``Tree.leaves``), also
-    of those without rows.
-    `classes`: Number of classes K.
+    Returns
+    -------
+    counts : LeafCounts
+        Counts of shape (J, K), with the leaves in increasing order.
+
+    Raises
+    ------
+    DataError
+        If a row is in a node that is not a leaf.
+
+    Examples
+    --------
+    >>> true_leaf_counts(0, np.array([1, 2, 2]), np.array([0, 1, 0]), np.array([1, 2])).counts
+    array([[1, 0],
+           [1, 1]])
     """
     leaves = np.unique(leaves)
-    at = np.searchsorted(leaves, nodes)
-    if len(nodes) and (at.max() >= len(leaves) or (leaves[at] != nodes).any()):
+    position = np.searchsorted(leaves, nodes)
+    if len(nodes) and (position.max() >= len(leaves) or (leaves[position] != nodes).any()):
         raise DataError(f"tree {tree}: rows lie in nodes that are not among its leaves")
-    cells = at * classes + y.astype(np.int64)
+    # Number the cells (leaf, class) in C order, so that one pass counts all of them.
+    cells = position * classes + y.astype(np.int64)
     counts = np.bincount(cells, minlength=len(leaves) * classes).reshape(len(leaves), classes)
     return LeafCounts(tree, leaves.astype(np.intp), counts.astype(np.int64))
 
 
 def blind_leaf_counts(own: LeafCounts, n: int) -> LeafCounts:
-    """Return what own rows alone suggest: their counts scaled to n rows and rounded.
+    """Scale the leaf counts of the adversary's local rows to n rows, and round them.
 
-    `own`: Of the principals' own rows, routed through the same tree.
-    `n`: Number of victims' rows (as known or assumed by the attack it is compared with).
-
-    Notes
-    -----
-    With no own rows every leaf and class gets the same share. Halves round to even.
+    `own` contains the counts of the local rows of the principals, routed through the same tree. If
+    they have no rows, every leaf and class gets the same share. Halves are rounded to even.
     """
     total = own.counts.sum()
     if total == 0:
@@ -84,13 +111,25 @@ def blind_leaf_counts(own: LeafCounts, n: int) -> LeafCounts:
 def score_leaf_counts(
     guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]
 ) -> LeafCountScores:
-    """Compare guessed with true counts, all leaves of the given true trees pooled.
+    """Compare inferred with true counts, over all leaves of the given true trees together.
 
-    Raises `DataError`: no true leaves, or two guesses for one tree.
+    Parameters
+    ----------
+    guesses : sequence of LeafCounts
+        Inferred counts in any order. A missing leaf counts as empty in the errors and is never
+        exact. Trees and leaves that are not in `truths` are ignored.
+    truths : sequence of LeafCounts
+        True counts from `true_leaf_counts`.
 
-    `guesses`: Any trees in any order; a leaf that is not mentioned is guessed empty and never
-    exact. Trees without a truth are ignored; mentioned leaves that do not exist are, too.
-    `truths`: From `true_leaf_counts`; the first tree alone, or every tree the threat allows.
+    Returns
+    -------
+    scores : LeafCountScores
+        Scores over all leaves.
+
+    Raises
+    ------
+    DataError
+        If there are no true leaves, or two guesses about one tree.
     """
     if sum(len(t.leaf) for t in truths) == 0:
         raise DataError("no true leaf counts to score against")
@@ -99,12 +138,13 @@ def score_leaf_counts(
         raise DataError("two guesses of leaf counts for one tree")
     exact, mass, error, error1 = [], [], [], []
     for truth in truths:
-        counts, told = _aligned(by_tree.get(truth.tree), truth)
-        off = counts - truth.counts
-        exact.append(told & ~off.any(axis=1))
+        counts, has_claim = _aligned(by_tree.get(truth.tree), truth)
+        error_of_counts = counts - truth.counts
+        # An empty leaf without a claim would otherwise count as exact.
+        exact.append(has_claim & ~error_of_counts.any(axis=1))
         mass.append(truth.counts.sum(axis=1))
-        error.append(np.abs(off.sum(axis=1)))
-        error1.append(np.abs(off[:, -1]))
+        error.append(np.abs(error_of_counts.sum(axis=1)))
+        error1.append(np.abs(error_of_counts[:, -1]))
     right, rows = np.concatenate(exact), np.concatenate(mass)
     return LeafCountScores(
         leaf_counts_exact=float(right.mean()),
@@ -116,11 +156,10 @@ def score_leaf_counts(
 
 
 def share_right(guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]) -> float:
-    """Return the share of leaves mentioned whose class counts are all exact.
+    """Return the share of the claimed leaves in which the counts of all classes are exact.
 
-    For attacks that return only what they are certain of: 1 unless they are wrong.
-
-    Raises `DataError`: no leaf mentioned, or a tree or leaf mentioned that does not exist.
+    For an attack that only returns counts it is certain of, the share should be 1. `DataError` is
+    raised if no leaf is claimed, or a claimed tree or leaf does not exist.
     """
     by_tree = {truth.tree: truth for truth in truths}
     right: list[bool] = []
@@ -138,24 +177,31 @@ def share_right(guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]) -> 
 def _aligned(
     guess: LeafCounts | None, truth: LeafCounts
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return guessed counts and whether guessed at all, in the order of the true leaves."""
-    counts, told = np.zeros_like(truth.counts), np.zeros(len(truth.leaf), dtype=bool)
+    """Return inferred counts in the order of the true leaves, and which leaves have a claim."""
+    counts, has_claim = np.zeros_like(truth.counts), np.zeros(len(truth.leaf), dtype=bool)
     if guess is not None:
         where = {int(leaf): i for i, leaf in enumerate(guess.leaf)}
         for j, leaf in enumerate(truth.leaf):
             i = where.get(int(leaf))
             if i is not None:
-                counts[j], told[j] = guess.counts[i], True
-    return counts, told
+                counts[j], has_claim[j] = guess.counts[i], True
+    return counts, has_claim
 
 
 @dataclass(frozen=True, eq=False)
 class GrownTrees:
-    """The trees whose leaves are counted, and the true counts.
+    """True leaf counts of the scored trees.
 
-    `first`: Of the trees of the first round, or of every victim's first round.
-    `rows`: Victims' rows that each of these was grown on.
-    `everywhere`: Of all trees that cover everybody's rows and have two classes; else empty.
+    Attributes
+    ----------
+    first : tuple of LeafCounts
+        Counts of the trees of the first round, or of the first round of every victim if clients
+        train trees locally.
+    rows : dict of int to int
+        Number of the victims' rows on which each of these trees was trained.
+    everywhere : dict of int to LeafCounts
+        Counts of all trees. Empty unless there is one tree per round, trained on the rows of all
+        parties, and at most two classes.
     """
 
     first: tuple[LeafCounts, ...]
@@ -165,15 +211,19 @@ class GrownTrees:
 
 @register.metric("leaf-counts")
 class LeafCountMetric(Metric[GrownTrees]):
-    """Guessed counts against the rows the trees were grown on, a sample where rounds draw one.
+    """Share of leaves whose class counts are inferred exactly, and share of rows in these leaves.
 
-    The trees scored are those of the first round (of a random forest, the first tree); where
-    clients grow trees alone, the first round of every victim, on its own rows. In a boosted model
-    of more than two classes each tree's class counts against the rest; of numeric targets all rows
-    count as one class. The blind baseline is the best of three guesses: the counts of own rows,
-    scaled to the rows the tree was grown on, that every leaf is empty, and that each leaf contains
-    all rows. Of one tree per round, of everybody's rows, also ``leaf_counts_right``: of all leaves
-    returned, in later trees too, the share that is right.
+    The scored trees are those of the first round (in a random forest, the first tree). If clients
+    train trees locally, they are the trees of the first round of every victim, with its rows. Only
+    the victims' rows that a tree was trained on are counted, which is a sample under subsampling.
+    In a boosted model with more than two classes, every tree counts its class against the rest. For
+    a numeric target, all rows count as one class.
+
+    The blind baseline is the best of three guesses: the counts of the adversary's local rows,
+    scaled to the number of training rows of the tree; all leaves empty; and all rows in one leaf.
+
+    If every round trains one tree on the rows of all parties, ``leaf_counts_right`` is the share of
+    the claimed leaves, of all trees, whose counts are exact.
     """
 
     of: ClassVar[type[Claim]] = LeafCounts
@@ -193,26 +243,30 @@ class LeafCountMetric(Metric[GrownTrees]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> GrownTrees | None:
-        """Return the true counts of all trees scored; None where no tree covers victims' rows."""
+        """Return the true counts of the scored trees.
+
+        None if no victim has complete rows, or the model has no trees of the victims' rows.
+        """
         victims = case.victims_rows
         if victims is None:
             return None
         if case.model is None or not getattr(case.model, "trees", ()):
             return None
-        grown = _grown_on(case)
+        grown = _scored_trees(case)
         if not grown:
             return None
+        # Rows that the round did not use are not counted.
         first = tuple(_count(case, t, rows) for t, rows in grown.items())
-        # a forest of several classes has no rounds
-        whole = (
+        # A forest with several classes has no rounds.
+        joint = (
             not list(_first_blocks(case)) and _outputs(case) == 1 and len(case.schema.classes) < 3
         )
-        every = range(len(case.model.trees)) if whole else ()
-        everywhere = {t: _count(case, t, _in_round(case, t)) for t in every}
+        all_trees = range(len(case.model.trees)) if joint else ()
+        everywhere = {t: _count(case, t, _in_round(case, t)) for t in all_trees}
         return GrownTrees(first, {t: len(rows) for t, rows in grown.items()}, everywhere)
 
     def refuses(self, claims: Sequence[LeafCounts], case: Case) -> str | None:
-        """Refuse counts of other classes than the tree's, or two claims for one tree."""
+        """Refuse unknown trees, a wrong number of classes, and two claims about one tree."""
         named = [c.tree for c in claims]
         if len(set(named)) != len(named):
             return "counts of one tree were claimed twice"
@@ -227,16 +281,16 @@ class LeafCountMetric(Metric[GrownTrees]):
         return None
 
     def blind(self, case: Case, truth: GrownTrees) -> dict[str, Sequence[Claim]]:
-        """Return guesses of the counts that need no message: own rows, and empty leaves.
+        """Return guesses of the counts that need no message.
 
-        ``own-counts`` scales the counts of the adversary's own rows. ``empty`` claims that no leaf
-        contains a victim's row, which is right for most leaves of a tree whose splits ignore the
-        data. ``all-in-one`` claims that one leaf contains all of the victims' rows, which is right
-        where the tests of such a tree do not separate them. It is granted the number of rows of
-        each class, and which leaf contains most.
+        ``own-counts`` scales the counts of the adversary's local rows. ``empty`` claims that no
+        leaf contains a victim's row, which is right for most leaves of a tree whose splits ignore
+        the data. ``all-in-one`` claims that one leaf contains all of the victims' rows, which is
+        right if the tests of such a tree do not separate them. It is granted the number of rows of
+        each class, and the leaf that contains most rows.
         """
-        own = case.blind_view().rows
-        rows = Table.empty(case.schema) if own is None else own
+        adversary_rows = case.blind_view().rows
+        rows = Table.empty(case.schema) if adversary_rows is None else adversary_rows
         counts = [_count(case, t, rows) for t in truth.rows]
         return {
             "own-counts": [blind_leaf_counts(c, truth.rows[c.tree]) for c in counts],
@@ -247,13 +301,15 @@ class LeafCountMetric(Metric[GrownTrees]):
     def line(
         self, case: Case, truth: GrownTrees, measured: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return the blind baseline; there is none for what an attack is certain of."""
-        found = super().line(case, truth, measured)
-        found.pop("leaf_counts_right", None)
-        return found
+        """Return the blind baseline, without one for ``leaf_counts_right``."""
+        baseline = super().line(case, truth, measured)
+        # The blind guesses claim all leaves, while an attack selects the leaves that it is certain
+        # of.
+        baseline.pop("leaf_counts_right", None)
+        return baseline
 
     def score(self, claims: Sequence[LeafCounts], truth: GrownTrees) -> list[Score]:
-        """Score the first trees' counts, and the share right of all."""
+        """Score the counts of the first trees, and ``leaf_counts_right`` if it is defined."""
         first = score_leaf_counts([c for c in claims if c.tree in truth.rows], truth.first)
         scores = [
             Score("leaf_counts_exact", first.leaf_counts_exact),
@@ -275,29 +331,30 @@ def _all_in_one(truth: LeafCounts) -> LeafCounts:
 
 
 def _outputs(case: Case) -> int:
-    """Return the trees per round: those of each class in a boosted model of several, else 1."""
+    """Return the number of trees per round, which is K in a boosted model of K > 2 classes."""
     objective = getattr(case.model, "objective", None)
     return 1 if objective is None else int(objective.n_outputs)
 
 
 def _classes(case: Case) -> int:
-    """Return how many classes a leaf tells apart: a boosted tree two, of numbers one."""
+    """Return the number of classes that a leaf counts: two in a boosted tree, one for numbers."""
     if not case.schema.classes:
         return 1
     return 2 if hasattr(case.model, "objective") else len(case.schema.classes)
 
 
 def _count(case: Case, tree: int, rows: Table) -> LeafCounts:
-    """Count rows in the leaves of a tree."""
-    at = Routes.of([case.model.trees[tree]]).apply(rows.X)[:, 0]
+    """Count rows of each class in the leaves of a tree of the model."""
+    leaves = Routes.of([case.model.trees[tree]]).apply(rows.X)[:, 0]
     outputs, classes = _outputs(case), _classes(case)
+    # Tree number t of a multi-class model belongs to class t mod K.
     y = rows.y if outputs == 1 else rows.y == tree % outputs
     y = y if classes > 1 else np.zeros(len(rows), dtype=np.int64)
-    return true_leaf_counts(tree, at, y, case.model.trees[tree].leaves, classes)
+    return true_leaf_counts(tree, leaves, y, case.model.trees[tree].leaves, classes)
 
 
-def _grown_on(case: Case) -> dict[int, Table]:
-    """Return the trees to score, by their number in the model, and the victims' rows in each."""
+def _scored_trees(case: Case) -> dict[int, Table]:
+    """Return the scored trees by their index in the model, with the victims' training rows."""
     outputs, shared = _outputs(case), list(_first_blocks(case))
     if not shared:
         return dict.fromkeys(range(outputs), _in_round(case, 0))
@@ -310,17 +367,19 @@ def _grown_on(case: Case) -> dict[int, Table]:
 
 
 def _in_round(case: Case, tree: int) -> Table:
-    """Return the victims' rows that the round of a tree of everybody's rows used."""
+    """Return the victims' rows that the round of a jointly trained tree used."""
     rows = case.victims_in(tree // _outputs(case))
     assert rows is not None
     return rows
 
 
 def _first_blocks(case: Case) -> Iterator[tuple[str, int, int]]:
-    """Yield clients that grow trees alone, the model's number of their first tree, and its round.
+    """Yield clients that train trees locally, with the index of their first tree and its round.
 
-    That is the round of boosting as the client counts.
+    The index is that in the model, and the round is counted by the client.
     """
+    # Protocols record local trees in three ways: one message with all clients' models, pooled
+    # forests in the order of the messages, or replies whose trees are searched in the model.
     replies: dict[str, ClientTrees] = {}
     clients, pooled = list(case.local_data), 0
     for d in case.transcript or ():
@@ -332,25 +391,25 @@ def _first_blocks(case: Case) -> Iterator[tuple[str, int, int]]:
         if isinstance(d.message, ClientTrees) and len(d.message.sizes):
             replies.setdefault(d.sender, d.message)
         if Trait.POOLED in d.message.traits:
-            own = len(getattr(d.message, "sizes"))  # noqa: B009 - a forest, of whatever type
-            yield from [(d.sender, pooled, 0)] * bool(own)
-            pooled += own
+            n_trees = len(getattr(d.message, "sizes"))  # noqa: B009 - a forest, of whatever type
+            yield from [(d.sender, pooled, 0)] * bool(n_trees)
+            pooled += n_trees
     trees, taken = case.model.trees, set[int]()
     for sender, reply in replies.items():
-        # all replies are of as many trees
+        # All replies contain the same number of trees, so that a reply starts at a multiple of it.
         places = (i for i in range(0, len(trees), len(reply.sizes)) if i not in taken)
-        number = next((i for i in places if _here(reply, trees, i)), None)
+        number = next((i for i in places if _matches_model(reply, trees, i)), None)
         if number is not None:
             taken.add(number)
             yield sender, number, reply.round * len(reply.sizes) // _outputs(case)
 
 
-def _here(reply: ClientTrees, trees: Sequence[Any], number: int) -> bool:
-    """Tell whether the trees of a reply stand in the model from this number on."""
-    there = trees[number : number + len(reply.sizes)]
-    same = [len(t) for t in there] == reply.sizes.tolist()
-    told = [("threshold", reply.threshold), ("value", reply.value), ("h", reply.sum_hessian)]
+def _matches_model(reply: ClientTrees, trees: Sequence[Any], number: int) -> bool:
+    """Return whether the trees of a reply are those of the model from this index on."""
+    candidates = trees[number : number + len(reply.sizes)]
+    same = [len(t) for t in candidates] == reply.sizes.tolist()
+    contents = [("threshold", reply.threshold), ("value", reply.value), ("h", reply.sum_hessian)]
     return same and all(
-        sent is None or np.array_equal(np.concatenate([getattr(t, name) for t in there]), sent)
-        for name, sent in told
+        sent is None or np.array_equal(np.concatenate([getattr(t, name) for t in candidates]), sent)
+        for name, sent in contents
     )

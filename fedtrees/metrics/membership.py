@@ -1,4 +1,9 @@
-"""Which candidates were trained on: true positives at few false ones, beside what chance gives."""
+"""Metric `membership`: membership inference among candidate rows.
+
+The candidates are training rows of the victims (members) and rows of the same distribution that
+were not used (non-members). An attack assigns a score to every candidate. This module computes the
+true positive rate at a low false positive rate (Carlini et al. 2022), the AUC, and baselines.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +20,27 @@ from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.metrics.metric import Candidates, Case, Metric, Score
 
-#: False positives at which attacks are compared (Carlini et al. 2022, Sec. III).
+#: False positive rates at which attacks are compared (Carlini et al. 2022, Sec. III).
 FEW, FEWER = 0.01, 0.001
+# Number of bootstrap samples for the standard error.
 _RESAMPLED = 100
 
 
 @dataclass(frozen=True)
 class AtFew:
-    """True positives at so many false ones as there may be.
+    """True positive rate at a given false positive rate.
 
-    `tpr`: Share of members above the threshold.
-    `allowed, others`: Non-members that may be above it, and how many there are.
-    `null`: The mean of `tpr` where scores tell nothing: the threshold is a draw as well, so that it
-    is not the false positive rate.
-    `chance`: Probability that so many members or more are above it where scores tell nothing.
+    Attributes
+    ----------
+    tpr : float
+        Share of the members whose score is above the threshold.
+    allowed, others : int
+        Number of non-members that may be above the threshold, and number of all non-members.
+    null : float
+        Expected `tpr` if scores are independent of membership. It differs from the false positive
+        rate, because the threshold is the score of a random non-member.
+    chance : float
+        Probability of this `tpr` or a larger one if scores are independent of membership (p-value).
     """
 
     tpr: float
@@ -39,35 +51,59 @@ class AtFew:
 
 
 def at_few(score: NDArray[np.float64], member: NDArray[np.bool_], fpr: float) -> AtFew:
-    """Return true positives where ``floor(fpr * others)`` false ones are allowed.
+    """Compute the true positive rate with at most ``floor(fpr * n_nonmembers)`` false positives.
 
-    `score`: float64 array, shape (n,). Greater: more likely a member. Members that tie with the
-    threshold are not above it.
-    `member`: bool array, shape (n,).
+    Parameters
+    ----------
+    score : float64 array, shape (n,)
+        Scores. Larger scores indicate members. A score equal to the threshold is not above it.
+    member : bool array, shape (n,)
+        Which candidates are members.
+    fpr : float
+        False positive rate, for example 0.01.
+
+    Returns
+    -------
+    rate : AtFew
+        Rate, its expectation and its p-value.
     """
     from scipy.stats import betabinom
 
-    mine, others = score[member], score[~member]
-    k = allowed(len(others), fpr)
-    above = int((mine > _threshold(others, k)).sum())
-    law = betabinom(len(mine), k + 1, len(others) - k)
+    member_scores, nonmember_scores = score[member], score[~member]
+    n_allowed = allowed(len(nonmember_scores), fpr)
+    # The threshold is the score of the (k+1)-th highest non-member. Only strictly larger scores
+    # count.
+    above = int((member_scores > _threshold(nonmember_scores, n_allowed)).sum())
+    # Under the null hypothesis all orders of scores are equally likely. The number of members above
+    # the (k+1)-th of m non-members then has a beta-binomial distribution.
+    null_distribution = betabinom(
+        len(member_scores), n_allowed + 1, len(nonmember_scores) - n_allowed
+    )
     return AtFew(
-        above / len(mine), k, len(others), (k + 1) / (len(others) + 1), float(law.sf(above - 1))
+        above / len(member_scores),
+        n_allowed,
+        len(nonmember_scores),
+        (n_allowed + 1) / (len(nonmember_scores) + 1),
+        float(null_distribution.sf(above - 1)),
     )
 
 
 def allowed(others: int, fpr: float) -> int:
-    """Return how many false positives there may be among so many non-members."""
+    """Return the allowed number of false positives among non-members, rounded down."""
+    # The small addend guards against a product of floats that is just below an integer.
     return int(np.floor(fpr * others + 1e-9))
 
 
-def _threshold(others: NDArray[np.float64], k: int) -> float:
-    return float(np.partition(others, len(others) - 1 - k)[len(others) - 1 - k])
+def _threshold(nonmember_scores: NDArray[np.float64], k: int) -> float:
+    return float(
+        np.partition(nonmember_scores, len(nonmember_scores) - 1 - k)[len(nonmember_scores) - 1 - k]
+    )
 
 
 def auc(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
-    """Return the chance that a member scores above a non-member, ties half."""
+    """Return the probability that a member scores above a non-member. A tie counts one half."""
     n, m = int(member.sum()), int((~member).sum())
+    # Mann-Whitney U statistic from middle ranks, which count a tie as one half.
     above = middle_ranks(score)[member].sum() * (n + m) - n * n / 2
     return float(above / (n * m))
 
@@ -75,54 +111,81 @@ def auc(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
 def error_of(
     score: NDArray[np.float64], member: NDArray[np.bool_], fpr: float, rng: np.random.Generator
 ) -> float:
-    """Return the standard error of the true positive rate, over members and non-members drawn."""
-    mine, others = score[member], score[~member]
-    k, drawn = allowed(len(others), fpr), []
+    """Return the standard error of the true positive rate by bootstrap.
+
+    Members and non-members are resampled separately. The remaining arguments are those of `at_few`.
+    """
+    member_scores, nonmember_scores = score[member], score[~member]
+    n_allowed, rates = allowed(len(nonmember_scores), fpr), []
     for _ in range(_RESAMPLED):
-        a, b = rng.choice(mine, len(mine)), rng.choice(others, len(others))
-        drawn.append((a > _threshold(b, k)).mean())
-    return float(np.std(drawn, ddof=1))
+        a, b = (
+            rng.choice(member_scores, len(member_scores)),
+            rng.choice(nonmember_scores, len(nonmember_scores)),
+        )
+        rates.append((a > _threshold(b, n_allowed)).mean())
+    return float(np.std(rates, ddof=1))
 
 
 def blind_scores(table: Table, member: NDArray[np.bool_], folds: int = 5) -> NDArray[np.float64]:
-    """Return what a classifier that sees rows alone makes of membership, out of fold, shape (n,).
+    """Score candidates with a classifier that receives only the rows and not the model.
 
-    It is told who is a member among the other folds (Das, Zhang and Tramèr 2024): above chance, the
-    candidates differ, and no model need have told.
+    A logistic regression is trained on the membership of the remaining folds (Das, Zhang and Tramèr
+    2024). If it is better than chance, members and non-members differ in distribution, and a high
+    score of an attack is not evidence of a leak.
+
+    Parameters
+    ----------
+    table : Table
+        n candidates. Missing values are replaced by the mean.
+    member : bool array, shape (n,)
+        Which candidates are members.
+    folds : int
+        Number of folds. Row i is in fold ``i % folds``.
+
+    Returns
+    -------
+    score : float64 array, shape (n,)
+        Log-odds of membership. It is 0 in a fold whose training rows are of one class.
     """
     X = np.column_stack([table.X, table.y]).astype(np.float64)
     return _out_of_fold(X.tobytes(), X.shape[1], member.tobytes(), folds)
 
 
-@lru_cache(maxsize=8)  # a bench asks about the same candidates under every defense
+@lru_cache(maxsize=8)  # a bench scores the same candidates under every defense
 def _out_of_fold(rows: bytes, width: int, members: bytes, folds: int) -> NDArray[np.float64]:
     from sklearn.linear_model import LogisticRegression
 
     X, member = np.frombuffer(rows).reshape(-1, width), np.frombuffer(members, dtype=bool)
-    there = ~np.isnan(X)
-    mean = np.where(there, X, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-    X = np.where(there, X, mean)
+    present = ~np.isnan(X)
+    mean = np.where(present, X, 0.0).sum(axis=0) / np.maximum(present.sum(axis=0), 1)
+    # Missing values are replaced by the mean, and columns are standardised.
+    X = np.where(present, X, mean)
     X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 1e-12)
-    found, fold = np.zeros(len(X)), np.arange(len(X)) % folds
+    score, fold = np.zeros(len(X)), np.arange(len(X)) % folds
     for k in range(folds):
         train = fold != k
-        if train.all() or len(set(member[train].tolist())) < 2:  # so few rows tell nothing
+        if train.all() or len(set(member[train].tolist())) < 2:  # too few rows for a classifier
             continue
         fitted = LogisticRegression(max_iter=200).fit(X[train], member[train])
-        found[~train] = fitted.decision_function(X[~train])
-    return found
+        score[~train] = fitted.decision_function(X[~train])
+    return score
 
 
 @register.metric("membership")
 class MembershipMetric(Metric[Candidates]):
-    """Which candidates, victims' rows among others of the population, were trained on.
+    """True positive rate at 1% and 0.1% false positives, and AUC, of membership inference.
 
-    ``members_1pct``: share of members above all but 1% of the non-members; ``members_01pct``: but
-    0.1%, or above all where there are fewer than 1,000. ``members_auc``: probability that a member
-    scores above a non-member. The first and the last decide the states of cells: with about 100
-    non-members, 1% is one false alarm, so that the first varies by as much as its mean. Blind is
-    the better of chance and of a classifier of the rows alone. Tests are also scored by themselves
-    (``_of``).
+    Candidates are training rows of the victims (members) and further rows of the population
+    (non-members). ``members_1pct`` is the share of members whose score exceeds the scores of all
+    except 1% of the non-members. ``members_01pct`` is the same for 0.1%. If there are fewer than
+    1,000 non-members, no false positive is allowed. ``members_auc`` is the probability that a
+    member has a higher score than a non-member.
+
+    ``members_1pct`` and ``members_auc`` decide whether a cell counts as a leak. With about 100
+    non-members, 1% is a single false positive, so that the standard deviation of ``members_1pct``
+    is as large as its mean. The blind baseline is the better of chance and of a classifier that
+    receives only the rows (`blind_scores`). If an attack contains several tests, the first one
+    determines these scores, and each test is also scored separately (keys that end in ``_of``).
     """
 
     of: ClassVar[type[Claim]] = Membership
@@ -144,11 +207,11 @@ class MembershipMetric(Metric[Candidates]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> Candidates | None:
-        """Return candidates and which are members, None without rows that nobody holds."""
+        """Return candidates with their membership, see `Case.candidates` (also for None)."""
         return case.candidates
 
     def refuses(self, claims: Sequence[Membership], case: Case) -> str | None:
-        """Refuse scores of other numbers of candidates, and tests that are claimed twice."""
+        """Refuse a number of scores other than that of candidates, and tests claimed twice."""
         names, n = [c.test for c in claims], len(case.candidates.table) if case.candidates else 0
         wrong = [len(c.score) for c in claims if len(c.score) != n]
         if wrong:
@@ -160,24 +223,26 @@ class MembershipMetric(Metric[Candidates]):
         return int(truth.member.sum())
 
     def score(self, claims: Sequence[Membership], truth: Candidates) -> list[Score]:
-        """Score the first test as the attack's own, and every test by its name."""
-        first, member, found = claims[0].score, truth.member, list[Score]()
+        """Score the first test as the result of the attack, and every test by its name."""
+        first, member, scores = claims[0].score, truth.member, list[Score]()
+        # A fixed seed, so that the standard error of the same scores is always the same.
         error = error_of(first, member, FEW, np.random.default_rng(0))
-        found.append(Score("members_1pct", at_few(first, member, FEW).tpr, error=error))
-        found.append(Score("members_01pct", at_few(first, member, FEWER).tpr))
-        found.append(Score("members_auc", auc(first, member)))
+        scores.append(Score("members_1pct", at_few(first, member, FEW).tpr, error=error))
+        scores.append(Score("members_01pct", at_few(first, member, FEWER).tpr))
+        scores.append(Score("members_auc", auc(first, member)))
         for c in claims:
-            found.append(Score("members_1pct_of", at_few(c.score, member, FEW).tpr, part=c.test))
-            found.append(Score("members_auc_of", auc(c.score, member), part=c.test))
-        return found
+            scores.append(Score("members_1pct_of", at_few(c.score, member, FEW).tpr, part=c.test))
+            scores.append(Score("members_auc_of", auc(c.score, member), part=c.test))
+        return scores
 
     def line(
         self, case: Case, truth: Candidates, measured: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return the better of chance and a classifier of the rows alone."""
+        """Return the better of chance and a classifier that receives only the rows."""
         blind = blind_scores(truth.table, truth.member)
-        line = {"members_auc": max(0.5, auc(blind, truth.member))}
+        baseline = {"members_auc": max(0.5, auc(blind, truth.member))}
         for name, fpr in (("members_1pct", FEW), ("members_01pct", FEWER)):
-            got = at_few(blind, truth.member, fpr)
-            line[name] = max(got.null, got.tpr)
-        return line
+            classifier = at_few(blind, truth.member, fpr)
+            # Chance is the expectation at the random threshold, not the false positive rate.
+            baseline[name] = max(classifier.null, classifier.tpr)
+        return baseline

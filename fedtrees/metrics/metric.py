@@ -1,4 +1,10 @@
-"""Metrics: what a claim is compared with, how it is scored, and what a blind adversary scores."""
+"""Interface of metrics: the truth, the scores of claims, and their blind baseline.
+
+An attack returns a guess, which consists of typed claims (`fedtrees.core.guess`). A `Metric` scores
+the claims of one type. The harness calls `truth` with a `Case`, which contains everything that is
+known about a run, and `score` with the claims. It also computes the blind baseline with `line`: the
+best score of claims that need no received message. Attacks have no access to this module's objects.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +35,8 @@ from fedtrees.isolation.process import attacks
 from fedtrees.metrics.known_entries import all_but, dealt, of_every_row
 
 T = TypeVar("T")
-#: Members, and non-members, that are asked about: 1 in 1,000 needs so many.
+#: Largest number of members, and of non-members, among the candidates of membership inference. A
+#: false positive rate of 0.1% needs 1,000 non-members.
 MOST_CANDIDATES = 1000
 
 
@@ -40,17 +47,17 @@ class Score:
     Attributes
     ----------
     key : str
-        One of the `Metric.measures`.
+        Key of one of the `Metric.measures`.
     value : float or None
-        None where it is not defined.
+        None if the score is undefined, for example if there is nothing to average.
     blind : float or None
-        Its blind baseline, where that depends on the claim; else it is in `Metric.line`.
+        Blind baseline, if it depends on the claim. None: it is computed by `Metric.line`.
     part : str
-        What it is of, where its measure has parts.
+        Part that was measured, for example a column. Empty if the measure has no parts.
     error : float or None
-        Standard error, where a sample was scored.
+        Standard error of the value, if only a sample was scored.
     klass : str
-        Where the claim makes it of another class than its measure.
+        Class of the leak, if it differs from that of the measure. Empty: the class of the measure.
     """
 
     key: str
@@ -62,49 +69,58 @@ class Score:
 
     @property
     def name(self) -> str:
-        """Key and part."""
+        """Key and part, separated by a space."""
         return f"{self.key} {self.part}".strip()
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What the harness alone knows when it scores: who holds what, and what was trained.
+    """Ground truth of a run, which only the harness has: the local data, and the training.
+
+    The *principals* are the parties of the adversary, and the *victims* are all other parties with
+    data.
 
     Attributes
     ----------
     local_data : mapping of str to LocalData
-        Of every party that holds data.
+        Local data of every party that has data.
     roles : mapping of str to str
         Role of every party by name.
+    principals : tuple of str
+        Names of the parties of the adversary.
+    schema : Schema
+        Columns of the complete table.
+    streams : Streams
+        Randomness of the scoring.
+    threat : str
+        Specification of the threat model. It also selects the randomness of the blind adversary.
     top : tuple of str
-        Features of the top score, () for none.
+        Features of the additional score ``ra_top``. Empty: the score is not computed.
     reserve : Table or None
-        Rows of the same distribution that nobody holds, and that serve nothing else.
+        Rows of the same distribution that are in no local data and are used only for the
+        specificity test.
     others : Table or None
-        All rows of the same distribution that nobody holds. The non-members among the candidates of
-        membership attacks are drawn from them.
+        All rows of the same distribution that are in no local data. The non-members among the
+        candidates of membership attacks are drawn from them.
     population : Table or None
-        The part of them that serves as background knowledge of an adversary without local rows
+        The part of these rows that an adversary without local rows has as background knowledge
         (`background`): the held-out rows. The reserve is not among them, because the specificity
         test compares a guess with the reserve and would be meaningless if the attack knew it.
     told_others : bool
         Whether the principals know `population`, as in `of_population`.
-    streams : Streams
-        Randomness of the scoring.
-    threat : str
-        As written; it names the blind adversary's randomness.
     model : object or None
-        None before training.
-    grown_on : function of a name and a round, or None
-        Which rows of local data a round of training used, bool (n,); None: all. Without a function:
-        all, in every round.
+        Trained model. None before training.
+    transcript : Transcript or None
+        Messages of the training. None before training.
+    grown_on : callable or None
+        ``grown_on(party, round)`` returns which local rows a round of training used, bool array of
+        shape (n,), or None for all rows. If the attribute is None, all rounds used all rows.
     splits : mapping of (int, int) to (str, int, float)
-        Owner, column and threshold of the splits of a model that their owners alone know, by tree
-        and node.
+        Owner, column and threshold of the splits that only their owner knows, by tree and node.
     asked : Table or None
         Rows that the model was asked to predict, with their labels.
     bins_of_rows : mapping of (str, int) to int64 array
-        Bins of a party's rows, by its name and column; -1: no value.
+        Bin of every local row, by party and column. -1 marks a missing value.
     """
 
     local_data: Mapping[str, LocalData]
@@ -127,12 +143,16 @@ class Case:
 
     @property
     def victims(self) -> dict[str, LocalData]:
-        """What everybody but the principals holds, by name."""
+        """Local data of all parties except the principals, by name."""
         return {n: h for n, h in self.local_data.items() if n not in self.principals}
 
     @cached_property
     def known(self) -> LocalData | None:
-        """Labels that the threat declares known: of rows drawn at random, ids and labels alone."""
+        """Labels that the threat model declares known to the adversary, None if there are none.
+
+        ``sensitive`` declares all labels of the victims known, and ``labels`` a number of labels of
+        random rows of the first victim with labels. The result has no feature columns.
+        """
         threat = Threat.parse(self.threat) if self.threat else None
         if threat is not None and threat.sensitive is not None:
             return _labels_of(h for h in self.victims.values() if h.y is not None)
@@ -140,6 +160,7 @@ class Case:
         labelled = next((h for h in self.victims.values() if h.y is not None), None)
         if not count or labelled is None or labelled.y is None:
             return None
+        # The stream depends on the threat model only, so that all attacks know the same labels.
         rng = self.streams.child("known", self.threat).rng("labels")
         rows = np.sort(rng.permutation(len(labelled))[:count])
         none = np.zeros(0, dtype=np.intp)
@@ -147,7 +168,10 @@ class Case:
 
     @cached_property
     def entries(self) -> KnownEntries | None:
-        """Values that the threat declares known (`fedtrees.metrics.known_entries`)."""
+        """Feature values that the threat model declares known, None if there are none.
+
+        They are drawn by `fedtrees.metrics.known_entries`.
+        """
         threat = Threat.parse(self.threat) if self.threat else None
         if threat is None:
             return None
@@ -162,7 +186,10 @@ class Case:
 
     @cached_property
     def told(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-        """Columns that the threat declares known of all rows, and their values by row."""
+        """Columns that the threat model declares known for all rows, None if there are none.
+
+        An int64 array of columns, shape (c,), and a float32 array of their values, shape (n, c).
+        """
         threat = Threat.parse(self.threat) if self.threat else None
         attributes_known = threat is not None and (
             threat.attributes or threat.sensitive is not None
@@ -171,35 +198,41 @@ class Case:
 
     @cached_property
     def candidates(self) -> Candidates | None:
-        """Victims' rows, at most `MOST_CANDIDATES`, among as many others at most, in no order.
+        """Candidates of membership inference, in random order.
 
-        Who holds nothing is asked about whole rows, whoever has which columns of them. None where
-        nobody but the principals holds whole rows, or there are no others.
+        Up to `MOST_CANDIDATES` rows of the victims (members) and up to as many rows that are in no
+        local data (non-members). In a vertical federation whose principals have no data, the
+        columns of all parties are joined to complete rows. None if there are no complete rows of
+        victims or no non-members.
         """
         members, other_rows = self.victims_rows, self.others
+        # No party has complete rows, and the adversary has no data: join the columns of all
+        # parties.
         if members is None and len(self.victims) == len(self.local_data):
             members = side_by_side(self.local_data.values(), self.schema)
         if members is None or not len(other_rows or ()):
             return None
         assert other_rows is not None
         rng = self.streams.child("candidates", self.threat).rng("membership")
-        some = [t.take(rng.permutation(len(t))[:MOST_CANDIDATES]) for t in (members, other_rows)]
-        table, n = Table.concat(some), len(some[0])
+        samples = [t.take(rng.permutation(len(t))[:MOST_CANDIDATES]) for t in (members, other_rows)]
+        table, n = Table.concat(samples), len(samples[0])
+        # Shuffle, so that the position of a candidate does not reveal its membership.
         order = rng.permutation(len(table))
         return Candidates(table.take(order), order < n)
 
     @property
     def victims_rows(self) -> Table | None:
-        """Whole rows of everybody but the principals, None where nobody holds such."""
+        """Complete rows (all features and the label) of the victims, None if there are none."""
         return stacked(self.victims.values(), self.schema)
 
     def rows_in(self, name: str, round: int) -> Table:
-        """Return the whole rows of one local data that a round of training used."""
+        """Return the complete rows of one party that a round of training used."""
         table, used = self.local_data[name].table, self._used(name, round)
         return table if used is None else table.take(used)
 
     def victims_in(self, round: int) -> Table | None:
-        """Return those of `victims_rows` that a round of training used."""
+        """Return the rows of `victims_rows` that a round of training used."""
+        # Without subsampling, these are all rows of the victims.
         if all(self._used(name, round) is None for name in self.victims):
             return self.victims_rows
         return Table.concat([self.rows_in(name, round) for name in self.victims])
@@ -208,7 +241,11 @@ class Case:
         return None if self.grown_on is None else self.grown_on(name, round)
 
     def blind_view(self) -> View:
-        """Return what the principals know without any transcript."""
+        """Return the view of the principals with an empty transcript.
+
+        It contains their local data, the schema, the number of rows of every party, the knowledge
+        that the threat model declares, and `population` if `told_others` is set.
+        """
         adversary_data = tuple(h for n, h in self.local_data.items() if n in self.principals)
         return View(
             principals=self.principals,
@@ -250,11 +287,25 @@ class Case:
         return None if self.background is None else replace(self, told_others=True)
 
     def blind_rows(self, n: int, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Table]:
-        """Return what the principals guess of n rows who sees nothing, by name.
+        """Return the blind guesses of n rows, by name (`fedtrees.guessing.blind.blind_guesses`).
 
-        Who holds no rows is granted how many of the victims' are of each class, or the mean and the
-        standard deviation of numeric targets: that is public more often than not, and the first
-        messages of most protocols say it.
+        If the principals have no complete rows, they are granted the number of the victims' rows of
+        each class, or the mean and the standard deviation of a numeric target. These figures are
+        usually public, and the first messages of most protocols contain them.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows to guess.
+        rng : numpy.random.Generator
+            Randomness of the guesses.
+        draws : int
+            Number of samples per consensus.
+
+        Returns
+        -------
+        guesses : dict of str to Table
+            Tables of n rows.
         """
         adversary_rows, victims = self.blind_view().rows, self.victims_rows
         counts, target = None, None
@@ -268,14 +319,18 @@ class Case:
         )
 
     def blind_rng(self) -> np.random.Generator:
-        """Return the coins of the blind adversary's guesses: one set for who knows others' rows."""
+        """Return the randomness of blind guesses.
+
+        All adversaries that know the population share one stream, so that their population
+        baselines are equal. Otherwise there is one stream per threat model.
+        """
         if self.told_others:
             return self.streams.child("blind", "population").rng("guesses")
         return self.streams.child("blind", self.threat).rng("guesses")
 
 
 def _labels_of(parts: Iterable[LocalData]) -> LocalData:
-    """Return ids and labels of rows, without their columns."""
+    """Return ids and labels of rows without feature columns."""
     labelled = [h for h in parts if h.y is not None]
     ids = np.concatenate([h.ids for h in labelled])
     none = np.zeros(0, dtype=np.intp)
@@ -285,9 +340,14 @@ def _labels_of(parts: Iterable[LocalData]) -> LocalData:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Rows of which some are the victims'.
+    """Candidates of membership inference: n complete rows.
 
-    `member`: bool array, shape (n,). Which.
+    Attributes
+    ----------
+    table : Table
+        The candidates.
+    member : bool array, shape (n,)
+        Which candidates are rows of the victims. The remaining ones are in no local data.
     """
 
     table: Table
@@ -295,21 +355,26 @@ class Candidates:
 
 
 class Metric(ABC, Generic[T]):
-    """Base of all metrics. It goes with one type of claim; several may go with the same.
+    """Base class of all metrics. A metric scores claims of one type.
+
+    Several metrics may score the same type. Subclasses implement `truth` and `score`.
 
     Attributes
     ----------
     name : str
-        Set by ``@register.metric``.
+        Name of the metric, set by ``@register.metric``.
+    of : type of Claim
+        Type of the claims that it scores.
     before_training : bool
-        Whether truth and blind baseline need no training: then they are measured once per
-        federation and threat, in a cell of their own.
+        Whether truth and blind baseline can be computed before training. They are then measured
+        once per federation and threat model, in a separate cell.
     measures : tuple of Measure
-        What it scores. Those with a phrase reports show first, in this order.
+        Scores that the metric computes. Reports show those with a phrase first, in this order.
     main : tuple of str
-        Keys that such a cell tells of every blind guess, the deciding one first.
+        Keys of the scores that a cell before training stores for every blind guess. The first one
+        decides which guess is best.
     prominence : int
-        Where several metrics could speak for a panel, the greatest does.
+        Reports order the scores by decreasing prominence of their metric (`headlines`).
     """
 
     name: ClassVar[str] = "metric"
@@ -321,6 +386,7 @@ class Metric(ABC, Generic[T]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        # Fail at the definition of a metric, not in the middle of a bench.
         unknown = {*cls.main} - {m.key for m in cls.measures}
         if unknown:
             raise UsageError(
@@ -330,32 +396,58 @@ class Metric(ABC, Generic[T]):
 
     @abstractmethod
     def truth(self, case: Case) -> T | None:
-        """Return what such claims are compared with, None where there is nothing of the kind."""
+        """Return the truth that claims are compared with.
+
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        truth : object or None
+            None if the metric is undefined for this case. It is then not computed.
+        """
 
     @abstractmethod
     def score(self, claims: Sequence[Any], truth: T) -> list[Score]:
-        """Score all claims of the type that one guess makes.
+        """Score all claims of type `of` in one guess.
 
         Parameters
         ----------
         claims : sequence of Claim
-            Of type `of`, at least one.
+            One or more claims of type `of`.
         truth : object
-            From `truth`.
+            Result of `truth`.
+
+        Returns
+        -------
+        scores : list of Score
+            One score for every measured key and part.
         """
 
     def refuses(self, claims: Sequence[Any], case: Case) -> str | None:
-        """Return what is wrong with claims that cannot be scored at all, None if nothing is."""
+        """Return why claims are invalid and cannot be scored, None if they can.
+
+        The harness then raises a `ProtocolError` with the returned text.
+        """
         return None
 
     def counted(self, truth: T) -> int | None:
-        """Return how many rows the shares are of, None where they are of something else."""
+        """Return the number of rows (or cells) that the scores are shares of, None if not defined.
+
+        Reports use it to print a count in addition to a share, for example 69 of 379 rows.
+        """
         return None
 
     def measure(self, score: Score) -> Measure:
-        """Return what a score measures.
+        """Return the declaration of a score.
 
-        Raises `UsageError` if it is not declared so.
+        Raises
+        ------
+        UsageError
+            If `measures` contains no measure with the key of the score, with a part if the score
+            has one and without a part otherwise.
         """
         for measure in self.measures:
             if measure.key == score.key and bool(measure.part) == bool(score.part):
@@ -366,19 +458,45 @@ class Metric(ABC, Generic[T]):
         )
 
     def best_of(self, scored: Mapping[str, Sequence[Score]]) -> dict[str, Best]:
-        """Return the best defined value per score, and whose it is (the first one's on a tie)."""
+        """Return the best value of every score over several guesses.
+
+        Parameters
+        ----------
+        scored : mapping of str to sequence of Score
+            Scores of every guess by its name.
+
+        Returns
+        -------
+        best : dict of str to Best
+            By the name of the score. The first guess wins a tie. Undefined scores are ignored.
+        """
         best: dict[str, Best] = {}
         for guess, scores in scored.items():
             for s in scores:
+                # `sign` is negative for errors, for which a smaller value is better.
                 sign, old = self.measure(s).sign, best.get(s.name)
                 if s.value is not None and (old is None or sign * s.value > sign * old.value):
                     best[s.name] = Best(s.value, guess, s)
         return best
 
     def blind(self, case: Case, truth: T) -> dict[str, Sequence[Claim]]:
-        """Return what adversaries claim who sees nothing, by name.
+        """Return blind claims by the name of the guess.
 
-        Here: what the attacks marked `blind` claim that give this type.
+        This implementation runs the attacks with the attribute `blind` that return claims of type
+        `of`, on a view with an empty transcript. Subclasses add further guesses.
+
+        Parameters
+        ----------
+        case : Case
+            Provides the view of the adversary and its randomness.
+        truth : object
+            Result of `truth`. Some metrics grant the blind adversary facts from it, which makes the
+            baseline optimistic and the advantage of an attack a cautious figure.
+
+        Returns
+        -------
+        claims : dict of str to sequence of Claim
+            Claims of every blind guess.
         """
         view, guesses = case.blind_view(), dict[str, Sequence[Claim]]()
         for name in blind_attacks(self.of):
@@ -389,10 +507,21 @@ class Metric(ABC, Generic[T]):
         return guesses
 
     def line(self, case: Case, truth: T, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return the best blind value of every score.
+        """Return the blind baseline: the best value of every score over all blind guesses.
 
-        `measured`: What the blind cell of this federation and threat measured already, of all
-        metrics that need no training.
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+        truth : object
+            Result of `truth`.
+        measured : mapping of str to float
+            Baselines that were measured before training for this federation and threat model.
+
+        Returns
+        -------
+        baseline : dict of str to float
+            By the name of the score. Scores without a baseline are missing.
         """
         scored = {
             name: self.score(claims, truth) for name, claims in self.blind(case, truth).items()
@@ -402,16 +531,31 @@ class Metric(ABC, Generic[T]):
     def completed(
         self, claims: Sequence[Any], truth: T, blind: Callable[[], Sequence[Any]]
     ) -> Sequence[Any]:
-        """Return the claims to score, where leaving something out must not be a disadvantage.
+        """Return the claims to score, with missing parts filled from the best blind guess.
 
-        `blind`: Returns the best blind claims (by the first of `main`).
+        A metric overrides it if an attack that claims only a part must not be at a disadvantage.
+        This implementation returns the claims unchanged.
+
+        Parameters
+        ----------
+        claims : sequence of Claim
+            Claims of the attack.
+        truth : object
+            Result of `truth`.
+        blind : callable
+            Returns the claims of the best blind guess, by the first key of `main`.
+
+        Returns
+        -------
+        claims : sequence of Claim
+            Claims for `score`.
         """
         return claims
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best blind value of one score, and the name of the guess that reached it."""
+    """Best blind value of one score, and the name of the guess that reached it."""
 
     value: float
     guess: str
@@ -419,7 +563,7 @@ class Best:
 
 
 def blind_attacks(kind: type[Claim]) -> Iterator[str]:
-    """Yield the names of the attacks that are marked blind and give such claims."""
+    """Yield the names of the attacks with the attribute `blind` that return claims of a type."""
     for name in register.names("attack"):
         maker = register.get("attack", name)
         if getattr(maker, "blind", False) and getattr(maker, "gives", None) is kind:
@@ -427,16 +571,16 @@ def blind_attacks(kind: type[Claim]) -> Iterator[str]:
 
 
 def metrics_of(kind: type[Claim]) -> list[Metric[Any]]:
-    """Return the metrics of one type of claim."""
+    """Return the metrics that score one type of claim."""
     return [m for m in all_metrics() if m.of is kind]
 
 
 def headlines() -> list[str]:
-    """Return the scores that reports show first, most prominent metrics before others."""
+    """Return the keys of all scores with a phrase, ordered by the prominence of their metric."""
     ranked = sorted(all_metrics(), key=lambda m: -m.prominence)
     return [m.key for metric in ranked for m in metric.measures if m.phrase]
 
 
 def all_metrics() -> list[Metric[Any]]:
-    """Return all metrics, in the order of their names."""
+    """Return all registered metrics, sorted by name."""
     return [register.get("metric", name)() for name in register.names("metric")]

@@ -1,4 +1,9 @@
-"""Orders of rows by what principals hold, which blind adversaries guess others' columns by."""
+"""Orders of rows by local data, from which a blind adversary guesses columns of other parties.
+
+Columns of a table are often correlated. In a vertical federation, the order of the rows in a local
+column is therefore a guess of their order in another party's column. The metrics `column-ranks` and
+`column-bins` use these orders as blind baselines.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,43 +14,63 @@ from fedtrees.core.statistics import middle_ranks
 from fedtrees.guessing.names import likest
 from fedtrees.metrics.metric import Case
 
-#: Ids and ranks of rows.
+#: Ids and ranks of rows, shape (n,) each.
 Order = tuple[NDArray[np.int64], NDArray[np.float64]]
-#: Owner and position of a column.
+#: Owner of a column, and its position in the schema.
 Key = tuple[str, int]
 
 
 def orders_of_own(case: Case, columns: Iterable[Key]) -> dict[str, dict[Key, Order]]:
-    """Return how a principal's own data order the rows in others' columns, by what orders them.
+    """Return guesses of the order of rows in columns of other parties.
 
-    That is their labels, what own columns have in common, and for each of others' columns the own
-    one whose name is most like its name: *mean radius* goes with *worst radius*.
+    Rows are ordered by the labels of a principal, by the first principal component of its columns,
+    and by its column with the most similar name. For example, *mean radius* is ordered by *worst
+    radius*.
+
+    Parameters
+    ----------
+    case : Case
+        Provides the local data of the principals.
+    columns : iterable of (str, int)
+        Owner and position of the columns to guess.
+
+    Returns
+    -------
+    orders : dict of str to dict
+        By the name of the guess, ids and ranks of the local rows for every column.
     """
-    keys, found = list(columns), {}
-    for what, order in _of_all(case).items():
-        found[what] = dict.fromkeys(keys, order)
+    keys, orders = list(columns), {}
+    for name_of_order, order in _common_orders(case).items():
+        orders[name_of_order] = dict.fromkeys(keys, order)
     for name in case.principals:
-        held = case.local_data.get(name)
-        if held is not None and len(held.columns):
-            ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in held.X.T]
-            like = {key: likest(case.schema, held.columns, key[1]) for key in keys}
-            found[f"names-of-{name}"] = {key: (held.ids, ranks[at]) for key, at in like.items()}
-    return found
+        local_data = case.local_data.get(name)
+        if local_data is not None and len(local_data.columns):
+            # Missing values are ranked at the mean of their column.
+            ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in local_data.X.T]
+            similar = {key: likest(case.schema, local_data.columns, key[1]) for key in keys}
+            orders[f"names-of-{name}"] = {
+                key: (local_data.ids, ranks[position]) for key, position in similar.items()
+            }
+    return orders
 
 
-def _of_all(case: Case) -> dict[str, Order]:
-    found = {}
+def _common_orders(case: Case) -> dict[str, Order]:
+    """Return the orders that are guessed for all columns: by labels, and by the main direction."""
+    orders = {}
     for name in case.principals:
-        held = case.local_data.get(name)
-        if held is not None and held.y is not None:
-            found["own-labels"] = held.ids, middle_ranks(held.y)
-        if held is not None and len(held.columns):
-            found[f"columns-of-{name}"] = held.ids, middle_ranks(main_direction(held.X))
-    return found
+        local_data = case.local_data.get(name)
+        if local_data is not None and local_data.y is not None:
+            orders["own-labels"] = local_data.ids, middle_ranks(local_data.y)
+        if local_data is not None and len(local_data.columns):
+            orders[f"columns-of-{name}"] = (
+                local_data.ids,
+                middle_ranks(main_direction(local_data.X)),
+            )
+    return orders
 
 
 def misnamed(named: Sequence[tuple[str, int]], case: Case) -> str | None:
-    """Return what is wrong with the owners and features of claims, None if nothing is."""
+    """Return why claims about columns (owner and position) are invalid, None if they are valid."""
     if len(set(named)) < len(named):
         return "it claimed a column more than once"
     for owner, feature in named:
@@ -55,10 +80,14 @@ def misnamed(named: Sequence[tuple[str, int]], case: Case) -> str | None:
 
 
 def main_direction(X: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the first principal component of the standardised columns, float64, shape (n,)."""
+    """Return the first principal component of the standardised columns, float64, shape (n,).
+
+    Missing values are replaced by the mean. The sign is chosen so that the weights of the columns
+    have a non-negative sum.
+    """
     centred = X.astype(np.float64) - np.nanmean(X, axis=0, dtype=np.float64)
     spread = np.nanstd(centred, axis=0)
     Z = np.nan_to_num(centred / np.where(spread > 0, spread, 1.0))
     weights = np.linalg.svd(Z, full_matrices=False)[2][0]
-    found: NDArray[np.float64] = Z @ weights * (1.0 if weights.sum() >= 0 else -1.0)
-    return found
+    component: NDArray[np.float64] = Z @ weights * (1.0 if weights.sum() >= 0 else -1.0)
+    return component

@@ -1,4 +1,8 @@
-"""Score reconstructed rows against the true ones."""
+"""Scores of reconstructed rows after matching them with the true rows.
+
+The metric `records` (`fedtrees.metrics.victims_rows`) uses `score_records`. Matching is implemented
+in `fedtrees.guessing.matching` and tolerances in `fedtrees.guessing.tolerance`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,36 +16,55 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.matching import assign, assign_most_exact, graded_costs, mismatch_counts
 from fedtrees.guessing.tolerance import Tolerance
 
-#: A row is close when at least this share of its columns agrees.
+#: A row is close if at least this share of its columns agrees.
 CLOSE_SHARE = 0.9
-# Steps per column in the Gower matching; finer steps change the mean distance by under 1%.
+# Steps per column in the Gower matching. Finer steps change the mean distance by less than 1%.
 _GOWER_STEPS = 16
 
 
 @dataclass(frozen=True, eq=False)
 class RecordScores:
-    """How much of the true rows a guess reconstructs. Shares lie in [0, 1]."""
+    """Scores of guessed rows. All shares are over the n true rows and lie in [0, 1].
 
-    ra: float  # reconstruction accuracy: share of (row, column) cells that agree, label included
-    ra_top: float | None  # the same on the named columns and the label, with a matching of its own
-    # exact_rows, close_rows: share of true rows whose pair agrees in every column, in at least 90%
-    # of the columns
+    Attributes
+    ----------
+    ra : float
+        Reconstruction accuracy: share of the cells, including the label, that agree.
+    ra_top : float or None
+        The same for selected columns and the label, after a separate matching. None if no columns
+        were selected.
+    exact_rows, close_rows : float
+        Share of the rows that agree in all columns, and in at least 90% of the columns.
+    bit_exact_rows : float
+        Share of the rows for which a guessed row has the same float32 values and label.
+    per_feature : mapping of str to float
+        Share of the rows that agree in a column, including the label under the name of the target.
+    target_error : float or None
+        Mean error of numeric targets as a share of their range, for rows that were matched by their
+        features only. The error of a row is at most 1, and 1 for an unmatched row. None for
+        classification, or if all targets are equal.
+    gower : float
+        Mean Gower distance of matched rows, after a separate matching. 0 is perfect.
+    hamming : float or None
+        Share of wrong bits, including the label. None unless all true values are 0 or 1.
+    rows, guessed : int
+        Number of true and of guessed rows.
+    errors : mapping of str to float
+        Standard errors of ``ra``, ``exact_rows``, ``close_rows`` and of every column (``ra_of
+        COLUMN``), if the true rows are a sample. Otherwise 0.
+    """
+
+    ra: float
+    ra_top: float | None
     exact_rows: float
     close_rows: float
-    # share of true rows that were guessed to the last bit of every float32, label included
     bit_exact_rows: float
-    # share of true rows whose pair agrees in that column; the label under its own name
     per_feature: Mapping[str, float]
-    # mean distance of the targets of rows that are matched by their features alone, in parts of the
-    # true range and at most 1, which an unmatched row counts; None where rows have classes
     target_error: float | None
-    gower: float  # mean Gower distance of matched rows (0 is perfect), with a matching of its own
-    hamming: float | None  # share of wrong bits, label included; only for tables of zeros and ones
-    # rows, guessed: True rows n and guessed rows m
+    gower: float
+    hamming: float | None
     rows: int
     guessed: int
-    # standard errors of ``ra``, ``exact_rows``, ``close_rows`` and, as ``ra_of COLUMN``, of every
-    # column, as estimates from a sample of `most` true rows; 0 where they are all
     errors: Mapping[str, float]
 
 
@@ -54,23 +77,39 @@ def score_records(
 ) -> RecordScores:
     """Match guessed with true rows and score the pairs.
 
-    Raises `DataError`: widths differ, no true rows, an unknown top feature, or too many rows to
-    match.
+    Parameters
+    ----------
+    guess : Table
+        m guessed rows. If m is larger than `most`, only the first ones are used, so that guessing
+        more rows than exist never pays.
+    truth : Table
+        n true rows. Unmatched rows score 0 (Gower distance 1), so that guessing fewer rows does not
+        pay either.
+    schema : Schema
+        Columns of the tables.
+    top : sequence of str
+        Features of the score ``ra_top``. Empty: the score is not computed.
+    most : int, optional
+        Number of guessed rows that are used. None: n. It is larger if the true rows are a sample of
+        this many rows.
 
-    `guess`: m rows in any order. Where m > n the first n count: the order is the guesser's ranking,
-    and handing in more rows than there are must not pay.
-    `truth`: n true rows. Where m < n the n - m unmatched rows score 0 (Gower distance 1), so that
-    guessing fewer rows never pays either.
-    `top`: Features of the top score; () for none.
-    `most`: How many guessed rows count, default n; more where the true rows are a sample of so
-    many.
+    Returns
+    -------
+    scores : RecordScores
+        Shares over the true rows.
+
+    Raises
+    ------
+    DataError
+        If the numbers of columns differ, there is no true row, a feature in `top` is unknown, or
+        there are too many rows to match.
 
     Notes
     -----
-    RA and its columns follow Vero et al. Eq. 7 and Di Gennaro et al. Eq. 14: one matching that
-    minimises all mismatches. Among equally good matchings the one with most exact rows is taken;
-    what ties then remain depend on the values of the rows only, not on their order: both tables
-    are sorted first.
+    Reconstruction accuracy follows Vero et al. (2023, Eq. 7) and Di Gennaro et al. (2025, Eq. 14):
+    one matching minimises the number of cells that disagree. Among equally good matchings, the one
+    with most exact rows is used. Both tables are sorted first, so that the remaining ties depend
+    only on the values of the rows and not on their order.
     """
     if len(truth) == 0:
         raise DataError("no true rows to score against")
@@ -85,6 +124,7 @@ def score_records(
     agree = _agreement(A, B, tolerance.width, most_exact=True)
     ra = float(agree.sum() / agree.size)
     share = agree.mean(axis=1)
+    # The margin accepts shares such as 9/10 that are rounded down.
     close = share >= CLOSE_SHARE - 1e-12
     binary = bool(np.isin(A, (0.0, 1.0)).all())
     return RecordScores(
@@ -96,7 +136,8 @@ def score_records(
         per_feature=dict(zip(names, agree.mean(axis=0).tolist(), strict=True)),
         target_error=None if schema.classes else _target_error(A, B, tolerance),
         gower=gower_distance(A, B, tolerance.range),
-        # Differences of bits are 0 or 1 and every tolerance is below 1: the matching is the same.
+        # Differences of bits are 0 or 1 and all tolerances are below 1, so that the same matching
+        # minimises the Hamming distance.
         hamming=1.0 - ra if binary else None,
         rows=n,
         guessed=len(guess),
@@ -113,14 +154,19 @@ def score_records(
     )
 
 
-def _errors(by_row: Mapping[str, NDArray[Any]], sampled: int, whole: int) -> dict[str, float]:
-    """Return standard errors of means over a sample drawn without replacement."""
-    scale = np.sqrt((1 - sampled / whole) / sampled)
+def _errors(
+    by_row: Mapping[str, NDArray[Any]], sampled: int, population_size: int
+) -> dict[str, float]:
+    """Return standard errors of means over a sample drawn without replacement.
+
+    ``1 - sampled / whole`` is the finite population correction.
+    """
+    scale = np.sqrt((1 - sampled / population_size) / sampled)
     return {name: float(values.std() * scale) for name, values in by_row.items()}
 
 
 def sorted_rows(table: Table) -> NDArray[np.float64]:
-    """Return features and label as one array, shape (n, d + 1), rows in lexicographic order."""
+    """Return features and label, float64, shape (n, d + 1), with rows in lexicographic order."""
     rows = np.column_stack([table.X.astype(np.float64), table.y.astype(np.float64)])
     return np.ascontiguousarray(rows[np.lexsort(rows.T[::-1])])
 
@@ -128,18 +174,19 @@ def sorted_rows(table: Table) -> NDArray[np.float64]:
 def _target_error(
     A: NDArray[np.float64], B: NDArray[np.float64], tolerance: Tolerance
 ) -> float | None:
-    """Return the mean distance of targets in parts of their range, None if all are the same."""
-    off, span = np.ones(len(A)), float(tolerance.range[-1])
+    """Return the mean error of targets as a share of their range, None if all are equal."""
+    error, span = np.ones(len(A)), float(tolerance.range[-1])
     if not span:
         return None
     if len(B):
-        # both are sorted: among rows with equal features, targets must not decide
+        # Both tables are sorted. Shuffle one, so that rows with equal features are not matched in
+        # the order of their targets.
         B = B[np.random.default_rng(0).permutation(len(B))]
-        mine, guessed = (np.ascontiguousarray(rows[:, :-1]) for rows in (A, B))
-        pair = assign(mismatch_counts(mine, guessed, tolerance.width[:-1]))
+        true_features, guessed_features = (np.ascontiguousarray(rows[:, :-1]) for rows in (A, B))
+        pair = assign(mismatch_counts(true_features, guessed_features, tolerance.width[:-1]))
         matched = np.flatnonzero(pair >= 0)
-        off[matched] = np.abs(A[matched, -1] - B[pair[matched], -1]) / span
-    return float(np.minimum(off, 1.0).mean())
+        error[matched] = np.abs(A[matched, -1] - B[pair[matched], -1]) / span
+    return float(np.minimum(error, 1.0).mean())
 
 
 def _agreement(
@@ -148,7 +195,7 @@ def _agreement(
     width: NDArray[np.float64],
     most_exact: bool = False,
 ) -> NDArray[np.bool_]:
-    """Return which columns of every true row agree with its pair, shape (n, c)."""
+    """Return which columns of every true row agree with its matched guess, bool, shape (n, c)."""
     agree = np.zeros(A.shape, dtype=bool)
     if len(B) == 0:
         return agree
@@ -163,7 +210,10 @@ def _agreement(
 def ra_only(
     guess: NDArray[np.float64], truth: NDArray[np.float64], width: NDArray[np.float64]
 ) -> float:
-    """Return RA alone, of row arrays (m, c) and (n, c) as they are."""
+    """Return the reconstruction accuracy of unsorted arrays of rows.
+
+    The arrays have the shapes (m, c) and (n, c). No guessed row is omitted if m > n.
+    """
     return float(_agreement(truth, guess, width).mean())
 
 
@@ -174,6 +224,7 @@ def _top_score(
     top: Sequence[str],
     tolerance: Tolerance,
 ) -> float:
+    """Return the reconstruction accuracy of selected features and the label."""
     for name in top:
         if name not in schema.names:
             raise DataError(f"unknown top feature {name!r}{did_you_mean(name, schema.names)}")
@@ -184,52 +235,71 @@ def _top_score(
 def gower_distance(
     A: NDArray[np.float64], B: NDArray[np.float64], span: NDArray[np.float64]
 ) -> float:
-    """Return the mean Gower distance of the true rows to their matched guesses.
+    """Return the mean Gower distance of the true rows to their matched guesses (Gower 1971).
 
-    `A, B`: float64 array, shapes (n, c) and (m, c). True and guessed rows.
-    `span`: float64 array, shape (c,). Range of the true column; 0 means comparison by equality.
+    The distance of two rows is the mean of ``min(|x - g| / span, 1)`` over the columns. A missing
+    value has the distance 1 to a value and 0 to another missing value.
 
-    Returns: In [0, 1]; an unmatched true row counts 1. Per column ``min(|x - g| / span, 1)``, a
-    missing value counts 1 against any value and 0 against another missing one.
+    Parameters
+    ----------
+    A : float64 array, shape (n, c)
+        True rows.
+    B : float64 array, shape (m, c)
+        Guessed rows.
+    span : float64 array, shape (c,)
+        Range of every true column. 0 means that values are compared by equality.
+
+    Returns
+    -------
+    distance : float
+        Between 0 and 1. An unmatched true row counts 1.
 
     Notes
     -----
-    Equal rows are paired first, which an optimal matching may always do since Gower's distance is
-    a metric. The rest is matched on distances rounded to 16 steps per column (fewer above 15
-    columns, so that a row fits a byte); the distance itself is not rounded. On Stroke and Pima
-    the result is under 1% above the optimum.
+    Equal rows are paired first. An optimal matching can always do so, because Gower's distance is a
+    metric. The remaining rows are matched with distances rounded to 16 steps per column (fewer for
+    more than 15 columns, so that the cost of a pair fits one byte). The distance itself is not
+    rounded. On Stroke and Pima the result is less than 1% above the optimum.
     """
-    left_a, left_b = _without_equal_rows(A, B)
+    rest_a, rest_b = _without_equal_rows(A, B)
     unmatched = max(len(A) - len(B), 0)
-    if len(left_a) == 0 or len(left_b) == 0:
+    if len(rest_a) == 0 or len(rest_b) == 0:
         return unmatched / len(A)
     steps = max(1, min(_GOWER_STEPS, 255 // A.shape[1]))
     weight = np.full(A.shape[1], steps)
-    pair = assign(graded_costs(left_a, left_b, span, weight))
+    # Costs are rounded to steps, and the distances of the pairs are computed exactly below.
+    pair = assign(graded_costs(rest_a, rest_b, span, weight))
     matched = np.flatnonzero(pair >= 0)
-    a, b = left_a[matched], left_b[pair[matched]]
+    a, b = rest_a[matched], rest_b[pair[matched]]
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart = np.where(span > 0, np.abs(a - b) / span, (a != b).astype(float))
-    apart = np.where(np.isnan(a) & np.isnan(b), 0.0, np.where(np.isnan(a) | np.isnan(b), 1, apart))
-    total = np.minimum(apart, 1.0).mean(axis=1).sum()
+        distance = np.where(span > 0, np.abs(a - b) / span, (a != b).astype(float))
+    distance = np.where(
+        np.isnan(a) & np.isnan(b), 0.0, np.where(np.isnan(a) | np.isnan(b), 1, distance)
+    )
+    total = np.minimum(distance, 1.0).mean(axis=1).sum()
     return float((total + unmatched) / len(A))
 
 
 def _without_equal_rows(
     A: NDArray[np.float64], B: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Remove as many pairs of equal rows as there are from both arrays."""
-    # NaN becomes a value no float32 column can hold, so that missing equals missing.
+    """Remove a maximum number of pairs of equal rows from both arrays."""
+    # Replace NaN by a value that no float32 column can contain, so that missing values are equal.
     both = np.nan_to_num(np.concatenate([A, B]), nan=1e300)
     _, group = np.unique(both, axis=0, return_inverse=True)
     group = group.ravel()
-    keep = []
-    for mine, other in ((group[: len(A)], group[len(A) :]), (group[len(A) :], group[: len(A)])):
-        spare = np.bincount(other, minlength=len(both))
-        order = np.argsort(mine, kind="stable")
-        starts = np.searchsorted(mine[order], mine[order])
-        rank = np.arange(len(mine)) - starts
-        kept = np.empty(len(mine), dtype=bool)
-        kept[order] = rank >= spare[mine[order]]
-        keep.append(kept)
-    return A[keep[0]], B[keep[1]]
+    unpaired_rows = []
+    for groups, other_groups in (
+        (group[: len(A)], group[len(A) :]),
+        (group[len(A) :], group[: len(A)]),
+    ):
+        # A row is paired if its rank among equal rows is below the number of equal rows in the
+        # other table.
+        n_other = np.bincount(other_groups, minlength=len(both))
+        order = np.argsort(groups, kind="stable")
+        starts = np.searchsorted(groups[order], groups[order])
+        rank = np.arange(len(groups)) - starts
+        unpaired = np.empty(len(groups), dtype=bool)
+        unpaired[order] = rank >= n_other[groups[order]]
+        unpaired_rows.append(unpaired)
+    return A[unpaired_rows[0]], B[unpaired_rows[1]]

@@ -1,4 +1,7 @@
-"""Score rows that an attack returns as certain: how many are right, how many are not."""
+"""Scores of rows that an attack returns as certain, compared with the victims' rows bin by bin.
+
+The metric `returned-rows` (`fedtrees.metrics.victims_rows`) uses them.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,20 +15,31 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts, bin_rows
 
-#: Of the range of numeric targets, how far one may be off that was read off.
+#: Largest error of a numeric target in a returned row, as a share of the range of true targets.
 TARGET_ERROR = 1e-4
 
 
 @dataclass(frozen=True)
 class ReturnedRows:
-    """Returned rows against true ones, matched one to one on every bin and the label."""
+    """Scores of returned rows, matched one to one by all bins and the label.
 
-    right: float  # share of the true rows that were returned, right in every bin and the label
-    # share of the returned rows that match no true row (left); None where none was returned
+    Attributes
+    ----------
+    right : float
+        Share of the true rows that were returned.
+    wrong : float or None
+        Share of the returned rows that match no true row, or only true rows that are matched
+        already. None if no row was returned.
+    owned : float or None
+        Share of the true rows that were returned with their owner. None if no owners were claimed.
+    returned : int
+        Number of returned rows.
+    """
+
+    right: float
     wrong: float | None
-    # share of the true rows that were returned with their owner; None where no owner was named
     owned: float | None
-    returned: int  # number of returned rows
+    returned: int
 
 
 def score_returned_rows(
@@ -34,14 +48,28 @@ def score_returned_rows(
     cuts: Cuts,
     owner: Sequence[str] | None = None,
 ) -> ReturnedRows:
-    """Match returned rows with the victims' on (bins, label).
+    """Match returned rows with the victims' rows by all bins and the label.
 
-    Raises `DataError` if there is no true row, or not one owner per row.
+    Parameters
+    ----------
+    returned : Table
+        m returned rows.
+    truth : mapping of str to Table
+        True rows by victim.
+    cuts : Cuts
+        Bins of the training. Missing values form a separate bin.
+    owner : sequence of str, length m, optional
+        Claimed owner of every returned row.
 
-    `returned`: m rows.
-    `truth`: Rows of every victim by party name.
-    `cuts`: Bins of the training run; a missing value is a bin of its own.
-    `owner`: Who is said to hold each returned row.
+    Returns
+    -------
+    scores : ReturnedRows
+        Shares of true and of returned rows.
+
+    Raises
+    ------
+    DataError
+        If there is no true row, or the number of owners is not m.
     """
     n = sum(map(len, truth.values()))
     if n == 0:
@@ -50,18 +78,23 @@ def score_returned_rows(
         raise DataError(f"{len(owner)} owners for {len(returned)} returned rows")
     y = np.unique(np.concatenate([table.y for table in truth.values()]))
     keys = _keys(returned, cuts, y)
-    held = [(name, key) for name, table in truth.items() for key in _keys(table, cuts, y)]
-    right = (Counter(keys) & Counter(key for _, key in held)).total()
+    owner_keys = [(name, key) for name, table in truth.items() for key in _keys(table, cuts, y)]
+    # The intersection of multisets counts every true row at most once.
+    right = (Counter(keys) & Counter(key for _, key in owner_keys)).total()
     owned = None
     if owner is not None:
-        owned = (Counter(zip(owner, keys, strict=True)) & Counter(held)).total() / n
+        owned = (Counter(zip(owner, keys, strict=True)) & Counter(owner_keys)).total() / n
     wrong = 1 - right / len(keys) if keys else None
     return ReturnedRows(right / n, wrong, owned, len(keys))
 
 
 def _keys(table: Table, cuts: Cuts, labels: NDArray[Any]) -> list[bytes]:
-    """Return bins and label of every row as bytes; of a number, which of the true ones it is."""
+    """Return bins and label of every row as bytes.
+
+    A numeric target is replaced by the index of the true target that it equals.
+    """
     codes = bin_rows(table.X, cuts).codes.astype(np.int64)
+    # Missing values get the separate bin -1.
     missing = np.isnan(table.X)
     y = table.y if labels.dtype.kind == "i" else _which(table.y.astype(np.float64), labels)
     rows = np.column_stack([np.where(missing, -1, codes), y.astype(np.int64)])
@@ -69,6 +102,7 @@ def _keys(table: Table, cuts: Cuts, labels: NDArray[Any]) -> list[bytes]:
 
 
 def _which(y: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the place of the true target that each number is, -1 where it is none."""
-    at = np.searchsorted((targets[1:] + targets[:-1]) / 2, y)
-    return np.where(np.abs(y - targets[at]) <= TARGET_ERROR * np.ptp(targets), at, -1)
+    """Return the index of the true target within `TARGET_ERROR` of each number, -1 if none is."""
+    # Borders at the midpoints of neighbouring targets give the nearest target of every number.
+    nearest = np.searchsorted((targets[1:] + targets[:-1]) / 2, y)
+    return np.where(np.abs(y - targets[nearest]) <= TARGET_ERROR * np.ptp(targets), nearest, -1)

@@ -1,4 +1,7 @@
-"""Errors of reconstructed rows one by one: mean, worst, of ordinary and of odd rows."""
+"""Errors of reconstructed rows of categorical tables: mean, worst row, inliers and outliers.
+
+The figures follow Gorgé et al. (2025), who reconstruct binary tables from random forests.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +17,24 @@ from fedtrees.guessing.matching import assign, mismatch_counts
 
 @dataclass(frozen=True, eq=False)
 class RowErrors:
-    """How wrong matched rows are, as Gorgé et al. (2025) count it: labels do not matter."""
+    """Errors of matched rows (Gorgé et al. 2025). Labels are not compared.
 
-    mean: float  # share of wrong cells: the matched Hamming error
-    right: float  # share of rows without any
-    worst: float  # share of wrong cells of the worst row
-    # inliers, outliers: mean over rows that an isolation forest finds ordinary, and over the
-    # others; None where there are no such rows
+    Attributes
+    ----------
+    mean : float
+        Share of wrong cells (Hamming error after matching).
+    right : float
+        Share of rows without a wrong cell.
+    worst : float
+        Share of wrong cells in the worst row.
+    inliers, outliers : float or None
+        Share of wrong cells in the inliers and in the outliers of an isolation forest. None if
+        there are no such rows.
+    """
+
+    mean: float
+    right: float
+    worst: float
     inliers: float | None
     outliers: float | None
 
@@ -28,15 +42,29 @@ class RowErrors:
 def row_errors(
     guess: Table, truth: Table, inlier: NDArray[np.bool_], told: Sequence[int] = ()
 ) -> RowErrors:
-    """Match guessed with true rows by their features alone, and tell the errors of true rows.
+    """Match guessed with true rows by their features, and compute the errors of the true rows.
 
-    Raises `DataError`: no true rows, or widths differ.
+    Parameters
+    ----------
+    guess : Table
+        m rows of category codes. Only the first n are used.
+    truth : Table
+        n true rows. All cells of an unmatched row are wrong.
+    inlier : bool array, shape (n,)
+        Result of `inliers`.
+    told : sequence of int
+        Columns that the adversary knew. They are used for the matching, and do not count as errors
+        or as cells.
 
-    `guess`: m rows of zeros and ones, or of codes. Where m > n the first n count.
-    `truth`: n rows. One that no guessed row is matched with is wrong throughout.
-    `inlier`: bool array, shape (n,). From `inliers`.
-    `told`: Columns that were known beforehand: rows are matched by them too, errors are of the
-    others.
+    Returns
+    -------
+    errors : RowErrors
+        Shares of wrong cells.
+
+    Raises
+    ------
+    DataError
+        If there is no true row, or the numbers of columns differ.
     """
     if not len(truth):
         raise DataError("no true rows to score against")
@@ -46,10 +74,13 @@ def row_errors(
     pair = assign(cost)
     wrong = np.ones(n)
     matched = pair >= 0
-    left = np.setdiff1d(np.arange(d), told)
-    if len(left) < d:
-        cost = mismatch_counts(truth.X[:, left], guessed[:, left], np.zeros(len(left)))
-    wrong[matched] = cost[np.flatnonzero(matched), pair[matched]] / len(left)
+    unknown_columns = np.setdiff1d(np.arange(d), told)
+    # Known columns took part in the matching, and only the remaining columns count as errors.
+    if len(unknown_columns) < d:
+        cost = mismatch_counts(
+            truth.X[:, unknown_columns], guessed[:, unknown_columns], np.zeros(len(unknown_columns))
+        )
+    wrong[matched] = cost[np.flatnonzero(matched), pair[matched]] / len(unknown_columns)
     parts = [float(wrong[m].mean()) if m.any() else None for m in (inlier, ~inlier)]
     return RowErrors(
         float(wrong.mean()), float((wrong == 0).mean()), float(wrong.max()), parts[0], parts[1]
@@ -57,18 +88,19 @@ def row_errors(
 
 
 def inliers(truth: Table) -> NDArray[np.bool_]:
-    """Return which rows an isolation forest of those rows finds ordinary, bool, shape (n,).
+    """Return which rows are inliers of an isolation forest that is fitted to them, bool (n,).
 
-    As Gorgé et al. (2025): scikit-learn's defaults, random state 0, decision function above 0.
+    As in Gorgé et al. (2025), the forest has the default parameters of scikit-learn and the random
+    state 0, and inliers have a positive decision function.
     """
     return np.frombuffer(_inliers(truth.X.tobytes(), *truth.X.shape, truth.X.dtype.str), dtype=bool)
 
 
 @lru_cache(maxsize=16)
 def _inliers(rows: bytes, n: int, width: int, kind: str) -> bytes:
-    """Return them as bytes, kept: every attack of a run is scored against the same rows."""
+    """Compute `inliers` as bytes. The result is cached, because all attacks use the same rows."""
     from sklearn.ensemble import IsolationForest
 
     X = np.frombuffer(rows, dtype=kind).reshape(n, width)
-    found = IsolationForest(random_state=0).fit(X).decision_function(X)
-    return np.asarray(found > 0).tobytes()
+    decision = IsolationForest(random_state=0).fit(X).decision_function(X)
+    return np.asarray(decision > 0).tobytes()

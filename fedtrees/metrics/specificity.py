@@ -1,4 +1,9 @@
-"""Is a guess closer to the training rows than to other rows of the same distribution?"""
+"""Tests whether a guess is closer to the training rows than to fresh rows of the distribution.
+
+A guess that describes the distribution well can have a high score without any information about the
+training rows. The metric `specificity` (`fedtrees.metrics.victims_rows`) therefore compares it with
+a reserve of rows that were not used for training (Gorgé et al. 2026, Appendix D).
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,29 +18,41 @@ from fedtrees.guessing.matching import assign, mismatch_counts
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.records import ra_only, sorted_rows
 
-#: Fresh samples the guess is compared with (Gorgé et al., Appendix D).
+#: Number of fresh samples that the guess is compared with (Gorgé et al. 2026, Appendix D).
 FRESH = 100
-#: Most rows per sample: 100 matchings of 1,000 rows take seconds. Larger sets are sampled.
+#: Largest number of rows per sample. 100 matchings of 1,000 rows take seconds.
 ROWS = 1000
-#: Most rows on each side of the nearest-row test: every guessed row is compared with all of them.
+#: Largest number of rows in each table of the nearest-row test, which compares all pairs of rows.
 NEAR_ROWS = 8000
-# Samples of the training rows averaged where they are more than a sample holds.
+# Number of samples of the training rows, if they are more than the rows of a sample.
 _TRAIN_SAMPLES = 10
 
 
 @dataclass(frozen=True)
 class Specificity:
-    """Score of a guess against its own victims, placed among scores against fresh samples."""
+    """Reconstruction accuracy (RA) on the victims' rows, compared with RA on fresh samples.
 
-    # (RA on the victims - mean RA on fresh samples) / standard deviation of the latter, that
-    # deviation corrected for the finite reserve. None if all fresh scores are equal.
+    Attributes
+    ----------
+    z : float or None
+        (RA on the victims - mean RA on fresh samples) / standard deviation over fresh samples. The
+        deviation is corrected for the finite reserve. None if all fresh scores are equal.
+    tail : float or None
+        Probability of this z or a larger one under a standard normal distribution.
+    rank : float
+        (1 + number of fresh samples with at least the RA of the victims) / (1 + number of samples).
+    victims, fresh : float
+        RA on the victims' rows, and mean RA on fresh samples.
+    rows : int
+        Number of rows per sample.
+    """
+
     z: float | None
-    tail: float | None  # probability of a z at least as large under a standard normal
-    rank: float  # (1 + number of fresh samples scoring at least as high) / (1 + number of samples)
-    # victims, fresh: RA against victims' rows, and mean RA against fresh samples
+    tail: float | None
+    rank: float
     victims: float
     fresh: float
-    rows: int  # True rows per sample
+    rows: int
 
 
 def specificity(
@@ -47,24 +64,42 @@ def specificity(
     *,
     samples: int = FRESH,
 ) -> Specificity:
-    """Compare the RA of a guess on its victims with its RA on fresh rows.
+    """Compare the reconstruction accuracy of a guess on the victims and on fresh rows.
 
-    Raises `DataError`: fewer than 2 reserve rows or samples, or no guess.
+    Parameters
+    ----------
+    guess : Table
+        m guessed rows.
+    truth : Table
+        n rows of the victims.
+    reserve : Table
+        Rows of the same distribution that are in no local data.
+    schema : Schema
+        Columns of the tables.
+    rng : numpy.random.Generator
+        Draws the samples.
+    samples : int
+        Number of fresh samples.
 
-    `guess`: m guessed rows.
-    `truth`: n victims' rows.
-    `reserve`: Rows of the same distribution that nobody in the federation holds.
-    `samples`: Fresh samples, 100 in the source.
+    Returns
+    -------
+    test : Specificity
+        Accuracies and test statistics.
+
+    Raises
+    ------
+    DataError
+        If there are less than 2 reserve rows, less than 2 samples, or no guessed row.
 
     Notes
     -----
-    Gorgé et al. draw fresh samples of n rows. Here every sample, fresh or not, has
-    ``k = min(n, len(reserve) // 2, ROWS)`` rows drawn without replacement, matched into the *whole*
-    guess (a sample of the guess too would break up the pairs); where k < n the victims' score is
-    the mean over 10 such samples of the victims. Fresh samples share rows of one finite reserve,
-    which shrinks their variance by about 1 - k / len(reserve); the deviation is divided by the
-    root of that. Tolerances are those of the victims throughout. A guess of more than 4 k rows is
-    cut to its first 4 k, to bound the time.
+    Gorgé et al. (2026) draw fresh samples of n rows. Here every sample, also of the victims, has
+    ``k = min(n, len(reserve) // 2, ROWS)`` rows, drawn without replacement. It is matched with the
+    complete guess, because a sample of the guess would lose the matching rows. If k < n, the score
+    of the victims is the mean over 10 samples. Fresh samples share rows of the finite reserve,
+    which reduces their variance by the factor 1 - k / len(reserve). The deviation is corrected for
+    it. All tolerances are those of the victims. To limit the time, only the first 4 k rows of a
+    guess are used.
     """
     from scipy.stats import norm
 
@@ -74,19 +109,21 @@ def specificity(
             f"rows, {len(reserve)} reserve rows, {samples} samples"
         )
     width = Tolerance.of(truth, schema).width
+    # At most half of the reserve, so that fresh samples differ sufficiently.
     k = max(1, min(len(truth), len(reserve) // 2, ROWS))
     G = sorted_rows(guess.take(np.arange(min(len(guess), 4 * k))))
     T, R = sorted_rows(truth), sorted_rows(reserve)
 
     def scores(pool: NDArray[np.float64], times: int) -> NDArray[np.float64]:
-        drawn = [rng.choice(len(pool), k, replace=False) for _ in range(times)]
-        rows, at = np.unique(np.concatenate(drawn), return_inverse=True)
-        cost = mismatch_counts(pool[rows], G, width)  # of rows in several samples once
-        parts = np.split(at.ravel(), times)
+        samples_of_rows = [rng.choice(len(pool), k, replace=False) for _ in range(times)]
+        rows, position = np.unique(np.concatenate(samples_of_rows), return_inverse=True)
+        cost = mismatch_counts(pool[rows], G, width)  # a row may be in several samples
+        parts = np.split(position.ravel(), times)
         return np.array([_accuracy(cost[part], len(width)) for part in parts])
 
     victims = ra_only(G, T, width) if k == len(T) else float(np.mean(scores(T, _TRAIN_SAMPLES)))
     fresh = scores(R, samples)
+    # Correction for samples without replacement from a finite reserve, see Notes.
     deviation = float(fresh.std(ddof=1) / np.sqrt(1 - k / len(reserve)))
     z = (victims - float(fresh.mean())) / deviation if deviation > 0 else None
     return Specificity(
@@ -100,7 +137,7 @@ def specificity(
 
 
 def _accuracy(cost: NDArray[np.uint8], columns: int) -> float:
-    """Return the RA of rows by how many columns each guess gets wrong, uint8 (n, m)."""
+    """Return the reconstruction accuracy for a matrix of mismatch counts, uint8, shape (n, m)."""
     pair = assign(cost)
     matched = np.flatnonzero(pair >= 0)
     wrong = int(cost[matched, pair[matched]].sum(dtype=np.int64))
@@ -110,13 +147,33 @@ def _accuracy(cost: NDArray[np.uint8], columns: int) -> float:
 def nearest_row(
     guess: Table, truth: Table, reserve: Table, schema: Schema, rng: np.random.Generator
 ) -> float:
-    """Return the share of guessed rows closer to a training row than to every reserve row.
+    """Return the share of guessed rows that are closer to a training row than to any reserve row.
 
-    Distance is Gower's, with ranges of the training rows; a tie counts one half. The larger of
-    the two sets is cut at random to the size of the smaller, so that chance is 0.5; both to
-    `NEAR_ROWS` where they have more, and of the guess so many first rows are asked.
+    The distance is Gower's, with the ranges of the training rows. A tie counts one half. The larger
+    table is sampled to the size of the smaller one, so that chance is 0.5.
 
-    Raises `DataError`: no guessed, true or reserve rows.
+    Parameters
+    ----------
+    guess : Table
+        Guessed rows. At most the first `NEAR_ROWS` are used.
+    truth : Table
+        Training rows of the victims. At most `NEAR_ROWS` are used, drawn at random.
+    reserve : Table
+        Rows of the same distribution that are in no local data, sampled likewise.
+    schema : Schema
+        Columns of the tables.
+    rng : numpy.random.Generator
+        Draws the samples.
+
+    Returns
+    -------
+    share : float
+        Between 0 and 1, where 0.5 is chance.
+
+    Raises
+    ------
+    DataError
+        If one of the tables has no rows.
     """
     if min(len(guess), len(truth), len(reserve)) == 0:
         raise DataError("the nearest-row test needs guessed, true and reserve rows")
@@ -126,6 +183,7 @@ def nearest_row(
     pools = [sorted_rows(t) for t in (truth, reserve)]
     cut = [p[rng.choice(len(p), size, replace=False)] if len(p) > size else p for p in pools]
     to_truth, to_reserve = (_nearest(G, pool, span) for pool in cut)
+    # Sums of floats are rounded, so that equal distances can differ in their last bits.
     tie = np.isclose(to_truth, to_reserve, rtol=0, atol=1e-12)
     return float(np.where(tie, 0.5, to_truth < to_reserve).mean())
 

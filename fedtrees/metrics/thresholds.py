@@ -1,4 +1,8 @@
-"""Guessed thresholds against those that victims split their columns at."""
+"""Metric `thresholds`: inferred thresholds of the splits of other parties.
+
+In vertical federated learning, only the owner of a column knows the thresholds of its splits. A
+threshold bounds the values of all rows that reach the split.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +17,13 @@ from fedtrees.core.schema import Schema
 from fedtrees.guessing.steps import step_of
 from fedtrees.metrics.metric import Case, Metric, Score
 
-#: Of a column's standard deviation: how close a threshold must come.
+#: Largest error of a correct threshold, in standard deviations of the column.
 TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class TrueSplit:
-    """One split of a victim: column, threshold, and how many training rows came by."""
+    """One split of a victim: column, threshold, and number of training rows in the node."""
 
     feature: int
     threshold: float
@@ -28,10 +32,20 @@ class TrueSplit:
 
 @dataclass(frozen=True, eq=False)
 class VictimsSplits:
-    """The victims' splits by tree and node, with facts about every column that they use.
+    """The victims' splits by tree and node, and facts about the columns that they use.
 
-    `tolerance`: How close a guess must come. `width`: Of the range of values. `step`: The largest
-    power of ten of which all values are multiples (`fedtrees.guessing.steps.step_of`).
+    Attributes
+    ----------
+    splits : mapping of (int, int) to TrueSplit
+        Splits by tree and node.
+    tolerance : mapping of int to float
+        Largest error of a correct threshold, by column.
+    width : mapping of int to float
+        Width of the declared range of a column, else of the range of its values.
+    step : mapping of int to float
+        Precision of a column (`fedtrees.guessing.steps.step_of`).
+    schema : Schema
+        Declared ranges.
     """
 
     splits: Mapping[tuple[int, int], TrueSplit]
@@ -43,14 +57,14 @@ class VictimsSplits:
 
 @register.metric("thresholds")
 class ThresholdsMetric(Metric[VictimsSplits]):
-    """Which of the victims' different thresholds are known, how narrowly, and for how many rows.
+    """Share of the victims' thresholds that are inferred, and of the rows that these concern.
 
-    ``thresholds``: share of the victims' thresholds, equal ones of a column counted once, that come
-    within 1e-5 standard deviations of the column. ``threshold_width``: mean width of the claimed
-    intervals as a share of the column's (declared, else true) range; one that is not there, or
-    misses, is as wide as the range. ``ranges_covered``: share of what training rows were compared
-    with on their ways, over rows and trees, that is known so closely: each gives the range of
-    somebody's value (Li et al. 2022, Sec. 5.1).
+    ``thresholds`` is the share of the distinct thresholds of the victims for which a claimed value
+    differs by at most 1e-5 standard deviations of the column. ``threshold_width`` is the mean width
+    of the claimed intervals as a share of the declared range of the column, or of its true range.
+    A missing interval, or one that does not contain the threshold, counts 1. ``ranges_covered`` is
+    the share of all comparisons of a training row with a victim's threshold, over rows and trees,
+    for which the threshold is inferred. Each of them bounds a value (Li et al. 2022, Sec. 5.1).
     """
 
     of: ClassVar[type[Claim]] = Thresholds
@@ -66,42 +80,46 @@ class ThresholdsMetric(Metric[VictimsSplits]):
     main: ClassVar[tuple[str, ...]] = ("thresholds", "ranges_covered")
 
     def truth(self, case: Case) -> VictimsSplits | None:
-        """Return the victims' splits, None where there are none."""
-        found, tolerance, width, step = {}, {}, {}, {}
+        """Return the splits of the victims, None if the model has none."""
+        splits, tolerance, width, step = {}, {}, {}, {}
         for (t, node), (owner, column, threshold) in case.splits.items():
             tree = case.model.trees[t]
             if owner in case.principals or node >= len(tree) or tree.feature[node] != column:
-                continue  # a defense has taken the split back
-            if tree.threshold[node] < 1:  # before every value: only missing ones go left
+                continue  # a defense removed the split
+            if tree.threshold[node] < 1:  # below all values: only missing values go left
                 continue
+            # The number of training rows in the node, which are compared with the threshold.
             ((begin, end),) = case.model.rows[t].ranges(np.array([node], dtype=np.int32))
-            found[t, node] = TrueSplit(column, threshold, int(end - begin))
+            splits[t, node] = TrueSplit(column, threshold, int(end - begin))
             if column not in tolerance:
-                held = case.local_data[owner]
-                x = held.X[:, np.searchsorted(held.columns, column)].astype(np.float64)
+                local_data = case.local_data[owner]
+                x = local_data.X[:, np.searchsorted(local_data.columns, column)].astype(np.float64)
                 tolerance[column] = TOLERANCE * float(np.nanstd(x))
                 low, high = case.schema.features[column].declared_range or (
                     float(np.nanmin(x)),
                     float(np.nanmax(x)),
                 )
                 width[column], step[column] = high - low, step_of(x)
-        return VictimsSplits(found, tolerance, width, step, case.schema) if found else None
+        return VictimsSplits(splits, tolerance, width, step, case.schema) if splits else None
 
     def refuses(self, claims: Sequence[Thresholds], case: Case) -> str | None:
-        """Refuse thresholds that are claimed twice, or are not there."""
-        named = [at for c in claims for at in zip(c.tree.tolist(), c.node.tolist(), strict=True)]
+        """Refuse thresholds that are claimed twice, and thresholds of unknown splits."""
+        named = [
+            split for c in claims for split in zip(c.tree.tolist(), c.node.tolist(), strict=True)
+        ]
         if len(set(named)) < len(named):
             return "it claimed the threshold of a split more than once"
         strange = sorted(set(named) - set(case.splits))[:5]
         return f"it claimed thresholds of splits {strange}; no party owns them" if strange else None
 
     def blind(self, case: Case, truth: VictimsSplits) -> dict[str, Sequence[Claim]]:
-        """Return quantiles of every declared range, also rounded to the precision of the column.
+        """Return equally spaced thresholds in the declared range of every column.
 
-        The blind adversary is granted how many different thresholds every column has, so that the
-        k-th smallest guess stands for the k-th smallest threshold. Rounding is to multiples of the
-        step of the column (``rounded-quantiles``), and to the middle between two of them
-        (``halved-quantiles``), where boosting libraries put a threshold between two values.
+        The blind adversary is granted the number of distinct thresholds of every column and their
+        order, so that the k-th smallest guess is used for the k-th smallest threshold. The guesses
+        are also rounded to multiples of the precision of the column (``rounded-quantiles``), and to
+        the middle between two multiples (``halved-quantiles``), because boosting libraries place a
+        threshold between two values.
         """
         columns: dict[int, list[float]] = {}
         for split in truth.splits.values():
@@ -112,11 +130,12 @@ class ThresholdsMetric(Metric[VictimsSplits]):
             if declared is None:
                 continue
             low, high = declared
-            every = np.unique(columns[split.feature])
-            share = (np.searchsorted(every, split.threshold) + 0.5) / len(every)
+            distinct = np.unique(columns[split.feature])
+            # The k-th of n thresholds is guessed at the quantile (k - 1/2) / n of the range.
+            share = (np.searchsorted(distinct, split.threshold) + 0.5) / len(distinct)
             rows.append((t, node, split.feature, low + share * (high - low), low, high))
             steps.append(truth.step[split.feature])
-        made: dict[str, Sequence[Claim]] = {"nothing": []}
+        guesses: dict[str, Sequence[Claim]] = {"nothing": []}
         if rows:
             columns_of_rows = list(map(np.array, zip(*rows, strict=True)))
             value = columns_of_rows[3]
@@ -127,11 +146,11 @@ class ThresholdsMetric(Metric[VictimsSplits]):
                 "halved-quantiles": (np.floor(value / step) + 0.5) * step,
             }.items():
                 columns_of_rows[3] = quantile
-                made[name] = [Thresholds(*columns_of_rows)]
-        return {**made, **super().blind(case, truth)}
+                guesses[name] = [Thresholds(*columns_of_rows)]
+        return {**guesses, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Thresholds], truth: VictimsSplits) -> list[Score]:
-        """Score all claimed thresholds together."""
+        """Compute the scores over all splits of the victims."""
         claimed: dict[tuple[int, int], tuple[int, float, float, float]] = {}
         for c in claims:
             ends = zip(c.feature.tolist(), c.value, c.low, c.high, strict=True)
@@ -141,12 +160,18 @@ class ThresholdsMetric(Metric[VictimsSplits]):
         right: dict[tuple[int, float], bool] = {}
         width: dict[tuple[int, float], float] = {}
         covered = passed = 0
-        for at, split in truth.splits.items():
-            feature, value, low, high = claimed.get(at, (-1, 0.0, 0.0, 0.0))
-            mine, key = feature == split.feature, (split.feature, split.threshold)
-            close = bool(mine and abs(value - split.threshold) <= truth.tolerance[split.feature])
-            inside = mine and low <= split.threshold <= high and truth.width[split.feature] > 0
+        for node, split in truth.splits.items():
+            feature, value, low, high = claimed.get(node, (-1, 0.0, 0.0, 0.0))
+            right_column, key = feature == split.feature, (split.feature, split.threshold)
+            close = bool(
+                right_column and abs(value - split.threshold) <= truth.tolerance[split.feature]
+            )
+            inside = (
+                right_column and low <= split.threshold <= high and truth.width[split.feature] > 0
+            )
+            # A wrong interval counts as wide as the range.
             narrow = min((high - low) / truth.width[split.feature], 1.0) if inside else 1.0
+            # Several splits can have one threshold. The best claim about any of them counts.
             right[key] = right.get(key, False) or close
             width[key] = min(width.get(key, 1.0), narrow)
             passed, covered = passed + split.rows, covered + split.rows * close

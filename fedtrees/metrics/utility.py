@@ -1,4 +1,4 @@
-"""How good a model is, on rows used for nothing else."""
+"""Utility scores of a model on held-out rows that are used for nothing else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,23 +12,31 @@ Scores = Callable[[NDArray[Any], NDArray[Any]], dict[str, float | None]]
 
 
 def scores_of(task: str) -> Scores:
-    """Return how predictions are scored: `regression_scores` of a number, else `utility_scores`."""
+    """Return the score function of a task: `regression_scores` for "number", else for classes."""
     return regression_scores if task == "number" else utility_scores
 
 
 def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, float | None]:
     """Score predicted probabilities on held-out rows.
 
-    Raises `DataError`: no rows, shapes that do not fit, or probabilities outside [0, 1] (NaN
-    included).
+    Parameters
+    ----------
+    y : int array, shape (n,)
+        Class codes 0, 1, ...
+    probability : float array, shape (n,) or (n, K)
+        Probability of class 1, or of every class.
 
-    `y`: int array, shape (n,). Class codes 0, 1, ...
-    `probability`: float array, shape (n,) or (n, k). Probability of class 1, or of every class
-    (rows sum to 1).
+    Returns
+    -------
+    scores : dict of str to float or None
+        ``auc`` (for K > 2 the mean over one-vs-rest classes; None if `y` lacks a class), ``f1``
+        (mean over the classes that are present or predicted), ``accuracy``, and ``log_loss`` (in
+        nats, with probabilities clipped at the machine epsilon).
 
-    Returns: ``auc`` (macro one-vs-rest over the classes for k > 2), ``f1`` (macro: mean over the
-    classes; a class neither present nor predicted is left out), ``accuracy``, ``log_loss`` (nats,
-    probabilities clipped at the machine epsilon). ``auc`` is None where `y` lacks a class.
+    Raises
+    ------
+    DataError
+        If there are no rows, the shapes differ, or a probability is NaN or outside [0, 1].
     """
     from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
@@ -41,9 +49,11 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
         raise DataError(f"{len(y)} labels but probabilities of shape {np.shape(probability)}")
     if not ((p >= -1e-9) & (p <= 1 + 1e-9)).all():
         raise DataError("probabilities must lie in [0, 1]; pass probabilities, not log-odds")
+    # A binary probability of exactly 0.5 predicts class 0.
     predicted = p.argmax(axis=1) if p.shape[1] > 2 else (p[:, 1] > 0.5).astype(int)
     present = np.unique(y)
     auc = None
+    # The AUC is undefined for a class without rows.
     if len(present) == p.shape[1]:
         auc = float(
             roc_auc_score(y, p[:, 1])
@@ -60,11 +70,10 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
 
 
 def regression_scores(y: NDArray[Any], predicted: NDArray[Any]) -> dict[str, float | None]:
-    """Return ``r2`` (None for a constant target) and ``rmse`` (units of the target).
+    """Return ``r2`` (None for a constant target) and ``rmse`` (in units of the target).
 
-    Raises `DataError`: no rows, or shapes that differ.
-
-    `y, predicted`: float array, shape (n,).
+    `y` and `predicted` are float arrays of shape (n,). `DataError` is raised if there are no rows
+    or the shapes differ.
     """
     y, predicted = np.asarray(y, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if y.shape != predicted.shape or len(y) == 0:

@@ -1,4 +1,8 @@
-"""Guessed rows against the victims': the metrics of `Records`."""
+"""Metrics of reconstructed rows: `records`, `specificity`, `returned-rows` and `every-record`.
+
+Attacks claim rows of the victims as `Records` or `EveryRecord`. The scores are computed in
+`fedtrees.metrics.records`, `returned_rows`, `row_errors` and `specificity`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ from fedtrees.trees.binning import Cuts
 
 
 def unscorable(claims: Sequence[Records], case: Case) -> str | None:
-    """Return what is wrong with guessed rows that cannot be compared with any of the table."""
+    """Return why guessed rows cannot be compared with rows of the table, None if they can."""
     if len(claims) > 1:
         return "it claimed rows more than once"
     table, n_features = claims[0].table, len(case.schema.features)
@@ -48,27 +52,41 @@ def unscorable(claims: Sequence[Records], case: Case) -> str | None:
     return None
 
 
-#: Where there are more victims' rows, some drawn at random are scored, so many: matching all of
-#: them takes time and memory that grow with the square.
+#: If the victims have more than `MOST_SCORED` rows, a random sample of `SCORED` rows is scored,
+#: because time and memory of the matching grow with the square of the number of rows.
 MOST_SCORED, SCORED = MOST_ROWS, 2000
 
-# Guesses without a transcript by local data that they are about: every attack is held against them.
-_made: WeakKeyDictionary[LocalData, dict[tuple[Any, ...], dict[str, Table]]] = WeakKeyDictionary()
+# Cache of blind guesses by the local data of the first victim. All attacks are compared with them.
+_blind_cache: WeakKeyDictionary[LocalData, dict[tuple[Any, ...], dict[str, Table]]] = (
+    WeakKeyDictionary()
+)
 
 
-def _some(rows: Table, case: Case) -> Table:
-    """Return all rows, or the sample of many that this seed draws."""
+def _scored_sample(rows: Table, case: Case) -> Table:
+    """Return the scored rows: all, or a sample that depends on the seed only."""
     if len(rows) <= MOST_SCORED:
         return rows
+    # The stream does not depend on the attack, so that all attacks are scored on the same sample.
     rng = case.streams.child("scores").rng("victims")
     return rows.take(np.sort(rng.permutation(len(rows))[:SCORED]))
 
 
 @dataclass(frozen=True, eq=False)
 class VictimsRows:
-    """The victims' rows that are scored, and what goes with their scores.
+    """The victims' rows that are scored.
 
-    `whole`: How many rows the victims have. `told`: Columns of them that are known beforehand.
+    Attributes
+    ----------
+    rows : Table
+        Scored rows: all rows of the victims, or a sample.
+    schema : Schema
+        Columns of the rows.
+    top : tuple of str
+        Features of the score ``ra_top``.
+    whole : int
+        Number of all rows of the victims.
+    told : tuple of int
+        Columns that the threat model declares known.
     """
 
     rows: Table
@@ -79,36 +97,44 @@ class VictimsRows:
 
     @property
     def guessed(self) -> int:
-        """How many guessed rows count that are not sure."""
+        """Number of guessed rows that are scored if the attack is not certain of its rows."""
         return wanted(self.whole)
 
     @staticmethod
     def drawn(rows: Table, case: Case) -> VictimsRows:
-        """Return all rows, or the sample of them that this seed draws."""
+        """Return the truth for the rows of the victims, or for a sample of them."""
         known_columns = () if case.told is None else tuple(case.told[0].tolist())
-        return VictimsRows(_some(rows, case), case.schema, case.top, len(rows), known_columns)
+        return VictimsRows(
+            _scored_sample(rows, case), case.schema, case.top, len(rows), known_columns
+        )
 
     @property
     def sampled(self) -> bool:
-        """Whether only some of the rows are scored."""
+        """Whether only a sample of the rows is scored."""
         return len(self.rows) < self.whole
 
     @cached_property
     def inlier(self) -> NDArray[np.bool_] | None:
-        """Which rows are ordinary; None where columns are not all codes, or of a sample."""
+        """Which rows are inliers, bool (n,). None if a column is numeric or rows are sampled."""
         codes = self.schema.categorical.all() and not self.sampled
         return inliers(self.rows) if codes else None
 
 
-def _told(made: Mapping[str, Table], case: Case, n: int) -> dict[str, Table]:
-    """Return blind guesses with the columns that are told, and what own rows say besides."""
+def _insert_known_columns(
+    blind_guesses: Mapping[str, Table], case: Case, n: int
+) -> dict[str, Table]:
+    """Insert the known columns into blind guesses, and add guesses from similar local rows."""
     assert case.told is not None
     assert case.victims_rows is not None
     columns, known_values = case.told
+    # If fewer rows are guessed than exist, use the known values of n evenly spaced rows.
     known_values = known_values[((np.arange(n) + 0.5) * len(known_values) / n).astype(np.intp)]
-    # of told columns alone it says how far values agree: those are known
+    # The tolerances come from the true rows, but only those of known columns are used, which the
+    # adversary can compute.
     width = Tolerance.of(case.victims_rows, case.schema).width
-    guesses = {name: fitted(rows, columns, known_values, width) for name, rows in made.items()}
+    guesses = {
+        name: fitted(rows, columns, known_values, width) for name, rows in blind_guesses.items()
+    }
     adversary_rows, rng = case.blind_view().rows, case.streams.child("blind").rng("told")
     if adversary_rows is not None and len(adversary_rows):
         guesses |= nearest_guesses(adversary_rows, case.schema, columns, known_values, width, rng)
@@ -117,23 +143,26 @@ def _told(made: Mapping[str, Table], case: Case, n: int) -> dict[str, Table]:
 
 @register.metric("records")
 class RecordMetric(Metric[VictimsRows]):
-    """Guessed rows, matched with the true ones: see `fedtrees.metrics.records.score_records`.
+    """Reconstruction accuracy, exact rows and distances of rows after matching with the true rows.
 
-    A cell agrees within 0.319 standard deviations, a category or class where it is equal; an exact
-    row agrees in every column. Gower distance has no such cliff. Where all columns are
-    codes, ``right_rows`` and errors are of features alone, rows matched by them.
+    Guessed and true rows are matched one to one (`fedtrees.metrics.records.score_records`). A
+    number agrees if its error is at most 0.319 standard deviations, and a category or class if it
+    is equal. ``ra`` is the share of cells that agree, and ``exact_rows`` the share of rows that
+    agree in every column. The Gower distance has no threshold. If all columns are categorical,
+    ``right_rows``, ``row_error`` and the further errors are computed for features only, after a
+    matching without labels.
 
-    An attack that returns only what it is sure of is completed by the best blind guess before it
-    is compared with all victims' rows: nobody has to submit less.
+    An attack may return only rows that it is certain of (with a confidence). These are completed by
+    the best blind guess before they are scored, so that such an attack is not at a disadvantage.
 
-    Of more than `MOST_SCORED` victims' rows a sample is scored (``scored_rows``), against the rows
-    that were guessed: as many as `fedtrees.guessing.wanted` says, the blind adversary no fewer, and
-    all that an attack is sure of. Exact rows that it does not tell from others count as far as they
-    are among those. With fewer rivals for a guess, RA and close rows come out higher, and so does
-    the blind baseline. Reports widen intervals by the standard errors.
+    If the victims have more than `MOST_SCORED` rows, a sample of them is scored (``scored_rows``).
+    Attack and blind baseline then guess the number of rows in `fedtrees.guessing.wanted`, and an
+    attack adds all rows that it is certain of. Because fewer true rows compete for the guesses, the
+    reconstruction accuracy and the share of close rows are higher than for the complete table, and
+    so is the blind baseline. Reports widen confidence intervals by the standard errors.
 
-    What the threat declares known is right in every blind guess; ``row_error`` and its company
-    leave it out, as Gorgé et al. (2025) do.
+    Columns that the threat model declares known are correct in every blind guess. ``row_error`` and
+    the further errors exclude them (Gorgé et al. 2025).
     """
 
     of: ClassVar[type[Claim]] = Records
@@ -167,7 +196,7 @@ class RecordMetric(Metric[VictimsRows]):
     prominence: ClassVar[int] = 2
 
     def truth(self, case: Case) -> VictimsRows | None:
-        """Return the victims' rows, None where nobody else holds whole ones."""
+        """Return the victims' rows, None if no victim has complete rows."""
         rows = case.victims_rows
         return None if rows is None else VictimsRows.drawn(rows, case)
 
@@ -176,19 +205,21 @@ class RecordMetric(Metric[VictimsRows]):
         return unscorable(claims, case)
 
     def counted(self, truth: VictimsRows) -> int:
-        """Return the number of the victims' rows, scored or not."""
+        """Return the number of all rows of the victims, also if only a sample is scored."""
         return truth.whole
 
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
-        """Return the guesses of `fedtrees.guessing.blind`, and those of attacks marked blind."""
-        rng, about = case.blind_rng(), next(iter(case.victims.values()))
+        """Return the guesses of `fedtrees.guessing.blind`, and claims of blind attacks."""
+        rng, first_victim = case.blind_rng(), next(iter(case.victims.values()))
+        # The guesses depend on the principals (or on the population), the number of rows and the
+        # seed.
         key = (case.told_others or case.principals, truth.guessed, str(rng.bit_generator.state))
-        cached = _made.setdefault(about, {})
+        cached = _blind_cache.setdefault(first_victim, {})
         if key not in cached:
             cached[key] = case.blind_rows(truth.guessed, rng)
         tables = cached[key]
         if case.told is not None:
-            tables = _told(tables, case, truth.guessed)
+            tables = _insert_known_columns(tables, case, truth.guessed)
         guesses = {name: [Records(table)] for name, table in tables.items()}
         return {**guesses, **super().blind(case, truth)}
 
@@ -198,29 +229,38 @@ class RecordMetric(Metric[VictimsRows]):
         truth: VictimsRows,
         blind: Callable[[], Sequence[Records]],
     ) -> Sequence[Records]:
-        """Return rows that are sure with blindly guessed ones behind them."""
+        """Append rows of the best blind guess to rows that the attack is certain of.
+
+        Claims without a confidence are limited to the number of guessed rows instead.
+        """
         claim = claims[0]
         if claim.confidence is None:
-            every = truth.guessed == truth.whole
-            few = claim.table if every else spaced(claim.table, truth.guessed)
-            return claims if few is claim.table else [Records(few)]
-        left = truth.guessed * (truth.whole - len(claim.table))
-        missing = -(-left // truth.whole)  # rounded up, of integers: no more than are guessed
+            is_complete = truth.guessed == truth.whole
+            table = claim.table if is_complete else spaced(claim.table, truth.guessed)
+            return claims if table is claim.table else [Records(table)]
+        scaled_missing = truth.guessed * (truth.whole - len(claim.table))
+        # The share of missing rows times the number of guessed rows, rounded up with integers, so
+        # that it never exceeds the number of rows of the blind guess.
+        missing = -(-scaled_missing // truth.whole)
         if missing <= 0:
             return claims
-        rest = blind()
-        if not rest:
+        blind_claims = blind()
+        if not blind_claims:
             return claims
-        return [Records(Table.concat([claim.table, rest[0].table.take(np.arange(missing))]))]
+        return [
+            Records(Table.concat([claim.table, blind_claims[0].table.take(np.arange(missing))]))
+        ]
 
     def score(self, claims: Sequence[Records], truth: VictimsRows) -> list[Score]:
-        """Score guessed rows against all victims' rows."""
-        got = score_records(claims[0].table, truth.rows, truth.schema, truth.top, most=truth.whole)
+        """Compute all scores of the guessed rows."""
+        result = score_records(
+            claims[0].table, truth.rows, truth.schema, truth.top, most=truth.whole
+        )
         values: dict[str, float | None] = {
-            "ra": got.ra, "ra_top": got.ra_top, "exact_rows": got.exact_rows,
-            "close_rows": got.close_rows, "bit_exact_rows": got.bit_exact_rows,
-            **({} if got.target_error is None else {"target_error": got.target_error}),
-            "gower": got.gower, "hamming": got.hamming,
+            "ra": result.ra, "ra_top": result.ra_top, "exact_rows": result.exact_rows,
+            "close_rows": result.close_rows, "bit_exact_rows": result.bit_exact_rows,
+            **({} if result.target_error is None else {"target_error": result.target_error}),
+            "gower": result.gower, "hamming": result.hamming,
         }  # fmt: skip
         if truth.inlier is not None:
             row = row_errors(claims[0].table, truth.rows, truth.inlier, truth.told)
@@ -229,16 +269,16 @@ class RecordMetric(Metric[VictimsRows]):
                 "outlier_error": row.outliers, "right_rows": row.right,
             }  # fmt: skip
         scores = [Score(key, value) for key, value in values.items()]
-        scores += [Score("ra_of", share, part=name) for name, share in got.per_feature.items()]
+        scores += [Score("ra_of", share, part=name) for name, share in result.per_feature.items()]
         if not truth.sampled:
             return scores
-        about = Score("scored_rows", float(len(truth.rows)))
-        return [about, *(replace(s, error=got.errors.get(s.name)) for s in scores)]
+        n_scored = Score("scored_rows", float(len(truth.rows)))
+        return [n_scored, *(replace(s, error=result.errors.get(s.name)) for s in scores)]
 
 
 @dataclass(frozen=True, eq=False)
 class Strangers:
-    """The victims' rows, and rows of the same distribution that nobody holds."""
+    """The victims' rows, and rows of the same distribution that are in no local data."""
 
     rows: Table
     reserve: Table
@@ -248,11 +288,13 @@ class Strangers:
 
 @register.metric("specificity")
 class SpecificityMetric(Metric[Strangers]):
-    """Is a guess closer to the victims' rows than to others of the same distribution?
+    """Test whether a guess is closer to the victims' rows than to fresh rows of the distribution.
 
-    ``specificity_z`` and ``nearest_row`` as Gorgé et al. (2026, App. D); ``leak_cdf``: chance that
-    a fresh sample would be as close to the guess as the training rows are, by a normal fit: 0.5 is
-    none of their own. They need a reserve of rows, kept for tables of 5,000 rows or more.
+    ``specificity_z`` compares the reconstruction accuracy on the victims' rows with that on fresh
+    samples, and ``nearest_row`` is the share of guessed rows whose nearest neighbour is a victim's
+    row (Gorgé et al. 2026, App. D). ``leak_cdf`` is the probability that the accuracy on a fresh
+    sample is at least as high, from a normal approximation. 0.5 means no specific information. The
+    test needs a reserve of fresh rows, which exists for tables of 5,000 rows or more.
     """
 
     of: ClassVar[type[Claim]] = Records
@@ -263,34 +305,38 @@ class SpecificityMetric(Metric[Strangers]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> Strangers | None:
-        """Return victims' and reserve rows, None without either."""
+        """Return victims' and reserve rows.
+
+        None if either is missing, or the threat model declares columns of the victims known.
+        """
         rows = case.victims_rows
         if rows is None or case.reserve is None or case.told is not None:
-            return None  # what was told of the victims' rows brings a guess closer to them alone
-        reserve = _some(case.reserve, case)
-        return Strangers(_some(rows, case), reserve, case.schema, case.streams)
+            return None  # known columns would bring a guess closer to the victims' rows only
+        reserve = _scored_sample(case.reserve, case)
+        return Strangers(_scored_sample(rows, case), reserve, case.schema, case.streams)
 
     def score(self, claims: Sequence[Records], truth: Strangers) -> list[Score]:
-        """Score guessed rows, if there are any."""
+        """Compute the three scores, none if no row is guessed."""
         guess, rng = claims[0].table, truth.streams.child("scores").rng("reserve")
         if not len(guess):
             return []
+        # Both tests use one stream in this order, so that results are reproducible.
         test = specificity(guess, truth.rows, truth.reserve, truth.schema, rng)
-        near = nearest_row(guess, truth.rows, truth.reserve, truth.schema, rng)
+        nearest = nearest_row(guess, truth.rows, truth.reserve, truth.schema, rng)
         return [
             Score("specificity_z", test.z),
             Score("leak_cdf", test.tail),
-            Score("nearest_row", near),
+            Score("nearest_row", nearest),
         ]
 
     def line(self, case: Case, truth: Strangers, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return chance, 1/2, for the nearest row and the place among fresh samples."""
+        """Return chance level, 0.5, for ``leak_cdf`` and ``nearest_row``."""
         return {"leak_cdf": 0.5, "nearest_row": 0.5}
 
 
 @dataclass(frozen=True, eq=False)
 class BinnedVictims:
-    """Every victim's rows, and the bins of the training."""
+    """Rows of every victim, and the bins of the training."""
 
     held: dict[str, Table]
     cuts: Cuts
@@ -298,7 +344,13 @@ class BinnedVictims:
 
 @register.metric("returned-rows")
 class ReturnedRowsMetric(Metric[BinnedVictims]):
-    """How many rows that were returned as certain are right in every bin, and how many are not."""
+    """Share of the victims' rows that an attack returns as certain, correct in all bins.
+
+    Only claims with a confidence are scored. ``returned_right`` is the share of the victims' rows
+    that were returned with the right bin in every column and the right label, ``returned_owned``
+    also with the right owner, and ``returned_wrong`` is the share of returned rows that match no
+    row. The blind baseline is the best single sample of the blind adversary.
+    """
 
     of: ClassVar[type[Claim]] = Records
     measures: ClassVar[tuple[Measure, ...]] = (
@@ -315,7 +367,10 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> BinnedVictims | None:
-        """Return the victims' rows and the cut points, None where none were settled."""
+        """Return the victims' rows and the cut points.
+
+        None if no cut points were announced or no victim has complete rows.
+        """
         sent = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
         tables = {name: h.table for name, h in case.victims.items() if h.covers(case.schema)}
         if not sent or not tables:
@@ -327,35 +382,35 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
         return sum(map(len, truth.held.values()))
 
     def score(self, claims: Sequence[Records], truth: BinnedVictims) -> list[Score]:
-        """Score rows that come with a confidence; others claim nothing for certain."""
+        """Compute the scores of rows with a confidence, none if the claim has no confidence."""
         claim = claims[0]
         if claim.confidence is None:
             return []
-        got = score_returned_rows(claim.table, truth.held, truth.cuts, claim.owner)
+        result = score_returned_rows(claim.table, truth.held, truth.cuts, claim.owner)
         return [
-            Score("returned_rows", float(got.returned)),
-            Score("returned_right", got.right),
-            Score("returned_wrong", got.wrong),
-            Score("returned_owned", got.owned),
+            Score("returned_rows", float(result.returned)),
+            Score("returned_right", result.right),
+            Score("returned_wrong", result.wrong),
+            Score("returned_owned", result.owned),
         ]
 
     def line(
         self, case: Case, truth: BinnedVictims, measured: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return what the best single draw of the blind adversary gets right."""
+        """Return the scores of the best single sample of the blind adversary."""
         rng = case.streams.child("blind").rng("returned-rows")
-        drawn = case.blind_rows(wanted(self.counted(truth)), rng, draws=1)
-        scored = [score_returned_rows(g, truth.held, truth.cuts) for g in drawn.values()]
+        guesses = case.blind_rows(wanted(self.counted(truth)), rng, draws=1)
+        scored = [score_returned_rows(g, truth.held, truth.cuts) for g in guesses.values()]
         best = max(scored, key=lambda s: s.right)
-        line = {"returned_right": best.right, "returned_wrong": best.wrong}
-        # an owner drawn at random is right for one victim in as many as there are
-        line["returned_owned"] = best.right / len(truth.held)
-        return {name: value for name, value in line.items() if value is not None}
+        baseline = {"returned_right": best.right, "returned_wrong": best.wrong}
+        # A random owner is right with a probability of one over the number of victims.
+        baseline["returned_owned"] = best.right / len(truth.held)
+        return {name: value for name, value in baseline.items() if value is not None}
 
 
 @dataclass(frozen=True, eq=False)
 class Everybody:
-    """All rows, by who holds them, and how many of them are the principals' own."""
+    """Local data of all parties, and the number of rows of the principals."""
 
     held: dict[str, LocalData]
     own: int
@@ -364,13 +419,16 @@ class Everybody:
 
 @register.metric("every-record")
 class EveryRecordMetric(Metric[Everybody]):
-    """Reconstruction accuracy as Di Gennaro et al. (2025) take it, beside their figures.
+    """Reconstruction accuracy over the rows of all parties, comparable with published figures.
 
-    ``ra_union``: the adversary's own rows are among those scored; the blind adversary knows them
-    and guesses the others. ``ra_owner``, where rows have named owners: RA on the rows of the
-    largest owner alone, as their victim was, and so is its blind baseline. Shares are over the
-    columns there are; theirs, where no column is categorical, are over one more that is always
-    right (`fedtrees.benchmarks.papers.timberstrike_published`).
+    Di Gennaro et al. (2025) score the rows in this way. ``ra_union`` is computed if the claim names
+    no owners. The local rows of the adversary are among the scored ones. The blind adversary knows
+    these and guesses the remaining rows. ``ra_owner`` is computed if rows have owners. It is the
+    accuracy on the rows of the largest claimed owner, with a blind baseline for the same rows.
+
+    Shares are taken over the columns of the table. If no column is categorical, the published
+    figures contain an additional column that is always correct
+    (`fedtrees.benchmarks.papers.timberstrike_published`).
     """
 
     of: ClassVar[type[Claim]] = EveryRecord
@@ -380,7 +438,7 @@ class EveryRecordMetric(Metric[Everybody]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> Everybody | None:
-        """Return everybody's rows, None where nobody but the principals holds whole ones."""
+        """Return the local data of all parties, None if no victim has complete rows."""
         if case.victims_rows is None:
             return None
         adversary_count = sum(len(h) for n, h in case.local_data.items() if n in case.principals)
@@ -391,30 +449,40 @@ class EveryRecordMetric(Metric[Everybody]):
         return unscorable(claims, case)
 
     def score(self, claims: Sequence[EveryRecord], truth: Everybody) -> list[Score]:
-        """Score over the union of all rows, or over one client's."""
+        """Compute the accuracy over the rows of all parties, or over those of one owner."""
         claim, schema = claims[0], truth.case.schema
         if claim.owner is None:
+            # The adversary knows its local rows. They are scored like reconstructed rows.
             adversary_tables = [
                 h.table for n, h in truth.held.items() if n in truth.case.principals
             ]
             victims = [h.table for h in truth.case.victims.values()]
             everyone, case = Table.concat([*adversary_tables, *victims]), truth.case
             n_rows = len(everyone)
-            got = score_records(claim.table, _some(everyone, case), schema, most=n_rows)
-            return [Score("ra_union", got.ra)]
+            result = score_records(claim.table, _scored_sample(everyone, case), schema, most=n_rows)
+            return [Score("ra_union", result.ra)]
+        # Sort, so that a tie between owners is resolved by name.
         named = sorted(set(claim.owner))
         name = max(named, key=lambda n: len(truth.held[n]))
         rows, owner_table = claim.table.take(np.array(claim.owner) == name), truth.held[name].table
         rng, n = truth.case.streams.child("blind").rng("owners"), wanted(len(owner_table))
-        drawn = truth.case.blind_rows(n, rng)
-        few = spaced(rows, n) if n < len(owner_table) else rows
-        some = _some(owner_table, truth.case)
-        line = max(score_records(g, some, schema, most=n).ra for g in drawn.values())
-        return [Score("ra_owner", score_records(few, some, schema, most=n).ra, blind=line)]
+        guesses = truth.case.blind_rows(n, rng)
+        guessed_rows = spaced(rows, n) if n < len(owner_table) else rows
+        sample = _scored_sample(owner_table, truth.case)
+        baseline = max(score_records(g, sample, schema, most=n).ra for g in guesses.values())
+        return [
+            Score(
+                "ra_owner", score_records(guessed_rows, sample, schema, most=n).ra, blind=baseline
+            )
+        ]
 
     def line(self, case: Case, truth: Everybody, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return what the blind adversary gets over the union."""
+        """Return the blind baseline of ``ra_union``, from the baseline of ``ra``.
+
+        The rows of the principals are known, and the blind accuracy applies to the remaining rows.
+        """
         if "ra" not in measured:
             return {}
+        # The rows of the principals are correct, and the remaining rows have the blind accuracy.
         share = truth.own / sum(map(len, truth.held.values()))
         return {"ra_union": share + (1 - share) * measured["ra"]}
