@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from fedtrees.core.machine_code import compiled
 from fedtrees.core.schema import Table
 from fedtrees.guessing.consensus import matched_consensus
 
@@ -17,7 +17,7 @@ LEAST = 0.2
 _BLOCK = 1000
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _agreements(A: NDArray[Any], B: NDArray[Any], width: NDArray[Any]) -> NDArray[Any]:
     agree = np.zeros((len(A), len(B)), dtype=np.bool_)
     for i in range(len(A)):
@@ -32,7 +32,7 @@ def _agreements(A: NDArray[Any], B: NDArray[Any], width: NDArray[Any]) -> NDArra
     return agree
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _cover(agree: NDArray[Any], samples: int, least: int, free: NDArray[Any]) -> NDArray[Any]:
     """Choose rows greedily; each takes one free row that it agrees with from every sample.
 

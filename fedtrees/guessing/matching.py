@@ -11,10 +11,10 @@ of 11 columns take a quarter of a second where a general solver takes half a min
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.machine_code import compiled
 
 #: Most pairs held at once: one byte per pair for the cost and one bit for tightness.
 MAX_CELLS = 1_200_000_000
@@ -25,7 +25,7 @@ MOST_COLUMNS = 254
 _GATHER = np.uint64(0x0102040810204080)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _mismatch(A: NDArray[Any], Bt: NDArray[Any], tol: NDArray[Any]) -> NDArray[Any]:
     n, d = A.shape
     m = Bt.shape[1]
@@ -80,7 +80,7 @@ def check_pair(a: tuple[int, ...], b: tuple[int, ...]) -> None:
         )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _tight_row(
     cost_row: NDArray[Any], v: NDArray[Any], u_r: int, flags: NDArray[Any], out: NDArray[Any]
 ) -> None:
@@ -96,7 +96,7 @@ def _tight_row(
         out[w] = word
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def lowest_bit(word: Any) -> int:
     n = 0
     if word & np.uint64(0xFFFFFFFF) == 0:
@@ -119,7 +119,7 @@ def lowest_bit(word: Any) -> int:
     return n
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _search(
     start: int,
     tight: NDArray[Any],
@@ -175,7 +175,7 @@ def _search(
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def assign_kernel(
     cost: NDArray[Any], square: bool
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int, int]:
@@ -269,7 +269,7 @@ def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
     return columns
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _tie_costs(cost: NDArray[Any], u: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:
     """Cost 0 for tight pairs that agree in full, 1 for other tight pairs, 255 for the rest."""
     out = np.empty_like(cost)
@@ -311,7 +311,7 @@ def assign_most_exact(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
     return best.astype(np.intp)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def graded_kernel(
     A: NDArray[Any], Bt: NDArray[Any], scale: NDArray[Any], weight: NDArray[Any]
 ) -> NDArray[Any]:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.machine_code import compiled
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.matching import assign, mismatch_counts
 from fedtrees.guessing.tolerance import Tolerance
@@ -130,7 +130,7 @@ def nearest_row(
     return float(np.where(tie, 0.5, to_truth < to_reserve).mean())
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _nearest(G: NDArray[Any], P: NDArray[Any], span: NDArray[Any]) -> NDArray[Any]:
     """Return the smallest Gower distance (times c) of every row of G to the rows of P."""
     out = np.empty(G.shape[0])

@@ -1,13 +1,15 @@
 """Compile kernels with numba."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from fedtrees.core.machine_code import compiled
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -16,9 +18,7 @@ def kernel(function: F) -> F:
     """Compile a function over arrays and scalars, and keep the machine code between runs."""
     # error_model="numpy": a division is guarded where it is written, not by a hidden branch. The
     # wrapper for C, which nobody calls, would be a tenth of the time that compiling takes.
-    options = {"error_model": "numpy", "no_cfunc_wrapper": True}
-    made = numba.njit(cache=True, nogil=True, **options)  # type: ignore[call-overload]
-    return cast(F, made(function))
+    return compiled(function, error_model="numpy", no_cfunc_wrapper=True)
 
 
 def readonly(array: NDArray[Any]) -> NDArray[Any]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.guess import Labels
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.isolation import guesses, plugins, process, replies
 from fedtrees.isolation.process import AttackProcess
@@ -111,7 +112,7 @@ def test_an_honest_guess_is_taken():
     claim = Labels(np.arange(3), np.zeros(3, int))
     value = {"claims": (claim,), "notes": {"n": 10**400}, "reason": None}
     assert guesses.guess_of(value).notes == {"n": math.inf}
-    assert guesses.guess_of(GUESS) == Guess((), {}, replies.reason(("no-trees", {})))
+    assert guesses.guess_of(GUESS).reason == Reason("no-trees")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "1", True, 10**400])
