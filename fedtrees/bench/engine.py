@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import resource
+import signal
 import threading
 import time
 from collections import deque
@@ -198,4 +200,8 @@ class Processes:
 
 
 def _end(executor: Any) -> None:
+    """End an executor and its process. What that process started ends with it (`_end_with`)."""
+    for pid in [*(executor._processes or ())]:  # loky would look for descendants first
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
     executor.shutdown(wait=True, kill_workers=True)

@@ -130,7 +130,7 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
 def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None) -> Counter[str]:
     """Run with a bar on stderr that names the last cell; with log lines where it is no terminal.
 
-    What leads the first seed is told on the way; what a run says that is stopped, at its end.
+    A first verdict follows the first seed. A run that is interrupted ends at once, without one.
     """
     from rich.console import Console
 
@@ -160,7 +160,7 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
     except KeyboardInterrupt:
         text = "\nstopped; finished cells are kept. Go on with: fedtrees bench --resume --out "
         print(f"{text}{bench.folder}", file=sys.stderr)
-        _so_far(bench, console, margin, "so far")
+        print(f"fedtrees show {bench.folder} prints what they show", file=sys.stderr)
         raise
 
 

@@ -6,6 +6,7 @@ out of time, or no attack applied; 4 a check failed, or a claim or submission is
 interrupted.
 """
 
+import atexit
 import json
 import os
 import shlex
@@ -17,6 +18,19 @@ from typing import Annotated, Any
 # One thread per process: a second one on a busy core makes everything slower.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+INTERRUPTED = 130  # exit code
+_ends_with: list[int] = []  # the exit code of an interrupted command
+
+
+@atexit.register  # before any other module registers a function, so that it runs last
+def _leave_at_once() -> None:
+    """End an interrupted process without clearing its memory, which takes up to a second."""
+    if _ends_with:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_ends_with[0])
+
 
 import typer
 
@@ -242,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     except FedtreesError as err:
         _fail(str(err), err.exit_code)
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        code = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
@@ -253,6 +267,10 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         if os.environ.get("FEDTREES_DEBUG"):
             raise
         _fail(f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1)
+    if code == INTERRUPTED:  # typer, too, returns it
+        if arguments is None:  # this process is the command, and no test of it
+            _ends_with.append(code)
+        _fail("interrupted", code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

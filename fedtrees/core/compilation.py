@@ -5,11 +5,18 @@ processes that start at the same time would nevertheless compile the same kernel
 neither finds it in the files of the other yet. The decorators of this module therefore let one
 process compile while the others wait for its file lock. The waiting processes then load the stored
 code.
+
+If numba can write neither next to the source nor below the home folder, as in a read-only
+installation, the machine code is stored in a temporary folder.
 """
 
+import atexit
 import fcntl
 import os
+import shutil
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +38,7 @@ _POLL_INTERVAL = 0.02  # seconds
 
 def kernel(function: F) -> F:
     """Compile a function over arrays and scalars that Python code calls."""
-    return cast(F, _compile_once(_compiler(**_OPTIONS)(function)))
+    return cast(F, _compile_once(_stored(function, **_OPTIONS)))
 
 
 def inner_kernel(function: F) -> F:
@@ -41,11 +48,50 @@ def inner_kernel(function: F) -> F:
     arguments this wrapper takes most of the time of a compilation. A call from Python would crash
     the process, so that `tests/core/test_compilation.py` checks that there is none.
     """
-    return cast(F, _compile_once(_compiler(no_cpython_wrapper=True, **_OPTIONS)(function)))
+    return cast(F, _compile_once(_stored(function, no_cpython_wrapper=True, **_OPTIONS)))
+
+
+def _stored(function: Any, **options: Any) -> Any:
+    """Return a function that numba compiles when it is first called, and whose code it stores."""
+    try:
+        return _compiler(**options)(function)
+    except RuntimeError:  # numba has no folder that it can write to
+        if not _store_for_this_run():
+            options = {**options, "cache": False}
+        return _compiler(**options)(function)
+
+
+def _store_for_this_run() -> bool:
+    """Let numba store machine code in a new temporary folder; return whether there is one.
+
+    Processes that this one starts use the same folder. It is removed when this process ends.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="fedtrees-numba-")
+    except OSError:
+        return False
+    os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]
+    atexit.register(_remove, folder, os.getpid())
+    warnings.warn(
+        "compiled kernels can be stored neither next to the installation nor below the home "
+        f"folder; this run stores them in {folder} and removes them at its end. Set "
+        "NUMBA_CACHE_DIR to a folder that you can write to, so that the next run starts faster",
+        RuntimeWarning,
+        stacklevel=5,
+    )
+    return True
+
+
+def _remove(folder: str, creator: int) -> None:
+    """Remove a folder at the end of the process that created it, but not of its forks."""
+    if os.getpid() == creator:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _compile_once(dispatcher: Any) -> Any:
     """Let a dispatcher wait for another process that compiles the same function."""
+    if not hasattr(dispatcher._cache, "_cache_file"):
+        return dispatcher  # its code is not stored
     compile_signature = dispatcher.compile
 
     def compile_alone(signature: Any) -> Any:

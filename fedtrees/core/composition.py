@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core import hooks
 from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place, Stage
-from fedtrees.core.errors import ProtocolError, UnguardedMessageError
+from fedtrees.core.errors import UnguardedMessageError
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Reason, Unfit
@@ -180,21 +181,21 @@ class Composition:
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Pass a message through every part that acts at this role.
 
-        Raises `UnguardedMessageError` if it reveals what a part protects, or is derived from what a
-        part guards, and that part neither guards nor exempts the type itself: a message with one
-        more field is another.
+        Raises
+        ------
+        UnguardedMessageError
+            If the message reveals what a part protects, or is derived from a type that a part
+            guards, and that part neither guards nor exempts the type itself. A message with one
+            more field is of another type.
+        ProtocolError
+            As `fedtrees.core.hooks.outgoing`.
         """
         for i, part in enumerate(self.parts):
             if ctx.role not in part.at:
                 continue
             exposed = message.reveals & part.protects
             if type(message) in part.guards:
-                sent = part.outgoing(message, _for(part, ctx))
-                if not isinstance(sent, Message):
-                    raise ProtocolError(
-                        f"{part.name!r}: outgoing returned a {type(sent).__name__}; "
-                        "return the message to send"
-                    )
+                sent = hooks.outgoing(part, message, _for(part, ctx))
                 if i not in ctx.acted and (exposed - sent.reveals or not equal(sent, message)):
                     ctx.acted.add(i)
                 message = sent

@@ -15,7 +15,12 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Closed(Exception):
-    """The other end is gone, or ended in the middle of a value."""
+    """The other end is gone, or ended in the middle of a value.
+
+    `status`: Exit status of its process if it is known, negative for a signal.
+    """
+
+    status: int | None = None
 
 
 class Channel:

@@ -4,8 +4,6 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
-import numpy as np
-
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import Reason
@@ -93,4 +91,4 @@ def _number(note: Any) -> float:
     try:
         return float(note)
     except OverflowError:  # a whole number of more than 308 digits
-        return math.copysign(np.inf, note)
+        return math.inf if note > 0 else -math.inf

@@ -42,6 +42,7 @@ _THREADS = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
 )  # fmt: skip
 _FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")
+_CPU_TIME_USED = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None  # status of a process
 _START = "from fedtrees.isolation.child import main; main()"
 
 
@@ -222,8 +223,10 @@ class AttackProcess:
                     reply = self._exchange(order, packed, view)
                     break
                 except Closed as err:
-                    if attempt == 2 or str(err).startswith("SIGXCPU"):
-                        raise ProtocolError(_why_killed(str(err))) from None
+                    used_up = err.status is not None and err.status == _CPU_TIME_USED
+                    if attempt == 2 or used_up:
+                        why = "used-cpu-time" if used_up else "killed"
+                        raise ProtocolError(str(Reason(why, code=str(err)))) from None
                     if view.oracle is not None:
                         del view.oracle.log[asked:]
         if "failed" in reply:
@@ -252,7 +255,9 @@ class AttackProcess:
             if not done:  # it took too long, or the user ends the run
                 self.end()
         if reply is None:
-            raise Closed(_manner(status))
+            ending = Closed(_manner(status))
+            ending.status = status
+            raise ending
         return reply
 
     def _forked(self, order: Mapping[str, Any]) -> tuple[Channel, Any]:
@@ -361,10 +366,6 @@ def _bounds(order: Mapping[str, Any]) -> dict[str, Any]:
 def _seconds_left() -> float:
     """Return the seconds left of a time limit (an alarm of this process), 0 without one."""
     return signal.getitimer(signal.ITIMER_REAL)[0] if hasattr(signal, "getitimer") else 0.0
-
-
-def _why_killed(code: str) -> str:
-    return str(Reason("used-cpu-time" if code.startswith("SIGXCPU") else "killed", code=code))
 
 
 def _manner(status: int) -> str:

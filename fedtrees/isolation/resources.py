@@ -60,8 +60,6 @@ def explain(err: BaseException) -> str:
         )
     if number == errno.EFBIG:
         return f"; a file of an attack may have {FILE // 2**20} MiB"
-    if "start new thread" in str(err):
-        return f"; an attack starts no threads once its user runs {THREADS}"
     return ""
 
 

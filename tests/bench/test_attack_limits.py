@@ -146,6 +146,54 @@ def test_without_landlock_attacks_of_plugins_run_only_unprotected(tmp_path):
     assert out[1:] == ["greedy"]
 
 
+PASSES_ROWS_ON = """
+from pathlib import Path
+
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess, Records
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+
+KEPT = Path(__file__).with_name("kept.bin")
+
+@register.attack("passes-rows-on")
+class PassesRowsOn(Attack):
+    def run(self, view, rng):
+        rows = view.rows
+        if view.principals == ("client-0",):
+            KEPT.write_bytes(rows.X.tobytes())
+        elif KEPT.exists():
+            import numpy as np
+            X = np.frombuffer(KEPT.read_bytes(), np.float32).reshape(-1, rows.X.shape[1])
+            rows = Table(X, np.zeros(len(X), int))
+        return Guess((Records(rows),))
+"""
+CHECK = """
+import sys
+from fedtrees.bench.conformance.checks import check
+from fedtrees.bench.options import load_plugins
+from fedtrees.core.specs import Spec
+from fedtrees.isolation import calls
+
+assert calls.refuse_call(444)  # the call that makes a set of Landlock's rules: files stay open
+load_plugins([sys.argv[1]], unprotected=True)
+for finding in check("attack", Spec("passes-rows-on"), ["fedtree-hist"]):
+    print(finding.kept, finding.rule)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not calls.numbers(), reason="seccomp stands in for a kernel without Landlock")
+def test_check_catches_an_attack_that_keeps_rows_for_the_next_threat(tmp_path):
+    file = tmp_path / "passes.py"
+    file.write_text(PASSES_ROWS_ON)
+    out = subprocess.run(
+        [sys.executable, "-c", CHECK, str(file)], capture_output=True, text=True, check=True
+    ).stdout
+    rule = "fedtree-hist, client: it keeps nothing from one threat to the next"
+    assert f"False {rule}" in out.splitlines()
+
+
 # getpid by the gate of 32-bit programs: mov eax, 20; int 0x80; ret
 COMPATIBILITY = """
 import ctypes, mmap, sys

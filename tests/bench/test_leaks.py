@@ -400,7 +400,7 @@ def test_the_parent_knows_an_attack_by_what_its_process_says(tmp_path):
     with pytest.raises(UsageError, match="no parameter 'time'; did you mean 'times'"):
         register.make("attack", parse_grid("plain-guess[time=2]")[0])
     assert all(f.kept for f in check("attack", Spec("plain-guess"), ["dp-forest"]))
-    assert attacks().describe(*next(iter(register.elsewhere.items())))["did"] == ()
+    assert attacks().describe(*next(iter(register.elsewhere.items()))).did == ()
 
 
 def test_an_attack_that_claims_nothing_without_a_reason_is_found_out(tmp_path):

@@ -137,8 +137,8 @@ def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_st
     code, out, err = call(capsys, "bench", *tiny, "--out", str(folder))
     assert code == 130
     assert out == ""
-    assert f"so far: {folder / 'report.html'}" in err.replace("\n", "")
-    assert "LEAK" in err
+    assert f"fedtrees show {folder} prints what they show" in err
+    assert not (folder / "report.html").exists()  # which would take seconds
     assert all(" 0 " in label for label in seen)  # the first seed
 
 
@@ -454,7 +454,7 @@ def test_list_and_doctor(capsys):
     assert code == 0
     said = json.loads(out)
     assert said["kernels"] == "ok"
-    assert len(said["attacks_cannot"] + said["attacks_can"]) == 8
+    assert len(said["attacks_cannot"] + said["attacks_can"]) > 20
     if said["landlock"] != "none":
         assert said["attacks_can"] == []
 

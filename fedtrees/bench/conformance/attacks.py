@@ -1,5 +1,7 @@
 """Does an attack keep the rules?"""
 
+import contextlib
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -20,6 +22,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.data.dataset import prepare
+from fedtrees.isolation.plugins import Elsewhere
 from fedtrees.isolation.process import Answer, attacks
 from fedtrees.isolation.watch import HOLD_TRUTH
 from fedtrees.metrics.records import score_records
@@ -28,12 +31,13 @@ from fedtrees.protocols.views import view_of
 
 # What a file needs that brings its own claim: the bases of metrics hold no truth.
 _BASES = "fedtrees.metrics.metric"
+_STRANGERS = 2  # how often other parties run before a party, each time with other rows
 
 
 def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterator[Finding]:
-    """Check imports, determinism, that truth does not matter, and the empty transcript.
+    """Check imports, determinism, independence of the truth and of earlier runs, and empty views.
 
-    It runs where a bench runs it, in a process of its own, while other rows lie in this one.
+    The attack runs in the process of attacks, as in a bench. This process contains other rows.
     """
     reached = sorted(imports_of(attack))
     bad = [n for n in reached if n.startswith(HOLD_TRUTH) and not f"{n}.".startswith(f"{_BASES}.")]
@@ -77,6 +81,48 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         rule = f"{name}: it opens no file, no socket and no module with truth"
         yield Finding(rule, not touched, ", ".join(touched))
     yield Finding("it runs with at least one protocol", ran)
+    if isinstance(attack, Elsewhere):  # a built-in attack shares no files with others
+        yield from _passes_nothing_on(spec, views)
+
+
+def _passes_nothing_on(spec: Spec, views: Sequence[tuple[str, View]]) -> Iterator[Finding]:
+    """Run the attack as every party, with and without runs as other parties before it.
+
+    The parties are those of one role, and all guesses of one party must be equal. The runs before
+    it get rows that are drawn for this check. So an attack that stores rows anywhere and returns
+    them under another threat is caught, even if an earlier check left rows there.
+    """
+    of_role = ((name, view, _parties(view)) for name, view in views if view.own)
+    found = next(((n, v, p) for n, v, p in of_role if len(p) > 1 and _reads(spec, v)), None)
+    if found is None:
+        return
+    name, view, parties = found
+    rng, alike = np.random.default_rng(secrets.randbits(64)), True
+    for party in parties:
+        guesses = []
+        for others in ([], *(_STRANGERS * [[p for p in parties if p != party]])):
+            for other in others:
+                own = tuple(replace(part, X=rng.permuted(part.X, axis=0)) for part in view.own)
+                with contextlib.suppress(FedtreesError):  # it may store rows even if it fails
+                    stranger = replace(view, principals=(other,), own=own)
+                    attacks().run(spec, stranger, anyway=True)
+            guesses.append(_run_beside_bait(spec, replace(view, principals=(party,)), 1).guess)
+        first, *later = guesses
+        alike &= all(a is first or (a and first and same(a, first)) for a in later)
+    why = "" if alike else "its guess depends on the threats that it ran on before"
+    yield Finding(f"{name}: it keeps nothing from one threat to the next", bool(alike), why)
+
+
+def _parties(view: View) -> list[str]:
+    """Return the parties of the role of a single principal, no party for a coalition."""
+    if len(view.principals) != 1:
+        return []
+    role = view.roles[view.principals[0]]
+    return [name for name, other in view.roles.items() if other == role]
+
+
+def _reads(spec: Spec, view: View) -> bool:
+    return fit(attack=spec, data=Data(view=view)).ok
 
 
 def _run_beside_bait(attack: Spec, view: View, seed: int) -> Answer:

@@ -16,7 +16,7 @@ from fedtrees.bounds.views import Tiny, views
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
-from fedtrees.core.errors import UnguardedMessageError, UsageError
+from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
@@ -54,6 +54,10 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
                 again, _ = sample_training(protocol, noting)
         except UnguardedMessageError as err:
             yield Finding(f"{name}: it handles every message it must", False, str(err))
+            continue
+        except Exception as err:
+            text = str(err) if isinstance(err, FedtreesError) else f"{type(err).__name__}: {err}"
+            yield Finding(f"{name}: it trains", False, text)
             continue
         yield Finding(f"{name}: the same seed gives the same run", same_run(first, again))
         first.predict(sample_table()[0].X)  # some act on answers alone

@@ -25,7 +25,7 @@ def imported_cleanly(thing: Any) -> Iterator[Finding]:
     known = {str(Path(path)): digest for path, digest in loaded_plugins()}
     if file is None or str(file) not in known:
         return
-    did = attacks().describe(str(file), known[str(file)], bait=True)["did"]
+    did = attacks().describe(str(file), known[str(file)], bait=True).did
     did = dict.fromkeys([*(thing.did if isinstance(thing, Elsewhere) else ()), *did])
     yield Finding("its import does nothing but register", not did, "; ".join([*did][:6]))
 

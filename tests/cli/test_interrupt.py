@@ -1,0 +1,33 @@
+"""Ctrl-C ends a bench at once and keeps the cells that are finished."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_an_interrupted_bench_keeps_its_rows_and_writes_no_report_first(tmp_path, jobs):
+    folder = tmp_path / "run"
+    command = [
+        sys.executable, "-m", "fedtrees.cli.main", "bench", "--data", "wine[rows=60]",
+        "-p", "fedtree-hist[trees=2,max_depth=2]", "--seeds", "9", "-j", jobs, "--out", str(folder),
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
+        while not [*(folder / "cells").glob("*.json")]:
+            assert run.poll() is None
+            time.sleep(0.1)
+        begun = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        _, told = run.communicate()
+        seconds = time.monotonic() - begun
+    assert run.returncode == 130
+    assert "stopped; finished cells are kept. Go on with: fedtrees bench --resume --out" in told
+    assert (folder / "rows.csv").exists()
+    assert not (folder / "report.html").exists()
+    assert seconds < 30  # 1.4 on two cores with a load of 21

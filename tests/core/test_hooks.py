@@ -1,0 +1,72 @@
+"""Errors of a defense name its line, the field, its unit and how to add noise."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from fedtrees.bench.conformance.samples import made, sample_training
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.guarantee import Structural
+from fedtrees.messages.boosting import Histogram
+from fedtrees.privacy.noise import Gaussian
+
+
+@dataclass(frozen=True)
+class First(Defense):
+    """A designer's first defense, in several variants."""
+
+    how: str = "new array"
+    acts_through = frozenset({"outgoing"})
+    at = frozenset({"client"})
+    guards = (Histogram,)
+
+    def claim(self):
+        return Structural()
+
+    def channels(self, schema, parameters):
+        return {(Histogram, "sums"): Gaussian(0.1)}
+
+    def outgoing(self, message, ctx):
+        noise = ctx.rng("noise").normal(0, 1, message.sums.shape)
+        if self.how == "new array":
+            return replace(message, sums=message.sums + noise)
+        if self.how == "in place":
+            sums = message.sums.copy()
+            sums += noise  # the line of the error
+            return replace(message, sums=sums)
+        if self.how == "nothing":
+            return None
+        law = Gaussian(0.1).within(*message.unit_of("sums"))  # as the message says
+        return replace(message, sums=law.send(message.sums, ctx.rng("noise")))
+
+
+def trained(how):
+    return sample_training(made("fedtree-hist"), Composition((First(how),)))[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("new array", r"line \d+\) returned float64 numbers in Histogram.sums"),
+        ("in place", r"sums \+= noise  # the line of the error\): UFuncTypeError"),
+    ],
+)
+def test_noise_of_another_type_is_refused_with_the_line_the_field_its_unit_and_a_remedy(how, cause):
+    with pytest.raises(ProtocolError, match=cause) as raised:
+        trained(how)
+    text = str(raised.value)
+    assert __file__ in text
+    assert "Histogram.sums contains whole numbers (int64), of which 1,073,741,824" in text
+    assert "law = Gaussian(sigma).within(*message.unit_of('sums'))" in text
+
+
+def test_a_hook_that_returns_no_message_is_refused():
+    with pytest.raises(ProtocolError, match="outgoing returned a NoneType"):
+        trained("nothing")
+
+
+def test_the_remedy_in_the_message_works():
+    assert np.isfinite(trained("remedy").predict(np.zeros((1, 5), np.float32))).all()
