@@ -73,7 +73,7 @@ TESTED = {
         ),
         Tested("LightGBM", "lightgbm", "4.6", "4.7"),
         Tested("NVFlare", "nvflare", "2.9", "2.9"),
-        Tested("Flower", "flwr", "1.42", "1.42"),
+        Tested("Flower", "flwr", "1.41", "1.42"),
     )
 }  # fmt: skip
 #: Packages of a deployed system (`--deployed`). Settings of SecretFlow follow its documentation.
@@ -91,7 +91,7 @@ def name_versions(packages: tuple[str, ...]) -> str:
     Examples
     --------
     >>> name_versions(("flwr", "xgboost"))
-    'Tested with Flower 1.42 and XGBoost 3.0 to 3.2.'
+    'Tested with Flower 1.41 to 1.42 and XGBoost 3.0 to 3.2.'
     >>> name_versions(())
     'Not tested with any version.'
     """
@@ -105,7 +105,7 @@ def untested(package: str, version: str) -> str:
     Examples
     --------
     >>> print(untested("flwr", "1.30.0"))
-    Flower 1.30.0 was not tested; this release was tested with Flower 1.42
+    Flower 1.30.0 was not tested; this release was tested with Flower 1.41 to 1.42
     >>> untested("xgboost", "3.2.0")
     ''
     """
