@@ -15,7 +15,7 @@ BINARY = (FederatedGBDTClassifier, load_breast_cancer, {"objective": "binary:log
 CLASSES = (FederatedGBDTClassifier, load_iris, {"objective": "multi:softprob", "num_class": 3})
 NUMBER = (FederatedGBDTRegressor, load_diabetes, {"objective": "reg:squarederror"})
 ROUNDS = 8
-#: XGBoost 3.0 starts all classes at 0.5; since 3.1 each class starts at an estimate of its own.
+#: XGBoost 3.0 starts all classes at 0.5, later versions at one value per class.
 EQUAL_STARTS = Version(xgboost.__version__) < Version("3.1")
 
 
