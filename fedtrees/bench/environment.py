@@ -17,13 +17,15 @@ OPTIONAL = ("torch", "dp-accounting")
 
 def library_versions() -> dict[str, str | None]:
     """Return the installed version of every library used, None where it is missing."""
-    found: dict[str, str | None] = {}
-    for name in (*LIBRARIES, *OPTIONAL):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
+    return {name: installed(name) for name in (*LIBRARIES, *OPTIONAL)}
+
+
+def installed(name: str) -> str | None:
+    """Return the version of an installed package, None if it is missing."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def environment() -> dict[str, Any]:

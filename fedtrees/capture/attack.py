@@ -35,6 +35,7 @@ from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import parse_list
 from fedtrees.core.streams import Streams
+from fedtrees.core.supported import untested
 from fedtrees.core.view import Seen, View
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
@@ -68,6 +69,7 @@ def report(
     """
     capture = Capture(file, run)
     decoded = Decoded(capture)
+    other = untested(capture.told.framework, capture.told.version)
     peers = _peers(capture.told.wire, protocol)
     kept, sees, parties = list[Record](), Counter[tuple[str, ...]](), set[str]()
     size = Counter[tuple[str, ...]]()
@@ -83,7 +85,7 @@ def report(
             kept.append(record)
     if not parties:
         why = decoded.ended.why or "nothing crossed"
-        raise DataError(f"{file}: no message was decoded: {why}")
+        raise DataError("; ".join(filter(None, [f"{file}: no message was decoded: {why}", other])))
     if who not in (THIRD, *parties):
         raise UsageError(f"no party {who!r} in {file}{did_you_mean(who, {THIRD, *parties})}")
     for name in sorted(set(truth) - parties):
@@ -94,6 +96,8 @@ def report(
         found += model_readings(*trees, who)
     again = None if peers else Replay.of(decoded, protocol)
     notes = list(_notes(decoded, truth, who))
+    if other:
+        notes.append(f"{other}, so that messages may mean something else")
     if capture.told.wire == "rabit" and peers is None:
         notes.append("no attack on sums of trees: name them, --protocol 'xgboost-ring[trees=...]'")
     if trees is not None and again is None:

@@ -14,6 +14,7 @@ from fedtrees.capture.rabit_relay import RabitRelay
 from fedtrees.capture.records import Capture, Record, Run, Writer
 from fedtrees.capture.relay import Relay
 from fedtrees.core.errors import DataError, check_known
+from fedtrees.core.supported import SYSTEMS, TESTED, name_versions, untested
 
 _IDLE = 1.0  # seconds after the last connection closed, before a run is over
 _PATIENCE = 120.0  # seconds for which a machine may not listen yet
@@ -38,6 +39,17 @@ WIRES: dict[str, tuple[str, str, Callable[[Iterable[Record]], Any]]] = {
 }
 #: Whose bytes something listens for; of the others, what is loaded within the framework writes.
 LISTENED = ("rabit", "xgboost", "lightgbm")
+
+
+#: Packages whose versions matter for a wire, where it is not one of `SYSTEMS`.
+_PACKAGES = {"rabit": ("xgboost",), "lightgbm": ("lightgbm",), "nvflare-trees": SYSTEMS["nvflare"]}
+
+
+def versions_of(wire: str) -> str:
+    """Return the versions with which the decoder of a wire was tested, and what others lack."""
+    packages = _PACKAGES.get(wire) or SYSTEMS.get(wire, ())
+    remarks = [f" {r}." for p in packages if (r := TESTED[p].remark) and wire == "xgboost"]
+    return f"{wire}: {name_versions(packages)}{''.join(remarks)}"
 
 
 def record(
@@ -113,5 +125,9 @@ class Decoded:
             yield from self.capture
             return
         decoder: Decoder = WIRES[self._wire][2](self.capture)
-        yield from decoder
+        try:
+            yield from decoder
+        except DataError as err:
+            other = untested(self.capture.told.framework, self.capture.told.version)
+            raise DataError("; ".join(filter(None, [str(err), other]))) from err
         self.ended = decoder.ended or Ended()

@@ -1,6 +1,7 @@
 """The `advise` command: which recipe meets a wish, on a table of one's own."""
 
 import json
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ from fedtrees.bench.options import BenchOptions
 from fedtrees.cli.bench import Log
 from fedtrees.cli.options import Format, Output, takes
 from fedtrees.core.errors import UsageError
+from fedtrees.core.supported import SYSTEMS, name_versions
 
 _PAGE, _HTML = "advice.md", "advice.html"
 _ALARMS = "1%FPR"  # at which members are counted
@@ -58,6 +60,8 @@ def advise(
         raise UsageError(f"--min-auc {min_auc:g}: give a number between 0 and 1")
     if not 0 <= minutes < float("inf"):
         raise UsageError(f"--minutes {minutes:g}: give minutes, 0 for one seed")
+    if deployed in SYSTEMS:
+        print(f"{deployed}: {name_versions(SYSTEMS[deployed])}", file=sys.stderr)
     options = BenchOptions(**given)
     wish = Wish(rows, members, min_auc)
     folder, found = Search(options, wish, 60 * minutes, Log, layout, deployed).run()

@@ -1,6 +1,7 @@
 """The commands capture and attack: what a real framework's parties sent, and what it tells."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,7 +43,7 @@ def capture(
     writes down what crosses: that is submitted in its place.
     """
     from fedtrees.capture.jobs import recorded_job
-    from fedtrees.capture.wires import record, told
+    from fedtrees.capture.wires import record, told, versions_of
 
     option = _BY.get(wire, "--to")
     given = {"--machines": machines, "--job": job, "--to": to}
@@ -53,6 +54,7 @@ def capture(
         )
     if [name for name, value in given.items() if value] != [option]:
         raise UsageError(f"capture {wire}: give {option}, and it alone")
+    print(versions_of(wire), file=sys.stderr)
     if wire == "nvflare":
         made = str(recorded_job(job, output))
         found = {"job": made, "file": output}

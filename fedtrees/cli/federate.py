@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -164,6 +165,7 @@ def site(
         list[str] | None,
         typer.Option(help="Hash of a federation in which it takes part (repeat)."),
     ] = None,
+    runs: Annotated[int, typer.Option(help="How many runs of each: their epsilons add up.")] = 1,
     out: Annotated[
         str, typer.Option("-o", "--out", help="Folder for the site's logs and models.")
     ] = "",
@@ -179,10 +181,12 @@ def site(
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Say where a site's table is, and which federations it agrees to take part in.
+    """Configure a site: its table, the federations in which it takes part, and how often.
 
-    What is said stays at the site. Given again, --allow replaces what was allowed before.
+    The settings stay at the site. If the command is given again, --allow and --runs replace the
+    earlier ones. Runs that took place stay counted.
     """
+    from fedtrees.federation import agreements
     from fedtrees.federation.deployment import SETTINGS, allow_classes
     from fedtrees.federation.site import Settings
 
@@ -192,13 +196,31 @@ def site(
     if kit is not None:
         allow_classes(Path(kit))
     path = Path(kit) / "local" / SETTINGS if kit is not None else Path(str(to))
-    if not server:
-        if not csv or not out:
-            raise UsageError("give --csv FILE, the table, and --out FOLDER, for its logs")
-        if not Path(csv).is_file():
-            raise UsageError(f"--csv {csv}: no such file")
-        where = str(Path(csv).resolve()), str(Path(out).resolve())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Settings(*where, tuple(allow or ()), id, sep).save(path)
-    told = {"settings": "" if server else str(path), "allowed": list(allow or ())}
-    typer.echo(json.dumps(told) if format.is_json else f"{told['settings'] or kit}")
+    if server:
+        told: dict[str, Any] = {"settings": "", "allowed": []}
+        typer.echo(json.dumps(told) if format.is_json else f"{kit}")
+        return
+    if not csv or not out:
+        raise UsageError("give --csv FILE, the table, and --out FOLDER, for its logs")
+    if not Path(csv).is_file():
+        raise UsageError(f"--csv {csv}: no such file")
+    folder = Path(out).resolve()
+    settings = Settings(str(Path(csv).resolve()), str(folder), tuple(allow or ()), id, sep, runs)
+    if path.is_file():
+        agreements.keep_records(Path(Settings.load(path).out), folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    settings.save(path)
+    records = agreements.records_of(folder)
+    counted = {h: len(agreements.runs_of(records, h)) for h in settings.allow}
+    if format.is_json:
+        total = agreements.total_epsilon(records)
+        counts = {
+            "runs": runs,
+            "counted": counted,
+            "epsilon": total if math.isfinite(total) else None,
+        }
+        typer.echo(json.dumps({"settings": str(path), "allowed": list(settings.allow), **counts}))
+        return
+    typer.echo(str(path))
+    for agreement in settings.allow:
+        typer.echo(agreements.summary(records, agreement, runs))

@@ -228,7 +228,14 @@ def doctor(format: Output = Format.TABLE) -> None:
     """Check the installation: versions, kernels, data folder, browser, what attacks can reach."""
     import platform
 
-    from fedtrees.bench.environment import OPTIONAL, browser, environment, library_versions
+    from fedtrees.bench.environment import (
+        OPTIONAL,
+        browser,
+        environment,
+        installed,
+        library_versions,
+    )
+    from fedtrees.core.supported import TESTED, untested
     from fedtrees.data.sources import data_directory
     from fedtrees.isolation.disk import version
     from fedtrees.isolation.process import attacks
@@ -239,6 +246,7 @@ def doctor(format: Output = Format.TABLE) -> None:
     facts = {
         **environment(),
         "missing": missing,
+        "untested": [text for name in TESTED if (text := untested(name, installed(name) or ""))],
         "optional": {n: found[n] for n in OPTIONAL},
         "data_directory": str(data_directory(None)),
         "browser": browser(),

@@ -86,6 +86,8 @@ def leaderboard(
 
     if recompute < 0:
         raise UsageError(f"--recompute {recompute}: give how many, 0 for none")
+    if accept and not recompute:
+        raise UsageError("--accept: give --recompute 1 or more; nobody checked the results yet")
     if not 0 <= time_limit < 1e8:
         raise UsageError(f"--time-limit {time_limit:g}: give seconds, 0 for no limit")
     with _within(time_limit, folder):

@@ -42,16 +42,18 @@ def write_whole(
     error: type[FedtreesError] = StoreError,
     remedy: str = "make room or give permission, then do it again",
     flush: bool = True,
+    private: bool = False,
 ) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it.
 
-    `error`: Raised where the disk is full or the folder cannot be written; nothing partial remains.
-    `remedy`: What the error tells its reader to do. `flush`: False where a file lost to a power cut
-    is soon made again, and what is torn is noticed.
+    `error`: Type of the exception if the disk is full or the folder cannot be written. No partial
+    file remains then. `remedy`: End of its message. `flush`: False if a file that is lost in a
+    power cut is soon written again, and a torn file is detected. `private`: Whether only the owner
+    may read the file (mode 0600).
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as out:
+        with open(partial, "wb", opener=_opens_private if private else None) as out:
             if callable(content):
                 content(out)
             else:
@@ -65,6 +67,31 @@ def write_whole(
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _opens_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def append_private(path: Path, text: str) -> None:
+    """Append text to a file that only its owner may read, and create it with mode 0600."""
+    with open(path, "a", encoding="utf-8", opener=_opens_private) as file:
+        file.write(text)
+
+
+def copy_private(source: Path, target: Path) -> None:
+    """Copy a folder so that only the owner may read the copy: folders 0700, files 0600.
+
+    Modes of the source are not copied, because an archive may have lost them. The target may exist,
+    and its files and folders that the source does not have stay as they are.
+    """
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target.chmod(0o700)
+    for path in sorted(source.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            copy_private(path, target / path.name)
+        elif path.is_file():
+            write_whole(target / path.name, path.read_bytes(), private=True)
 
 
 def sweep(folder: Path) -> None:

@@ -38,8 +38,8 @@ def coded(X: Any, categories: Categories) -> Any:
     Raises
     ------
     DataError
-        Two columns of one name, a value that is none of a column's categories, or text in a
-        column without categories.
+        If two columns have one name, a value is none of the categories of its column, or a column
+        without categories contains text, dates or intervals.
     """
     if not _is_frame(X):
         return X
@@ -64,6 +64,13 @@ def coded(X: Any, categories: Categories) -> Any:
             raise DataError(
                 f"column {name!r} holds text ({found}); make it a category: "
                 f"X.astype({{{name!r}: 'category'}})"
+            )
+        elif values.dtype.kind in "mM" or isinstance(
+            values.dtype, (pd.PeriodDtype, pd.IntervalDtype)
+        ):
+            raise DataError(
+                f"column {name!r} contains dates, times or intervals ({values.dtype}); give a "
+                "number, such as days since a fixed date, or leave the column out"
             )
     return out
 

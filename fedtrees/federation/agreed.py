@@ -13,10 +13,11 @@ from typing import Any, get_args
 from fedtrees.bench.cells import code_digest
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import UsageError, check_known, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, check_known, did_you_mean, short
 from fedtrees.core.host import Agreement
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.rows import MOST_WHOLE
+from fedtrees.core.schema import Feature, Kind, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import NoiseFrom
 from fedtrees.protocols.base import Protocol
@@ -24,23 +25,39 @@ from fedtrees.protocols.training import agreed
 
 #: Who coordinates and holds nothing, and where: the engine calls it so, too.
 SERVER = "server"
+#: Seconds that `round_timeout` may be. Frames take milliseconds, and no round takes a day.
+TIMEOUTS = (1.0, 86_400.0)
+MOST_VALUE = 3.4e38  # of a declared range or cut point: values are float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreed:
-    """A federation as its parties agree on it.
+    """What the parties of a federation agree on, before any of them reads its table.
 
-    Raises `UsageError` if it cannot be run so between machines.
+    Attributes
+    ----------
+    name : str
+        Letters, digits and hyphens. It names the folder of the run.
+    protocol, defense : str
+        As on the command line.
+    schema : Schema
+        Columns with public ranges and categories, target and classes.
+    parties : mapping of str to str
+        Site of every party that holds data, by the name of the party in the protocol, in order.
+    installation : str
+        Digest of the source of this package that every party runs, in hexadecimal digits.
+    seed : int
+        Seed of draws that hide nothing. It is public.
+    noise_from : {"system", "seed"}
+        ``seed`` is for tests: everybody who reads the file can draw all noise again.
+    round_timeout : float
+        Seconds from 1 to 86,400 within which every party learns that another one is lost.
 
-    `protocol, defense`: As on the command line.
-    `installation`: Digest of the source of this package that every party runs; where it lacks, it
-    is told.
-    `parties`: Site of every party that holds data, by the name that the protocol has for it, in
-    order.
-    `seed`: Of draws that hide nothing; it is public.
-    `noise_from`: {"system", "seed"}. ``seed``, for tests: whoever reads this file draws all noise
-    again.
-    `round_timeout`: Seconds by which all know of a party that does not answer (`patience`).
+    Raises
+    ------
+    UsageError
+        If a value has a wrong type or range, or if the protocol and the defense cannot run between
+        machines.
     """
 
     name: str
@@ -54,12 +71,37 @@ class Agreed:
     round_timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", str(self.name)):
-            raise UsageError(f"name = {self.name!r}: give letters, digits and hyphens")
+        for key in ("name", "protocol", "defense", "installation"):
+            check_text(key, getattr(self, key))
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", self.name):
+            raise UsageError(f"name = {short(self.name)!r}: give letters, digits and hyphens")
+        if not re.fullmatch(r"[0-9a-f]{1,64}", self.installation):
+            raise UsageError(
+                f"installation = {short(self.installation)!r}: give the digest of the source in "
+                "hexadecimal digits, as `fedtrees new federation` writes it"
+            )
         check_known("noise_from", self.noise_from, get_args(NoiseFrom))
-        seconds = self.round_timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-            raise UsageError(f"round_timeout = {seconds!r}: give seconds above 0")
+        if type(self.seed) is not int or not 0 <= self.seed <= MOST_WHOLE:
+            raise UsageError(
+                f"seed = {short(self.seed)!r}: give a whole number from 0 to {MOST_WHOLE}"
+            )
+        check_number("round_timeout", self.round_timeout, *TIMEOUTS)
+        self._check_parties()
+        self._check_open()
+        self.made.check(self.schema)
+        _ = self.agreement
+
+    def _check_parties(self) -> None:
+        """Refuse parties that the protocol does not have, and sites that cannot be told apart."""
+        if not isinstance(self.parties, Mapping):
+            raise UsageError(f"parties = {short(self.parties)!r}: write a table [parties]")
+        for party, site in self.parties.items():
+            check_text(f"[parties] {party}", site)
+            if site == SERVER:
+                raise UsageError(
+                    f"[parties] {party} = {site!r}: the coordinating server has this name; give "
+                    "the name in the certificate of the site"
+                )
         expected = self.made.holder_names(len(self.parties))
         if {*self.parties} == {*expected}:  # in the protocol's order, as no file keeps it
             object.__setattr__(self, "parties", {n: self.parties[n] for n in expected})
@@ -72,9 +114,6 @@ class Agreed:
             raise UsageError("[parties] has one alone; a federation needs two or more")
         if len({*self.parties.values()}) < len(self.parties):
             raise UsageError(f"[parties] share a site: {', '.join(self.parties.values())}")
-        self._check_open()
-        self.made.check(self.schema)
-        _ = self.agreement
 
     def _check_open(self) -> None:
         """Refuse what between machines would cross open, or not at all."""
@@ -168,10 +207,15 @@ _NEEDED = ("name", "protocol", "parties", "target", "columns")
 
 
 def read(given: Mapping[str, Any], where: str = "federation") -> Agreed:
-    """Make a federation of plain values.
+    """Make a federation from the values of its file, or of the job that names it.
 
-    Raises `UsageError` if one is unknown, missing or wrong.
+    `where`: Name of the file, for messages.
+
+    Raises `UsageError` if a key is unknown or missing, or a value has a wrong type or is out of its
+    range. No value is converted except whole numbers among names of classes and categories.
     """
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{where}: {short(given)!r} is no table of values")
     said = dict(given)
     for key in (k for k in said if k not in _KNOWN):
         raise UsageError(f"{where}: unknown key {key!r}{did_you_mean(key, _KNOWN)}")
@@ -182,23 +226,83 @@ def read(given: Mapping[str, Any], where: str = "federation") -> Agreed:
             f'{where}: all parties run one source: add installation = "{code_digest()}"'
         )
     try:
-        features = tuple(_feature(column, where) for column in said.pop("columns"))
-        classes = tuple(map(str, said.pop("classes", ("0", "1"))))
-        return Agreed(schema=Schema(features, str(said.pop("target")), classes), **said)
-    except (TypeError, AttributeError) as err:
+        features = _features(said.pop("columns"))
+        classes = _labels("classes", said.pop("classes", ("0", "1")))
+        if len(classes) == 1:
+            raise UsageError(
+                f"classes = {list(classes)}: give two classes or more, or none for a number"
+            )
+        target = check_text("target", said.pop("target"))
+        if target in (f.name for f in features):
+            raise UsageError(
+                f"target = {target!r} is one of the columns; remove it from [[columns]]"
+            )
+        return Agreed(schema=Schema(features, target, classes), **said)
+    except (UsageError, DataError, TypeError, AttributeError) as err:
         raise UsageError(f"{where}: {err}") from err
 
 
-def _feature(column: Mapping[str, Any], where: str) -> Feature:
+def check_text(key: str, value: object) -> str:
+    """Return a value if it is text that can be printed on one line, and not empty.
+
+    Raises `UsageError`, with the key and the value.
+    """
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise UsageError(f"{key} = {short(value)!r}: give text on one line")
+    return value
+
+
+def check_number(key: str, value: object, low: float, high: float) -> float:
+    """Return a value if it is a finite number from `low` to `high`.
+
+    Raises `UsageError`, with the key, the value and the range. NaN is outside of every range.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise UsageError(f"{key} = {short(value)!r}: give a number from {low:g} to {high:g}")
+    return value
+
+
+def _labels(key: str, values: object) -> tuple[str, ...]:
+    """Return names of classes or categories; whole numbers count as their digits."""
+    if not isinstance(values, (list, tuple)):
+        raise UsageError(f"{key} = {short(values)!r}: give a list of texts")
+    names = [str(v) if type(v) is int else check_text(key, v) for v in values]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{key} names {short(twice[0])!r} twice; give each name once")
+    return tuple(names)
+
+
+def _features(columns: object) -> tuple[Feature, ...]:
+    if not isinstance(columns, (list, tuple)) or not columns:
+        raise UsageError(f"columns = {short(columns)!r}: write one [[columns]] or more")
+    return tuple(map(_feature, columns))
+
+
+def _feature(column: object) -> Feature:
+    if not isinstance(column, Mapping):
+        raise UsageError(f"columns has {short(column)!r}: write [[columns]] with a name")
+    name = check_text("name of a column", column.get("name"))
+    of = f"column {short(name)!r}"
     for key in (k for k in column if k not in _COLUMN):
-        of = f"column {column.get('name', '')!r}"
-        raise UsageError(f"{where}: unknown key {key!r} of {of}{did_you_mean(key, _COLUMN)}")
-    told = dict(column)
-    for name, kind in (("categories", str), ("cuts", float)):
-        told[name] = tuple(map(kind, told.get(name, ())))
-    if told["categories"]:
-        told["kind"] = "categorical"
-    return Feature(**told)
+        raise UsageError(f"unknown key {key!r} of {of}{did_you_mean(key, _COLUMN)}")
+    values = {key: value for key, value in column.items() if value is not None}
+    check_known(f"kind of {of}", values.get("kind", "continuous"), get_args(Kind))
+    for key in ("low", "high"):
+        if key in values:
+            check_number(f"{key} of {of}", values[key], -MOST_VALUE, MOST_VALUE)
+    if type(values.get("complete", False)) is not bool:
+        raise UsageError(f"complete of {of} = {short(values['complete'])!r}: give true or false")
+    cuts = values.get("cuts", ())
+    if not isinstance(cuts, (list, tuple)):
+        raise UsageError(f"cuts of {of} = {short(cuts)!r}: give a list of numbers")
+    values["cuts"] = tuple(
+        float(check_number(f"cuts of {of}", cut, -MOST_VALUE, MOST_VALUE)) for cut in cuts
+    )
+    values["categories"] = _labels(f"categories of {of}", values.get("categories", ()))
+    if values["categories"]:
+        values["kind"] = "categorical"
+    return Feature(**values)
 
 
 def load(path: str | Path) -> Agreed:
@@ -207,8 +311,8 @@ def load(path: str | Path) -> Agreed:
         said = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as err:
         raise UsageError(f"{path}: {err.strerror or err}; give the federation's file") from err
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
-        raise UsageError(f"{path}: no TOML file ({err})") from err
+    except (ValueError, RecursionError) as err:  # no TOML, no UTF-8, too many digits or levels
+        raise UsageError(f"{path}: no TOML file ({short(err, 200)})") from err
     return read(said, str(path))
 
 

@@ -99,6 +99,8 @@ def conduct(
         say(f"{len(said)} parties agree on {federation.hash}: {rows} rows")
         folder = run_folder(out, federation)
         log = Log(folder, federation, federation.coordinator, rows)
+        if own is not None:
+            own.begin()
         at_once(names, lambda name: ask(name, {"does": "begin", "rows": rows}))
         beats.start()
         net = _network(federation, send, own, rows, log, say)

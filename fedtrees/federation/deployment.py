@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.core.files import copy_private
 from fedtrees.federation.agreed import SERVER, Agreed
 
 SETTINGS = "site.toml"
@@ -304,11 +305,23 @@ class Deployment:
     def run(
         self, job: Path, out: Path, each: Callable[[str, list[str]], None], silent: float = 60.0
     ) -> str:
-        """Run a job, and put what its server kept into a folder; return how it ended.
+        """Run a job, download the files of its coordinator, and return how the job ended.
 
-        `each`: Takes NVFlare's status of the job and all lines that its coordinator said so far.
-        `silent`: Seconds after which a server that says nothing is lost.
+        Only the owner may read the folder and the files in it, because the log of a coordinator
+        contains every message.
+
+        Parameters
+        ----------
+        job : Path
+            Folder that `job_of` wrote.
+        out : Path
+            Folder for log, model and status.
+        each : callable
+            Takes NVFlare's status of the job and all progress lines of its coordinator so far.
+        silent : float
+            Seconds without an answer after which the server counts as lost.
         """
+        out.chmod(0o700)
         heard = _Heard(self._session, self._session.submit_job(str(job)))
         heard.start()
         try:
@@ -327,7 +340,7 @@ class Deployment:
         except Exception as err:  # of a server that was killed there is none
             return f"{heard.status}, no result: {type(err).__name__}"
         for kept in found.rglob("fedtrees"):
-            shutil.copytree(kept, out, dirs_exist_ok=True)
+            copy_private(kept, out)  # the archive of NVFlare has lost the modes
             break
         shutil.rmtree(found, ignore_errors=True)
         return heard.status

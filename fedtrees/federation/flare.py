@@ -17,6 +17,7 @@ from nvflare.fuel.utils.log_utils import get_obj_logger
 from nvflare.widgets.info_collector import InfoCollector
 
 from fedtrees.core.errors import PartyError
+from fedtrees.core.files import append_private
 from fedtrees.federation.agreed import Agreed, read
 from fedtrees.federation.coordinator import Send, conduct, why_of
 from fedtrees.federation.deployment import SAID, SETTINGS
@@ -69,12 +70,11 @@ class Coordinator:
         """Run the federation."""
         federation, log = read(json.loads(self.federation)), get_obj_logger(self)
         out = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id())) / "fedtrees"
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
 
         def say(text: str) -> None:
             log.info(text)
-            with (out / PROGRESS).open("a") as file:
-                file.write(f"{text}\n")
+            append_private(out / PROGRESS, f"{text}\n")
 
         def over(why: str) -> None:
             if not (out / ENDED).is_file():
@@ -144,9 +144,8 @@ class FlareSite:
         return self._site
 
     def _tell(self, text: str) -> None:
-        """Write a line for the owner: not by NVFlare's logs, which it may send to the server."""
-        with self._log.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
+        """Append a line to the owner's log. NVFlare may send its own logs to the server."""
+        append_private(self._log, f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
 
     @collab.publish
     def call(self, blob: bytes) -> bytes:

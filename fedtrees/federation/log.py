@@ -66,12 +66,12 @@ class Log:
             "crossings": self._writer.written,
             "seconds": round(time.perf_counter() - self._begun, 3), **more,
         }  # fmt: skip
-        write_whole(self.folder / STATUS, json.dumps(told, indent=1).encode())
+        write_whole(self.folder / STATUS, json.dumps(told, indent=1).encode(), private=True)
 
 
 def end_with(folder: Path, why: str) -> None:
     """Write at the server how a run ended: why it stopped, or nothing."""
-    write_whole(folder / ENDED, json.dumps({"stopped": why}).encode())
+    write_whole(folder / ENDED, json.dumps({"stopped": why}).encode(), private=True)
 
 
 def end_of(folder: Path, status: str) -> str:
@@ -95,7 +95,7 @@ class Logged(Transcript):
 
 
 def keep_model(federation: Agreed, model: Message, folder: Path) -> Path:
-    """Write a released model as `fedtrees train` does."""
+    """Write a released model as `fedtrees train` does, readable by its owner only."""
     path = folder / f"{MODEL}{federation.made.file[0]}"
     told: Any = SimpleNamespace(
         model=model.model(),  # type: ignore[attr-defined]
@@ -104,4 +104,5 @@ def keep_model(federation: Agreed, model: Message, folder: Path) -> Path:
         noise_from=federation.noise_from,
     )
     federation.made.save(told, path)
+    path.chmod(0o600)
     return path

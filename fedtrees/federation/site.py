@@ -10,6 +10,7 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from fedtrees.data.csv_file import TextTable
 from fedtrees.data.csv_table import class_target, coded, numeric
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
-from fedtrees.federation.agreed import Agreed, read
+from fedtrees.federation import agreements
+from fedtrees.federation.agreed import Agreed, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
 from fedtrees.protocols.limits import check_channels
 from fedtrees.protocols.training import seated
@@ -43,8 +45,11 @@ REFUSALS = {
     "no-part": "it has no part in this federation",
     "no-settings": "its owner has not said where its table is; `fedtrees site` does",
     "not-asked": "somebody asked who is not the coordinator, or out of turn",
+    "used-up": "it took part in as many runs as its owner allowed; `fedtrees site --runs` allows "
+    "more",
 }
 
+MOST_RUNS = 1_000_000
 _EVERY = 15.0  # seconds between two lines on how a run goes on
 
 
@@ -58,13 +63,23 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the owner of a site says: it stays there.
+    """What the owner of a site configures. The file stays at the site.
 
-    `csv`: Its table.
-    `out`: Folder for logs and models.
-    `allow`: Hashes of the federations in which it takes part.
-    `id`: Column that names rows, where others hold columns of the same rows.
-    `sep`: Separator of the table; empty: found out.
+    Attributes
+    ----------
+    csv : str
+        Path of the table.
+    out : str
+        Folder for logs, models and the count of runs.
+    allow : tuple of str
+        Hashes of the federations in which the site takes part.
+    id : str
+        Column that names rows, if other parties have more columns of the same rows.
+    sep : str
+        Separator of the table. Empty: inferred.
+    runs : int
+        Number of runs of each allowed federation in which the site takes part. Every run draws
+        fresh noise on the same rows, so that their epsilons add up.
     """
 
     csv: str
@@ -72,29 +87,50 @@ class Settings:
     allow: tuple[str, ...] = ()
     id: str = ""
     sep: str = ""
+    runs: int = 1
+
+    def __post_init__(self) -> None:
+        for key in ("csv", "out", "id", "sep"):
+            value = getattr(self, key)
+            if not isinstance(value, str):
+                raise UsageError(f"{key} = {value!r}: give text")
+        if not isinstance(self.allow, (list, tuple)):
+            raise UsageError(f"allow = {self.allow!r}: give a list of hashes")
+        object.__setattr__(self, "allow", tuple(check_text("allow", h) for h in self.allow))
+        if type(self.runs) is not int or not 1 <= self.runs <= MOST_RUNS:
+            raise UsageError(f"runs = {self.runs!r}: give a whole number from 1 to {MOST_RUNS:,}")
 
     @classmethod
     def load(cls, path: Path) -> Settings:
-        """Read them; raises `UsageError` if they cannot be used."""
+        """Read the settings; raises `UsageError` if a value is missing, unknown or wrong."""
         try:
-            said = tomllib.loads(path.read_text("utf-8"))
-            return cls(**{**said, "allow": tuple(said.get("allow", ()))})
+            return cls(**tomllib.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError) as err:
             raise UsageError(f"{path}: {err}; write it with `fedtrees site`") from err
 
     def save(self, path: Path) -> None:
-        """Write them, for its owner alone."""
+        """Write the settings to a file that only the owner may read."""
         text = "".join(f"{k} = {json.dumps(v)}\n" for k, v in asdict(self).items())
-        write_whole(path, text.encode(), remedy="give permission")
-        path.chmod(0o600)
+        write_whole(path, text.encode(), remedy="give permission", private=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """What a site holds: `order` tells which rows these are, to who has the key."""
+    """The local data of a site.
+
+    Attributes
+    ----------
+    held : LocalData
+        Its rows.
+    names : bytes
+        Names of its rows, from which parties with one key see that they have the same rows.
+    begin : callable
+        Counts the run. It is called before the first request on the rows is answered.
+    """
 
     held: LocalData
     names: bytes
+    begin: Callable[[], None] = lambda: None
 
     def declared(self, key: bytes) -> Declared:
         """Return what it says of its rows."""
@@ -239,16 +275,32 @@ class Site:
             raise Refused("other-version", text)
         if federation.party(self.name) is None:
             raise Refused("no-part")
+        try:
+            records = agreements.records_of(Path(settings.out))
+        except UsageError as err:
+            raise Refused("no-settings", str(err)) from err
+        if len(agreements.runs_of(records, given)) >= settings.runs:
+            raise Refused("used-up", agreements.summary(records, given, settings.runs))
         return settings
 
     def own(self, federation: Agreed, settings: Settings) -> Own:
-        """Read what it holds; raises `Refused`."""
+        """Read the table of the site; raises `Refused`."""
         party = federation.party(self.name)
         assert party is not None
         try:
-            return own_of(settings, federation, party)
+            read_data = own_of(settings, federation, party)
         except FedtreesError as err:
             raise Refused("other-table", str(err)) from err
+        return replace(read_data, begin=partial(self._count, federation, settings))
+
+    def _count(self, federation: Agreed, settings: Settings) -> None:
+        """Count a run before it begins; raises `Refused` if another job used up the last one."""
+        folder = Path(settings.out)
+        number = agreements.begin_run(folder, federation, settings.runs)
+        records = agreements.records_of(folder)
+        self._say(agreements.summary(records, federation.hash, settings.runs))
+        if number is None:
+            raise Refused("used-up")
 
     def _agree(self, caller: str, header: Mapping[str, Any]) -> Mapping[str, Any]:
         if self.federation is not None:
@@ -274,6 +326,7 @@ class Site:
         assert party is not None
         rows = int(header["rows"])
         check_channels(federation.composed, federation.schema, made.parameters, rows)
+        own.begin()
         self._out = run_folder(self._out, federation)
         self._log = Log(self._out, federation, party, rows)
         streams = Streams(federation.seed, federation.noise_from)

@@ -18,6 +18,7 @@ from fedtrees.federation.site import Settings
 
 #: The column of a trial's tables that names rows.
 ID = "row"
+_RUNS = 10  # of a trial, whose rows are public
 
 
 def make_trial(
@@ -50,7 +51,8 @@ def make_trial(
         site = agreed.site(name)
         table, out = folder / "tables" / f"{name}.csv", folder / "logs" / site
         write_table(held, schema, table)
-        settings = Settings(str(table.resolve()), str(out.resolve()), (agreed.hash,), ID)
+        of_site = str(table.resolve()), str(out.resolve()), (agreed.hash,), ID
+        settings = Settings(*of_site, runs=_RUNS)
         settings.save(folder / "sites" / f"{site}.toml")
     (folder / "federation.toml").write_text(written(agreed), "utf-8")
     return agreed

@@ -10,7 +10,7 @@ from typing import Any
 from fedtrees import __version__
 from fedtrees.core.columns import measure
 from fedtrees.core.counts import many
-from fedtrees.core.errors import FedtreesError
+from fedtrees.core.errors import FedtreesError, short
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.report import said, svg
@@ -88,7 +88,7 @@ def board(found: Sequence[Submission], recomputed: int) -> str:
                 s.name,
                 s.by,
                 s.date[:10] or "–",
-                str(s.about.get("fedtrees")),
+                short(s.about.get("fedtrees")),
                 len(s.records),
                 recomputed,
                 s.digest,

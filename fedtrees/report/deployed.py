@@ -6,6 +6,7 @@ from typing import Any
 from fedtrees.core.deployment import Deployed
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_one
+from fedtrees.core.supported import SYSTEMS, name_versions
 
 
 def systems() -> tuple[str, ...]:
@@ -20,15 +21,16 @@ def runs_in(system: str, protocol: Spec, defenses: Sequence[Spec] = ()) -> bool:
 
 
 def settings(protocol: str, defense: str) -> Iterator[str]:
-    """Yield what is set in each system that runs a recipe, as a sentence.
+    """Yield one text per system that runs a recipe: its settings, and the tested versions.
 
-    `protocol, defense`: As typed.
+    `protocol, defense`: As on the command line.
     """
     first, parts = parse_one(protocol).parts[0], parse_one(defense).parts
     for system in systems():
         if runs_in(system, first, parts):
             told = [of.settings(p) for of, p in _parts(system, first, parts) if of is not None]
-            yield f"In {system}: {'. And: '.join(told)}."
+            text = ". And: ".join(told).removesuffix(".")
+            yield f"In {system}: {text}. {name_versions(SYSTEMS.get(system, ()))}"
 
 
 def _parts(

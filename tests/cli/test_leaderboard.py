@@ -110,13 +110,19 @@ def test_a_forged_row_is_refused_when_its_view_is_computed_again(all_of, change,
 
 
 @pytest.mark.long
-def test_an_honest_one_is_shown(honest, tmp_path, capsys):
+def test_an_honest_one_is_shown_and_listed_if_it_is_accepted(all_of, tmp_path, capsys):
+    honest = all_of
     assert call("leaderboard", honest, "-o", tmp_path / "site", "--format", "json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["recomputed"] == 1
+    assert not (honest / "accepted.csv").exists()
+    assert call("leaderboard", honest, "--recompute", 0, "--accept") == 2
     page = (tmp_path / "site/index.html").read_text()
     assert "A. Author" in page
     assert "timberstrike" in page
+    assert call("leaderboard", honest, "-o", tmp_path / "site", "--accept") == 0
+    digest = submissions.read(honest / "ours").digest
+    assert (honest / "accepted.csv").read_text().splitlines()[1].startswith(f"{digest},20")
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xgboost
+from packaging.version import Version
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 
 import fedtrees
@@ -14,6 +15,8 @@ BINARY = (FederatedGBDTClassifier, load_breast_cancer, {"objective": "binary:log
 CLASSES = (FederatedGBDTClassifier, load_iris, {"objective": "multi:softprob", "num_class": 3})
 NUMBER = (FederatedGBDTRegressor, load_diabetes, {"objective": "reg:squarederror"})
 ROUNDS = 8
+#: XGBoost 3.0 starts all classes at 0.5, later versions at one value per class.
+EQUAL_STARTS = Version(xgboost.__version__) < Version("3.1")
 
 
 def predictions(model, X):
@@ -46,7 +49,11 @@ def test_predictions_are_those_of_xgboost(kind, loader, settings, clients, proto
     model = kind(
         n_estimators=ROUNDS, max_depth=4, cuts=cuts, n_clients=clients, protocol=protocol
     ).fit(X, y)
-    assert np.array_equal(predictions(model, X), booster.predict(xgboost.DMatrix(X)))
+    expected = booster.predict(xgboost.DMatrix(X))
+    if settings is CLASSES[2] and EQUAL_STARTS:  # the same shift of all margins rounds otherwise
+        np.testing.assert_allclose(predictions(model, X), expected, rtol=1e-6)
+    else:
+        assert np.array_equal(predictions(model, X), expected)
     assert not list(model.view("server").messages(CutsRequest)), "given cuts cost no message"
 
 

@@ -494,3 +494,20 @@ def test_two_columns_of_one_name():
         gbdt().fit(frame.astype("category"), Y)
     with pytest.raises(DataError, match="two columns are called 'a'"):
         gbdt().fit(frame, Y)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.date_range("2020-01-01", periods=6),
+        pd.date_range("2020-01-01", periods=6, tz="UTC"),
+        pd.to_timedelta(range(6), "D"),
+        pd.period_range("2020-01", periods=6, freq="M"),
+        pd.interval_range(0, 6),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_a_column_of_dates_is_refused_by_its_name_with_a_remedy(values):
+    X = pd.DataFrame({"age": np.arange(6.0), "visited": values})
+    with pytest.raises(DataError, match=r"column 'visited' contains dates.*give a number"):
+        FederatedGBDTClassifier().fit(X, [0, 1, 0, 1, 0, 1])

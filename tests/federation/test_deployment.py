@@ -108,8 +108,11 @@ def test_a_deployment(tmp_path, monkeypatch):
         run = partial(ran, deployment, tmp_path)
 
         # horizontal, real masks
+        before = os.umask(0o022)
         out, last = run(federation, "masked")
+        os.umask(before)
         assert last == "done"
+        assert [p for p in (out, *out.rglob("*")) if p.stat().st_mode & 0o077] == []
         log = out / "trial" / LOG
         equal_to_simulation(tmp_path / "trial", federation, log)
         own = sorted((tmp_path / "trial").glob("logs/*/trial/model.json"))

@@ -1,6 +1,8 @@
 """A federation of sites, in one process: the simulation's crossings, and what stops it."""
 
+import datetime
 import json
+import os
 import time
 from dataclasses import replace
 from functools import partial
@@ -16,9 +18,10 @@ from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.cli.main import main
 from fedtrees.core.codec import encode, encoded_size
 from fedtrees.core.errors import PartyError, UsageError
+from fedtrees.core.files import copy_private
 from fedtrees.core.line import framed, unframed
 from fedtrees.core.local_data import over_clients
-from fedtrees.federation import coordinator
+from fedtrees.federation import agreements, coordinator
 from fedtrees.federation.agreed import Agreed, load, read, written
 from fedtrees.federation.coordinator import RemoteNetwork, conduct
 from fedtrees.federation.log import LOG, STATUS
@@ -214,10 +217,81 @@ def test_nobody_is_an_ideal_functionality_between_machines(protocol, defense, sa
         agreed(protocol, defense)
 
 
-@pytest.mark.parametrize("seconds", ["60", 0, float("nan"), True])
-def test_a_timeout_is_a_number_of_seconds(seconds):
-    with pytest.raises(UsageError, match="give seconds above 0"):
-        agreed("fedtree-hist", "masking", round_timeout=seconds)
+DATE = datetime.date(1979, 5, 27)
+WRONG = [
+    *[("seed", v, "give a whole number from 0") for v in
+      ("x", float("nan"), 1.5, [], DATE, True, -1, 2**60, None, {})],
+    *[("round_timeout", v, "give a number from 1 to 86400") for v in
+      ("60", 0, 1e-9, float("nan"), float("inf"), True, DATE, [60])],
+    *[("installation", v, "installation") for v in (1, DATE, "", [], "xyz", None)],
+    *[("name", v, "name") for v in (1, DATE, "", "../a", "a" * 101, ["a"])],
+    *[("protocol", v, "protocol") for v in (1, DATE, ["fedtree-hist"], "")],
+    *[("defense", v, "defense") for v in (1, DATE, ["masking"], "", None)],
+    *[("noise_from", v, "noise_from") for v in (1, DATE, ["seed"], "moon", None)],
+    *[("target", v, "target") for v in (1, DATE, ["y"], "", "a")],
+    *[("classes", v, "classes") for v in
+      (["0", "0"], "01", [DATE, "1"], ["0"], [0.0, 1.0], [["0"], "1"], 2, {"0": 1}, [True, "1"])],
+    *[("parties", v, "parties") for v in ([], "x", 1, DATE)],
+    *[("columns", v, "column") for v in ([], "x", 1, {"name": "a"}, ["a"], [["a"]])],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value", "message"), WRONG)
+def test_a_value_of_a_wrong_type_or_range_is_refused_by_its_key(key, value, message):
+    plain = agreed("fedtree-hist", "masking").plain()
+    with pytest.raises(UsageError, match=rf"fed.toml: .*{message}"):
+        read({**plain, key: value}, "fed.toml")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"low": float("nan")}, {"high": float("inf")}, {"low": "0"}, {"high": True}, {"low": DATE},
+        {"low": 5, "high": 1}, {"kind": "wavy"}, {"kind": 1}, {"name": ""}, {"name": 1},
+        {"name": DATE}, {"categories": "abc"}, {"categories": ["x", "x"]}, {"categories": [DATE]},
+        {"cuts": 1}, {"cuts": ["1", "2"]}, {"cuts": [0.0, float("inf")]}, {"cuts": [1.0, 0.0]},
+        {"cuts": [DATE, 1.0]}, {"complete": "yes"}, {"complete": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_value_of_a_column_names_the_file(changes):
+    plain = agreed("fedtree-hist", "masking").plain()
+    plain["columns"][0] = {**plain["columns"][0], **changes}
+    with pytest.raises(UsageError, match=r"fed\.toml: .*(column|feature|range)"):
+        read(plain, "fed.toml")
+
+
+@pytest.mark.parametrize("sites", [{"client-1": 7}, {"client-1": "server"}, {"client-1": "a\nb"}])
+def test_a_site_has_a_name_that_is_not_the_one_of_the_server(sites):
+    plain = agreed("fedtree-hist", "masking").plain()
+    with pytest.raises(UsageError, match=r"\[parties\] client-1 = "):
+        read(plain | {"parties": plain["parties"] | sites})
+
+
+def test_a_date_in_the_file_is_no_traceback(tmp_path, capsys):
+    path = tmp_path / "fed.toml"
+    text = written(agreed("fedtree-hist", "masking"))
+    for line in ("seed = 1979-05-27", "seed = 07:32:00", f"seed = 1{'0' * 5000}", "seed = [[1]]"):
+        path.write_text(text.replace("seed = 5", line))
+        assert line in path.read_text()
+        with pytest.raises(SystemExit) as ended:
+            main(["federate", str(path), "--dry-run"])
+        assert ended.value.code == 2
+        assert "a bug" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "csv = 1\nout = 'x'", "csv = 'x'\nout = 1979-05-27", "csv = 'x'\nout = 'x'\nallow = 'abc'",
+        "csv = 'x'\nout = 'x'\nallow = [1]", "csv = 'x'\nout = 'x'\nruns = 0",
+        "csv = 'x'\nout = 'x'\nruns = inf", "csv = 'x'\nout = 'x'\nruns = true", "out = 'x'",
+    ],
+)  # fmt: skip
+def test_settings_of_a_site_have_types_too(tmp_path, text):
+    (tmp_path / "site.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"site\.toml: "):
+        Settings.load(tmp_path / "site.toml")
 
 
 def test_a_wrong_key_of_a_column_names_file_and_column():
@@ -385,3 +459,132 @@ def test_who_is_not_the_coordinator_is_not_answered(tmp_path):
     assert said("site-1", {"does": "begin", "rows": 60}) == {"refused": "not-asked"}
     with pytest.raises(Refused):
         site.agree(federation, "0" * 32)
+
+
+DP = ("dp-gbdt[epsilon=2,trees=2,max_depth=2,noise=distributed]", "dp-grid-cuts[epsilon=1]+masking")
+
+
+def test_an_allowed_hash_is_good_for_one_run(tmp_path):
+    federation = agreed(*RUNS[0])
+    Sites(federation, tmp_path).run()
+    again = Sites(federation, tmp_path)
+    said = stopped_again(again, "'client-0' at 'site-0' .*as many runs as its owner allowed")
+    assert "1 of 1 allowed" in said
+    records = agreements.records_of(tmp_path / "site-1")
+    assert [r["federation"] for r in records] == [federation.hash]
+    assert (tmp_path / "site-1" / agreements.FILE).stat().st_mode & 0o777 == 0o600
+    other = agreed(*RUNS[0], seed=6)  # another agreement of the same rows is another count
+    Sites(other, tmp_path).run()
+    assert len(agreements.records_of(tmp_path / "site-1")) == 2
+
+
+def stopped_again(sites, match):
+    """Run, and see that it stops; models of the run before stay."""
+    before = sorted(sites.folder.rglob("model.*"))
+    with pytest.raises(PartyError, match=match):
+        sites.run()
+    assert sorted(sites.folder.rglob("model.*")) == before
+    return " ".join(sites.said)
+
+
+def test_the_coordinating_site_counts_its_runs_too(tmp_path):
+    federation = agreed(RUNS[-1][0], parties=2)
+    Sites(federation, tmp_path, sample_local_data_of_two()).run()
+    again = Sites(federation, tmp_path, sample_local_data_of_two())
+    driving = again.sites[federation.coordinator]
+    with pytest.raises(Refused) as err:
+        driving.agree(federation, federation.hash)
+    assert err.value.code == "used-up"
+    assert len(agreements.records_of(tmp_path / driving.name)) == 1
+
+
+def test_a_run_that_stops_after_it_began_counts_and_one_that_never_began_does_not(tmp_path):
+    federation = agreed(*RUNS[0])
+    refused = Sites(federation, tmp_path, client_2={"allow": ("0" * 32,)})
+    stopped(refused, "'client-2' .*has not allowed")
+    assert agreements.records_of(tmp_path / "site-0") == []
+    sites, asked = Sites(federation, tmp_path), []
+
+    def send(party, blob, seconds):
+        asked.append(unframed(blob)[0].get("does"))
+        if "ask" in asked:
+            raise PartyError("'client-0' is lost")
+        return sites.send(party, blob, seconds)
+
+    stopped(sites, "is lost", send=send)
+    assert len(agreements.records_of(tmp_path / "site-0")) == 1
+
+
+@pytest.mark.skipif(not here("protocol", [DP[0]]), reason="needs dp-gbdt")
+def test_the_epsilons_of_runs_add_up_and_the_owner_sees_the_total(tmp_path):
+    federation = agreed(*DP, noise_from="system")
+    clients = {f"client_{i}": {"runs": 2} for i in range(3)}
+    first, second = (Sites(federation, tmp_path, **clients) for _ in range(2))
+    first.run()
+    claims = [federation.made.claimed(federation.composed), *federation.composed.claims()]
+    epsilon = sum(g.epsilon for g in claims if hasattr(g, "epsilon"))
+    assert 2 < epsilon < 5
+    assert any(f"1 of 2 allowed, total epsilon {epsilon:g};" in line for line in first.said)
+    second.run()
+    assert any(f"2 of 2 allowed, total epsilon {2 * epsilon:g};" in line for line in second.said)
+    records = agreements.records_of(tmp_path / "site-0")
+    assert agreements.total_epsilon(records) == pytest.approx(2 * epsilon, rel=1e-5)
+
+
+def test_two_jobs_at_once_cannot_share_the_last_run(tmp_path):
+    federation = agreed(*RUNS[0])
+    first, second = Sites(federation, tmp_path), Sites(federation, tmp_path)
+    asks = {"federation": federation.plain(), "hash": federation.hash, "key": ""}
+    for sites in (first, second):
+        told = unframed(sites.send("client-0", framed({"does": "agree", **asks}), 1))[0]
+        assert "declared" in told
+    begin = framed({"does": "begin", "rows": 60})
+    assert unframed(first.send("client-0", begin, 1))[0] == {"begun": True}
+    assert unframed(second.send("client-0", begin, 1))[0] == {"refused": "used-up"}
+
+
+def test_a_damaged_count_of_runs_refuses(tmp_path):
+    federation = agreed(*RUNS[0])
+    (tmp_path / "site-0").mkdir()
+    (tmp_path / "site-0" / agreements.FILE).write_text('{"federation": 1}\n')
+    said = stopped(Sites(federation, tmp_path), "'client-0' at 'site-0' does not take part")
+    assert "it counts the runs on your rows" in said
+
+
+def test_another_folder_of_logs_does_not_reset_the_count(tmp_path, capsys):
+    said = partial(told_by, capsys)
+    federation = agreed(*DP)
+    agreements.begin_run(tmp_path / "old", federation, 1)
+    table, at = tmp_path / "table.csv", tmp_path / "site.toml"
+    table.write_text("a\n1\n")
+    given = ("site", "--csv", table, "--allow", federation.hash, "--to", at)
+    assert said(*given, "-o", tmp_path / "old")["counted"] == {federation.hash: 1}
+    told = said(*given, "-o", tmp_path / "new", "--runs", 2)
+    assert told["counted"] == {federation.hash: 1}
+    assert told["epsilon"] == agreements.total_epsilon(agreements.records_of(tmp_path / "old")) > 2
+    assert told["runs"] == Settings.load(at).runs == 2
+    assert agreements.begin_run(tmp_path / "new", federation, 2) == 2
+    assert agreements.begin_run(tmp_path / "new", federation, 2) is None
+
+
+def test_logs_of_a_run_and_their_copy_are_private_under_a_permissive_umask(tmp_path):
+    before = os.umask(0o022)
+    try:
+        Sites(agreed(*RUNS[0]), tmp_path).run()
+        archive = tmp_path / "archive" / "fedtrees"
+        (archive / "small").mkdir(parents=True)
+        (archive / "small" / LOG).write_bytes(b"messages")
+        (archive / "progress.txt").write_text("done")
+        out = tmp_path / "run"
+        out.mkdir(mode=0o755)
+        copy_private(archive, out)
+        copy_private(archive, out)  # what is there already is replaced
+    finally:
+        os.umask(before)
+    assert (archive / "small" / LOG).stat().st_mode & 0o777 == 0o644
+    assert (out / "small" / LOG).read_bytes() == b"messages"
+    for folder in (out, *(tmp_path / name / "small" for name in ("coordinator", "site-0"))):
+        paths = [folder, *folder.rglob("*")]
+        assert len(paths) > 3
+        for path in paths:
+            assert path.stat().st_mode & 0o077 == 0, path

@@ -1,6 +1,6 @@
 """Read another worker's values out of what XGBoost sends one worker, before the first tree.
 
-pip install "xgboost>=3" numpy
+pip install "xgboost>=3,<3.3" numpy
 python docs/examples/frameworks/xgboost_sketch_leak.py
 
 Two workers train on loopback, as two institutions would: over XGBoost's own collective with its
