@@ -253,7 +253,7 @@ class Protocol(ABC):
         return
 
     def exact(self) -> Protocol | None:
-        """Return the same protocol without the changes in `laws`, with otherwise equal random draws.
+        """Return the same protocol without the changes in `laws`, with otherwise equal randomness.
 
         None if there is no such protocol.
         """

@@ -42,7 +42,7 @@ class VerticallyHeld(Protocol):
             raise DataError(f"all labels of {name!r} are of one class; it takes two classes")
 
     def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
-        """Refuse labels at a passive party, unequal numbers of rows, and parties without columns."""
+        """Refuse labels at a passive party, unequal numbers of rows, and missing columns."""
         (active, first), *passive_parties = said.items()
         if not first.labels:
             raise DataError(f"{active!r} holds no labels; give them to it, whoever else has them")

@@ -1,4 +1,4 @@
-"""`vertical-forest`: a random forest, vertically, with encrypted labels."""
+"""Protocol `vertical-forest`: a vertical random forest with encrypted labels."""
 
 from __future__ import annotations
 
@@ -73,9 +73,10 @@ class ForestActive(Active):
     def look(
         self, net: Network, tree: TreeInProgress, nodes: NDArray[np.int32]
     ) -> dict[int, NDArray[np.bool_]] | None:
-        """Count the classes of a level over all bins; return which splits are allowed, by node.
+        """Count the classes of a level over all bins, and return the permitted splits by node.
 
-        Asked is about the smaller of two children: the larger has what is left of its parent's.
+        Only the smaller of two siblings is requested. The counts of the larger one are the
+        difference to those of the parent.
         """
         waiting = asked = nodes
         if nodes[0] != 0:
@@ -83,40 +84,50 @@ class ForestActive(Active):
             waiting = np.stack([left, left + 1], axis=1).reshape(-1)
             sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
             asked = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
-        found, allowed = self.sums(net, tree, waiting, asked)
+        sums, allowed = self.sums(net, tree, waiting, asked)
         if not net.reads_levels()[1]:
-            tree.classes = completed(tree, waiting, asked, found)
+            tree.classes = completed(tree, waiting, asked, sums)
         return None if allowed is None else dict(zip(waiting.tolist(), allowed, strict=True))
 
     def asked(self, grower: ForestGrower, known: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
-        """Return what the grower asks for, one node and feature after the other."""
-        starts, some = self.cuts.offsets, next(iter(known.values()))
-        parts = [some[:0]]
+        """Select the arrays that the grower requested, one node and feature after the other.
+
+        Parameters
+        ----------
+        grower : ForestGrower
+            Grower with open nodes and their drawn features.
+        known : mapping of int to array
+            Array over the bins of all columns, by node.
+        """
+        starts, template = self.cuts.offsets, next(iter(known.values()))
+        parts = [template[:0]]
         for node, begin, end in zip(
             grower.nodes.tolist(), grower.offsets[:-1], grower.offsets[1:], strict=True
         ):
-            every = known[node]
-            parts += [every[starts[f] : starts[f + 1]] for f in grower.features[begin:end]]
+            node_array = known[node]
+            parts += [node_array[starts[f] : starts[f + 1]] for f in grower.features[begin:end]]
         return np.concatenate(parts)
 
 
 @register.protocol("vertical-forest")
 @dataclass(frozen=True, kw_only=True)
 class VerticalForest(VerticalProtocol, ForestParams):
-    """A random forest, vertically (Takahashi et al. 2023, Sec. 2): labels are encrypted one-hot.
+    """A vertical random forest with encrypted one-hot labels (Takahashi et al. 2023, Sec. 2).
 
-    Passive parties add them over their bins, the active party opens the counts and picks the split
-    of least Gini impurity; the owner of its column tells who goes left. It grows the trees of the
-    central engine, given the same rows and columns drawn. Defaults are those of the authors' code.
+    The passive parties add the ciphertexts over the bins of their columns. The active party
+    decrypts the counts and chooses the split with the smallest Gini impurity. The owner of the
+    split column answers which rows go left. The trees equal those of the centralised engine with
+    the same row and column samples. Default values are those of the authors' code.
 
     Parameters
     ----------
     max_bin : int
-        Candidate splits of a column, quantiles over all rows; 65534: every value, as in that code.
+        Number of candidate splits of a column, quantiles over all rows. With 65534 every value is a
+        candidate, as in that code.
     tree_features : {"sqrt", "log2"}, int, float or None
-        What each party draws of its columns for each tree.
+        Number or share of its columns that each party draws for each tree.
     max_samples : float or None
-        Share of the rows that a tree is grown on; nobody is told of others.
+        Share of the rows that a tree is trained on. The passive parties receive only these rows.
     """
 
     trees: int = 5
@@ -140,7 +151,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
         class_count(schema)
 
     def worst_case(self, defense: Composition) -> tuple[VerticalForest, LabelCanaries]:
-        """Grow one tree of all rows until its leaves are of one class."""
+        """Grow one tree of all rows until each leaf has a single class."""
         grown = replace(
             self, trees=1, max_depth=None, min_samples_split=2, min_samples_leaf=1, max_bin=256,
             max_features=None, tree_features=None, bootstrap=False, max_samples=None,
@@ -151,7 +162,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Active | Passive:
-        """Make the active party or a passive one."""
+        """Create the active party or a passive party."""
         assert held is not None
         if held.weight is not None:
             raise DataError("random forests count rows and take no sample weights; drop them")
