@@ -25,7 +25,8 @@ from fedtrees.trees.binning import Cuts, bin_rows
 
 _BITS, _WIDEST, _NUMBERS = 24, 1 << 14, 64
 _CROWD = 8192
-#: In a tree of 2^12 = 4096 leaves, most of 2048 canaries are alone in their leaf. 8 such runs.
+#: In a tree of 2^12 = 4096 leaves, most of 2048 canaries share their leaf with no other canary.
+#: The number of such runs is 8.
 ALONE_DEPTH, _ALONE, _ALONE_RUNS = 12, 2048, 8
 _EXACT = 1e-3  # smallest assumed scale of the noise, so that exact sums have finite scores
 
@@ -354,7 +355,10 @@ class HistogramCanaries(Canaries):
 
 
 def _only(leaf: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return which canaries are alone in their leaf, bool, shape (n,). Only these are guessed."""
+    """Return which canaries share their leaf with no other canary, bool, shape (n,).
+
+    The audit guesses only these.
+    """
     return np.asarray(np.bincount(leaf)[leaf] == 1)
 
 
@@ -388,10 +392,10 @@ def laws_of_sums(training: Any) -> tuple[Channel | None, Channel | None, float]:
     """
     changes, public = training.defense.changes, (training.schema, training.protocol.parameters)
     clients = sum(role == "client" for role in training.transcript.roles.values())
-    stated = changes((Histogram, "sums"), *public, "client")
+    sum_changes = changes((Histogram, "sums"), *public, "client")
     row = chained(changes(("gradients", "g"), *public))
     variance = 0.0 if row is None else float(row.error(np.zeros(1))[1][0])
-    return chained(stated), chained(stated, clients), variance
+    return chained(sum_changes), chained(sum_changes, clients), variance
 
 
 def _read(

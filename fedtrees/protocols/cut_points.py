@@ -210,7 +210,7 @@ def settle_cuts(
     schema : Schema
         Columns. Method ``public`` uses their declared cut points and ranges.
     categories : int32 array, shape (d,), optional
-        Number of categories of each feature that is split by categories, 0 for all others.
+        Number of categories of each feature that is split by categories, otherwise 0.
     gather : bool
         Forward every client's sketch to all clients, as XGBoost's collective does.
 

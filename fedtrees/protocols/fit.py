@@ -108,9 +108,9 @@ def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Rea
                 "defense-role", subject=part.name, at=defense_roles, roles=protocol_roles, **named
             )
     for part in defense.parts:
-        wanted = part.requires or part.guards
-        if wanted and not any(said in wanted for said in protocol.says):
-            types = ", ".join(t.__name__ for t in wanted)
+        handled = part.requires or part.guards
+        if handled and not any(message_type in handled for message_type in protocol.says):
+            types = ", ".join(t.__name__ for t in handled)
             return Reason("defense-message", subject=part.name, types=types, **named)
         unserved = sorted(_wanted(part) - protocol.serves)
         if unserved:
@@ -152,9 +152,9 @@ def before(attack: Spec, data: Data) -> Reason:
         if did:
             return Reason("other-behaviour", behaviour=", ".join(did))
         return Reason("nobody-cheats", behaviour=", ".join(reads_cheats))
-    most = getattr(maker, "most_rows", None)
-    if most is not None and data.rows > most:
-        return Reason("too-many-rows", rows=data.rows, most=most)
+    max_rows = getattr(maker, "most_rows", None)
+    if max_rows is not None and data.rows > max_rows:
+        return Reason("too-many-rows", rows=data.rows, most=max_rows)
     numeric = data.schema is not None and not data.schema.classes
     reads = getattr(maker, "numbers", False)
     if numeric and not reads and data.scored and not data.scored(getattr(maker, "gives", None)):

@@ -45,7 +45,7 @@ def settle_on_a_grid(
     schema : Schema
         Columns.
     categories : int32 array, shape (d,), optional
-        Number of categories of each feature that is split by categories, 0 for all others.
+        Number of categories of each feature that is split by categories, otherwise 0.
 
     Raises
     ------

@@ -37,9 +37,9 @@ def check_channels(
         If a defense sends all sums alike.
     """
     for part in defense.parts:
-        stated = part.channels(schema, parameters)
+        channels = part.channels(schema, parameters)
         for site in (Histogram, GlobalHistogram):
-            law = stated.get((site, "sums"))
+            law = channels.get((site, "sums"))
             if not isinstance(law, Channel):
                 continue
             bounds = objective_of(parameters.get("objective"), schema.classes).bounds
@@ -60,5 +60,5 @@ def _erases(law: Channel, largest: np.ndarray[Any, np.dtype[np.float64]]) -> boo
 
 
 def _written(part: Defense) -> str:
-    given = (f"{f.name}={getattr(part, f.name)}" for f in fields(part))  # type: ignore[arg-type]
-    return f"{part.name}[{','.join(given)}]"
+    parameters = (f"{f.name}={getattr(part, f.name)}" for f in fields(part))  # type: ignore[arg-type]
+    return f"{part.name}[{','.join(parameters)}]"

@@ -141,13 +141,13 @@ class StumpCanaries(Canaries):
 
 
 def _of_grid(
-    training: Any, message: GridCounts, borders: NDArray[np.float32], rows: Table, others: Table
+    training: Any, message: GridCounts, borders: NDArray[np.float32], rows: Table, other_rows: Table
 ) -> NDArray[np.float64]:
     """Return the log odds of canaries from the counts of their cells."""
     public = (training.schema, training.protocol.parameters)
     clients = len(training.columns)
     law = chained(training.defense.changes((GridCounts, "counts"), *public), clients) or Chain(())
-    cells, rest = (np.searchsorted(borders, of.X[:, 0], side="right") for of in (rows, others))
+    cells, rest = (np.searchsorted(borders, of.X[:, 0], side="right") for of in (rows, other_rows))
     base = clients * np.bincount(rest, minlength=len(message.counts))[cells, None]
     n_companions, scores = np.bincount(cells)[cells] - 1, np.zeros(len(rows))
     for k in np.unique(n_companions):
@@ -157,14 +157,14 @@ def _of_grid(
 
 
 def _of_roots(
-    training: Any, roots: list[Histogram], cuts: Cuts, rows: Table, others: Table
+    training: Any, roots: list[Histogram], cuts: Cuts, rows: Table, other_rows: Table
 ) -> NDArray[np.float64]:
     """Return the log odds of canaries from the roots of their clients, or from the total."""
     client_law, total_law, row = laws_of_sums(training)
     clients = len(training.columns)
     summed, units = len(rows) == 1, roots[0].unit_of("sums")[0]
-    contribution, rest = (np.rint(brings(training, 0, of) * units) for of in (rows, others))
-    places, other_places = (bin_rows(of.X, cuts).codes[:, 0] for of in (rows, others))
+    contribution, rest = (np.rint(brings(training, 0, of) * units) for of in (rows, other_rows))
+    places, other_places = (bin_rows(of.X, cuts).codes[:, 0] for of in (rows, other_rows))
     x = np.stack([rest[other_places == place].sum(axis=0) for place in places])
     law = ((total_law if summed else client_law) or Chain(())).within(units)
     root = int(np.flatnonzero(roots[0].nodes == 0)[0])

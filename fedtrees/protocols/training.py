@@ -446,15 +446,15 @@ def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
     return tuple(k for (k, _), law in laws if isinstance(law, Share) and not isinstance(k, str))
 
 
-def _made(protocol: Protocol, host: Host, held: LocalData | None) -> Party:
+def _made(protocol: Protocol, host: Host, local: LocalData | None) -> Party:
     """Create a party from its local data, after its defenses changed the labels."""
     schema, defense = host.agreement.schema, host.agreement.defense
-    if held is not None and held.y is not None:
+    if local is not None and local.y is not None:
         # The hook runs as this party, although the party itself does not exist yet.
         with acting(Party(host.name)):
-            y = defense.rows(Stage("labels"), held.y, host.context)
-        held = held if y is held.y else replace(held, y=y)
-    return protocol.party(host.name, host.role, held, schema, defense)
+            y = defense.rows(Stage("labels"), local.y, host.context)
+        local = local if y is local.y else replace(local, y=y)
+    return protocol.party(host.name, host.role, local, schema, defense)
 
 
 def _driving(protocol: Protocol, parties: Sequence[Party]) -> Coordinator:

@@ -62,7 +62,7 @@ class CountingClient(Party):
         threshold="one for each test",
     )
     def count(self, message: RandomTests) -> LeafClassCounts:
-        """Answer once with the class counts of all leaves, with a share of the noise if it is shared."""
+        """Answer once with the class counts of all leaves, plus a noise share if it is shared."""
         self.check_tests(message)
         self.asked.take(message)
         counts = message.splits().count(self.data.X, self.data.y, self.n_classes)

@@ -170,7 +170,7 @@ class LeafClient(GrowingClient):
         nodes="all leaves of the tree, in order",
     )
     def leaf_sums(self, message: LeafSumsRequest) -> LeafSums:
-        """Answer with the sums of all leaves, with a share of the noise if clients add the noise."""
+        """Answer with the sums of all leaves, plus a noise share if clients add the noise."""
         if message.tree != self.tree or self.level != self.params.max_depth:
             refuse(message, "tree", "leaves are asked for when all splits of their tree were sent")
         leaves = 2**self.level - 1 + np.arange(2**self.level, dtype=np.int32)
@@ -242,7 +242,10 @@ class RandomTreeServer(Coordinator):
         return cuts
 
     def draw(self) -> RandomSplits:
-        """Draw the splits of all trees. Columns take turns, in an order that is drawn again each time."""
+        """Draw the splits of all trees.
+
+        Columns take turns, in an order that is drawn again in every turn.
+        """
         p, d = self.params, len(self.schema.features)
         tests = [self.cuts.of(f)[:-1] for f in range(d)]
         usable = np.flatnonzero([len(t) > 0 for t in tests])
@@ -264,7 +267,7 @@ class RandomTreeServer(Coordinator):
         )
 
     def grow(self, net: Network, tree: int, splits: RandomSplits) -> Tree:
-        """Broadcast the splits of a tree, release the sums of its leaves, and broadcast leaf values."""
+        """Broadcast the splits of a tree, then the noisy sums and values of its leaves."""
         feature, threshold = splits.feature[tree], splits.threshold[tree]
         for level in range(splits.depth):
             level_nodes = slice(2**level - 1, 2 ** (level + 1) - 1)
@@ -479,7 +482,7 @@ class DPGBDT(Protocol):
         return places_for(g), places_for(h)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
-        """Return the noise on the released sums of leaves, and on single clients' sums if they share it."""
+        """Return the noise on the released sums of leaves, or its division among the clients."""
         if not self.noisy:
             return {}
         g, h = self.scales(self.objective_for(schema))
@@ -492,7 +495,9 @@ class DPGBDT(Protocol):
         }
 
     def shares(self, clients: int) -> int:
-        """Return the number of noise shares that add up to `scales`, 0 if the server adds the noise.
+        """Return the number of noise shares that add up to `scales`.
+
+        0 if the server adds the noise.
 
         Raises
         ------
@@ -527,7 +532,10 @@ class DPGBDT(Protocol):
         return self._guarantee(float(self.epsilon), "", [self._leaf_event()])
 
     def claimed(self, defense: Composition) -> Guarantee:
-        """Compose the claim with the cost of cut points. Cut points without a bound are unprotected."""
+        """Compose the claim with the cost of cut points.
+
+        Cut points without a bound are unprotected.
+        """
         plan = defense.cut_plan
         if not self.noisy or plan is None or plan.method == "public":
             return self.claim()
@@ -542,7 +550,7 @@ class DPGBDT(Protocol):
         return self._guarantee(composed(events, self.delta), "", events, colluders)
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the recorded privacy losses, including those of noisy summaries for cut points."""
+        """Compose the recorded privacy losses, including those of noisy cut points."""
         if not self.noisy:
             return NoGuarantee()
         if exact_summaries(transcript):
@@ -587,7 +595,7 @@ class DPGBDT(Protocol):
         return LeafSumCanaries(self.norms(objective), self.scales(objective))
 
     def worst_case(self, defense: Composition) -> tuple[DPGBDT, LeafSumCanaries] | None:
-        """Spend the budget on one deep tree, so that a leaf contains one row with a large gradient."""
+        """Spend the budget on one deep tree, so that a leaf has one row with a large gradient."""
         deep = replace(
             self, trees=1, max_depth=ALONE_DEPTH, features_per_tree=0, base_score=0.001, max_bin=2
         )

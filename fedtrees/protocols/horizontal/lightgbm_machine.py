@@ -271,10 +271,10 @@ def _added(values: NDArray[np.float32]) -> float:
     return float(np.bincount(np.zeros(len(values), np.int64), values, 1)[0])
 
 
-def _message(rank: int, tree: int, step: int, found: Sequence[Split | None]) -> FoundSplits:
+def _message(rank: int, tree: int, step: int, best_splits: Sequence[Split | None]) -> FoundSplits:
     """Return the best splits of two leaves as a message."""
     no_split = Split(-1, 0, -np.inf, LeafTotals(0.0, 0.0, 0), LeafTotals(0.0, 0.0, 0), True)
-    pair = [no_split if split is None else split for split in found]
+    pair = [no_split if split is None else split for split in best_splits]
     left, right = (
         np.array([[s.gradient, s.hessian, s.rows] for s in (getattr(p, side) for p in pair)])
         for side in ("left", "right")

@@ -293,8 +293,8 @@ class Active(Coordinator):
         self,
         net: Network,
         tree: TreeInProgress,
-        waiting: NDArray[np.int32],
-        asked: NDArray[np.int32],
+        nodes: NDArray[np.int32],
+        requested: NDArray[np.int32],
         sums: NDArray[np.int64],
         is_known: NDArray[np.bool_],
     ) -> NDArray[np.bool_] | None:
@@ -302,17 +302,17 @@ class Active(Coordinator):
         reads, classes = net.reads_levels()
         mask = None
         if self.pure_leaves:
-            mask = np.broadcast_to(~self._pure(tree, waiting)[:, None], is_known.shape)
+            mask = np.broadcast_to(~self._pure(tree, nodes)[:, None], is_known.shape)
         if reads:
             left = None
             if classes:
                 parts = sums[..., sums.shape[2] - len(self.schema.classes) :]
-                tree.classes.update(completed(tree, waiting, asked, parts))
-                class_counts = np.stack([tree.classes[node] for node in waiting.tolist()])
+                tree.classes.update(completed(tree, nodes, requested, parts))
+                class_counts = np.stack([tree.classes[node] for node in nodes.tolist()])
                 class_counts[~is_known] = 0
                 left = cumulated(class_counts, self.cuts.offsets)
-            level = self.level(tree, waiting, left)
-            allowed = net.allowed_splits(tree.number, len(waiting), is_known.shape[1], level)
+            level = self.level(tree, nodes, left)
+            allowed = net.allowed_splits(tree.number, len(nodes), is_known.shape[1], level)
             if allowed is not None:
                 mask = allowed if mask is None else mask & allowed
         if is_known.all():

@@ -215,12 +215,12 @@ class Passive(SplitHolder):
             self.name, message.tree, message.asked, self.bins.columns[self.bins.chosen], sealed
         )
 
-    def _changed(self, asked: NodeRows, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _changed(self, request: NodeRows, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sums after the party's defenses changed them."""
         one = np.ones((len(self.held), 1), dtype=np.int64)
-        counts = self.bins.sums(one, self.known.partition, asked.asked)[..., 0]
+        counts = self.bins.sums(one, self.known.partition, request.asked)[..., 0]
         columns, bits = self.bins.columns[self.bins.chosen], self.limits.bits
-        opened = OpenedBinSums(self.name, asked.tree, asked.asked, columns, sums, bits, counts)
+        opened = OpenedBinSums(self.name, request.tree, request.asked, columns, sums, bits, counts)
         defended: OpenedBinSums = self.before_sealing(opened)
         return defended.sums
 

@@ -171,8 +171,8 @@ class BoostingActive(Active):
         """Return the split finder, given the sums over all rows, shape (2 K,)."""
         # Otherwise the bins of a child differ from those of its parent, so that the sums of its
         # sibling are not the difference of the two.
-        alike = self.params.candidates == "global"
-        settings: Any = {"bits": self.bits, "subtract": alike}
+        same_bins = self.params.candidates == "global"
+        settings: Any = {"bits": self.bits, "subtract": same_bins}
         if self.together:
             return MultiOutputGrower(self.cuts, self.params, root.reshape(-1, 2), **settings)
         complete = self.schema.complete if self.sums_differ else None

@@ -78,16 +78,16 @@ class ForestActive(Active):
         Only the smaller of two siblings is requested. The counts of the larger one are the
         difference to those of the parent.
         """
-        waiting = asked = nodes
+        open_nodes = requested = nodes
         if nodes[0] != 0:
             left = np.unique(np.where(nodes % 2 == 1, nodes, nodes - 1)).astype(np.int32)
-            waiting = np.stack([left, left + 1], axis=1).reshape(-1)
-            sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
-            asked = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
-        sums, allowed = self.sums(net, tree, waiting, asked)
+            open_nodes = np.stack([left, left + 1], axis=1).reshape(-1)
+            sizes = np.diff(tree.rows.ranges(open_nodes), axis=1).reshape(-1, 2)
+            requested = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
+        sums, allowed = self.sums(net, tree, open_nodes, requested)
         if not net.reads_levels()[1]:
-            tree.classes = completed(tree, waiting, asked, sums)
-        return None if allowed is None else dict(zip(waiting.tolist(), allowed, strict=True))
+            tree.classes = completed(tree, open_nodes, requested, sums)
+        return None if allowed is None else dict(zip(open_nodes.tolist(), allowed, strict=True))
 
     def asked(self, grower: ForestGrower, known: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
         """Select the arrays that the grower requested, one node and feature after the other.

@@ -69,9 +69,9 @@ class ColumnHolder(Lockstep):
         """Agree on the initial prediction, compute local cut points, and boost."""
         self.sit()
         local_columns = TreeColumns(self.name, self.held.columns.astype(np.int32))
-        told = yield from self.gathered(local_columns, "how many columns each party has")
-        self.columns = np.concatenate([t.columns for t in told])
-        sizes = [len(t.columns) for t in told]
+        received = yield from self.gathered(local_columns, "how many columns each party has")
+        self.columns = np.concatenate([t.columns for t in received])
+        sizes = [len(t.columns) for t in received]
         self.first = sum(sizes[: self.rank])
         self.cuts = xgboost_cuts(self.held.X, self.params.max_bin)
         self.bins = bin_rows(self.held.X, self.cuts)
@@ -82,10 +82,10 @@ class ColumnHolder(Lockstep):
         start = self.objective.base_margin(score)
         margin, trees = np.repeat(start[:, None], len(self.held), axis=1), []
         for round in range(self.params.trees):
-            told = yield from self.said_first(
+            received = yield from self.said_first(
                 lambda at=round: self.gradients(at, margin), RowGradients(round, *np.zeros((2, 0)))
             )
-            self.gh = to_fixed(np.stack([told.g, told.h], axis=1), UNIT_BITS)
+            self.gh = to_fixed(np.stack([received.g, received.h], axis=1), UNIT_BITS)
             self.rows = RowPartition(len(self.held))
             grown = yield from self.grown(round)
             leaves = grown.leaves.astype(np.int32)
