@@ -406,6 +406,8 @@ class Protocol(ABC):
         scores : float64 array, shape (n,) or (n, K)
         """
         if self.released:
+            # Test rows have all columns at every party of a horizontal protocol, so that any
+            # party's do.
             scores: NDArray[np.float64] = model.predict(next(iter(queries.values())).X)
             return scores
         return _still_there(net).predict(queries)

@@ -135,7 +135,7 @@ class ForestCanaries(Canaries):
     epsilon : float
         Budget of one tree, in nats.
     alone : bool
-        Include few enough canaries that most of them are alone in their leaf.
+        Include few enough canaries that most of them share their leaf with no other one.
     """
 
     depth: int
@@ -153,6 +153,7 @@ class ForestCanaries(Canaries):
         """Number of canaries per leaf and class that the noise hides, 2048 at most in total."""
         if self.alone:
             return _ALONE
+        # With small epsilon, the noise hides many canaries of the same cell from one another.
         hidden = 1 + int(min(0.5 / self.epsilon**2, 2048))
         return min((2 << self.depth) * hidden, 2048)
 
@@ -213,6 +214,8 @@ class ForestCanaries(Canaries):
         """
         w = min(int(40 / self.epsilon) + 2 * n_companions + 4, _WIDEST)
         chance = np.exp(noise_log_pmf(self.mechanism, self.epsilon, np.arange(-w, w + 1)))
+        # Each companion adds 0 or 1 with probability 1/2: convolve the distribution with a coin
+        # flip.
         for _ in range(n_companions):
             chance = (chance + np.concatenate([[0.0], chance[:-1]])) / 2
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -259,8 +262,10 @@ class LeafSumCanaries(Canaries):
         """Compare the noisy sums of every leaf with those of the crowd and half of the canaries."""
         n, scores = len(rows), np.zeros(len(rows))
         for leaf, which, seen, b in self._sums(training, Table.concat([rows, others])):
+            # A canary takes part with probability 1/2, the crowd always.
             share = np.where(np.arange(len(b)) < n, 0.5, 1.0)
             rest = seen - np.bincount(leaf, b * share, len(seen))
+            # The unknown presence of the other canaries adds variance b^2 / 4 each.
             spread = np.bincount(leaf[:n], b[:n] ** 2 / 4, len(seen))
             contribution, canary_leaf = b[:n], leaf[:n]
             variance = self.scales[which] ** 2 + spread[canary_leaf] - contribution**2 / 4
@@ -345,6 +350,7 @@ class HistogramCanaries(Canaries):
             contributions = brings(training, message.tree, rows)
             for which in (0, 1):  # gradients, hessians
                 contribution = np.broadcast_to(contributions[:, which, None], places.shape)
+                # Subtract the expected contribution of the other canaries in the same bin.
                 half = _by_bin(places, contribution / 2, len(sums)) - contribution / 2
                 spread = _by_bin(places, contribution**2 / 4, len(sums)) - contribution**2 / 4
                 seen = sums[places, which] - half

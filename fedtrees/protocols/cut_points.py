@@ -100,6 +100,7 @@ class BinningClient(Party):
         """Answer with the number of rows in every cell of a grid that the agreement permits."""
         borders = self.checked_grid(message)
         rows = self.summarised_rows
+        # The number of cells bounds the borders of the next grid (`checked_grid`).
         self.grids, self.cells = self.grids + 1, [len(b) + 1 if len(b) else 0 for b in borders]
         return GridCounts(sum(len(b) > 0 for b in borders), count_cells(rows, borders))
 
@@ -269,6 +270,7 @@ def column_ranges(X: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[
     missing = np.isnan(X)
     low = np.min(np.where(missing, np.float32(np.inf), X), axis=0, initial=np.inf)
     high = np.max(np.where(missing, np.float32(-np.inf), X), axis=0, initial=-np.inf)
+    # A column without values keeps the initial infinities in reversed order.
     empty = low > high
     low[empty] = high[empty] = np.nan
     return low.astype(np.float32), high.astype(np.float32)
@@ -290,6 +292,7 @@ def merge_summaries(parts: list, max_bin: int, method: str) -> Cuts:  # type: ig
         sketches = [Sketch(p.points, p.weights, p.offsets, p.low) for p in parts]
         choose = pruned_cuts if method == "xgboost" else choose_cuts
         return merge_sketches(sketches, max_bin, choose)
+    # `fmin` ignores NaN, the range of a client without values in the column.
     low = np.fmin.reduce([p.low for p in parts])
     high = np.fmax.reduce([p.high for p in parts])
     return equal_width_cuts(low, high, max_bin)

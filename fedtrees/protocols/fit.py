@@ -100,6 +100,7 @@ def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Rea
     named = {"protocol": protocol.name}
     roles = set(protocol.roles(2).values())
     for part in defense.parts:
+        # A released model answers any number of queries, so that a defense of the endpoint is void.
         if protocol.released and "endpoint" in part.acts_through:
             return Reason("model-released", subject=part.name, **named)
         if part.guards and part.at and not part.at & roles:
@@ -108,6 +109,7 @@ def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Rea
                 "defense-role", subject=part.name, at=defense_roles, roles=protocol_roles, **named
             )
     for part in defense.parts:
+        # A defense that finds none of its messages would have no effect and is refused.
         handled = part.requires or part.guards
         if handled and not any(message_type in handled for message_type in protocol.says):
             types = ", ".join(t.__name__ for t in handled)

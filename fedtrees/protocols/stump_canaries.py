@@ -192,6 +192,7 @@ def _told(
     broadcast to shape (n, c) for n canaries. The log odds have shape (n,).
     """
     n_included = np.arange(n_companions + 1)
+    # Logarithm of the binomial weights, up to a constant that cancels in the difference.
     weight = -gammaln(n_included + 1) - gammaln(n_companions - n_included + 1)
     log_chance = [
         np.stack([law.log_likelihood(y, x + j * contribution) for j in n_included + k])

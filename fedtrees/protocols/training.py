@@ -283,6 +283,7 @@ def train(
         streams = Streams(seed, noise_from)
         local, sums = local_data.get(name), net.aggregation
         net.join(seated(protocol, agreement, name, streams, sums, local, sealing))
+    # A malicious party is created as an honest one, and then gets the class of its behaviour.
     cheats, refused = behaviours or {}, ""
     for party in net.parties:
         if party.name in cheats:
@@ -290,6 +291,7 @@ def train(
     try:
         model, context = drive(protocol, net, sealing)
     except FedtreesError as err:
+        # An error of an honest run is a defect. With a malicious party it can be a correct refusal.
         if not cheats:
             raise
         model, context, refused = None, net.context(net.transcript.coordinator), str(err)
@@ -358,6 +360,7 @@ def rows_agreed(protocol: Protocol, agreement: Agreement, said: Mapping[str, Dec
         If the declarations do not form a table that the protocol can train on.
     """
     n_rows, schema = rows_declared(said.values()), agreement.schema
+    # A weighted sum is not bounded by the number of rows, so that the check would be wrong.
     if not any(one.weighted for one in said.values()):
         check_channels(agreement.defense, schema, agreement.parameters, n_rows)
     check_together(said, schema)

@@ -174,6 +174,7 @@ def view_of(
     reason = fit(None, training.defense, None, who, Data(roles=training.transcript.roles))
     if not reason.ok:
         raise Unfit(reason)
+    # An endpoint that replaces leaf ids hides the routes of test rows from the parties, too.
     hidden = training.defense.endpoint("leaf-ids", 1)[0] != "leaf-ids"
     served = () if training.net is None or hidden else see(training.net.inference, who)
     seen = see(training.transcript, who)

@@ -85,6 +85,7 @@ class Cheating(Behaviour, BoostingActive):
             True statistics. Only honest trees use them.
         """
         n = len(gh)
+        # The second half of the trees is honest, so that the run trains a model.
         if self.together or 2 * number >= self.params.trees * self.objective.n_outputs:
             return super().grow(net, number, round, gh)
         group, statistics = self.planned(n, number)
@@ -129,6 +130,7 @@ class Cheating(Behaviour, BoostingActive):
             n_powers = max(self.slots(n).limit.bit_length() - 1 - first, 1)
             powers = Powers(first, n_powers, n_powers)
         rows = powers.rows
+        # Each tree continues after the last row of the tree before.
         place = (np.arange(n) - number * max_leaves * rows) % n
         group = np.minimum(place // rows, max_leaves - 1)
         counts = place < max_leaves * rows
@@ -137,6 +139,7 @@ class Cheating(Behaviour, BoostingActive):
             turns = getattr(self, "turns", np.zeros(n, dtype=np.int64))
             first_of = rng.permutation(n)
             group = rng.permutation(n) * leaves // n
+            # Rows that had the fewest turns so far get a power first.
             order = np.lexsort((first_of, turns, group))
             place = np.empty(n, dtype=np.int64)
             place[order] = np.arange(n) - np.searchsorted(group[order], group[order])

@@ -35,6 +35,7 @@ class CraftedSketch(Behaviour, BinningClient):
             values = column[~np.isnan(column)]
             crafted, rows = _around(values, message.max_bin + 1), self.times * len(values)
             points.append(crafted)
+            # The weights are as equal as possible and add up to the declared number of rows.
             shares = np.arange(1, len(crafted) + 1, dtype=np.int64) * rows // max(len(crafted), 1)
             weights.append(shares - np.r_[0, shares[:-1]][: len(shares)])
         offsets = np.cumsum([0, *map(len, points[1:])]).astype(np.int32)

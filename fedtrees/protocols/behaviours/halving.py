@@ -116,11 +116,13 @@ class Halving(Behaviour, DecidingServer):
         last[offsets[1:] - 1] = True
         if self.cuts.categorical is not None:
             last |= np.repeat(self.cuts.categorical, np.diff(offsets))
+        # The last bin of a column has no split, and splits of categories are not used.
         smaller[last] = 0
         if node.size < 2 or not (smaller > 0).any():
             return None
         target = min(node.size / 2, below)
         distance = np.maximum(np.abs(np.log(np.maximum(smaller, 1) / target)), NEAR)
+        # Random choice among equally good splits.
         distance += rng.random(len(left)) / 100
         best = int(np.where(smaller > 0, distance, np.inf).argmin())
         column = int(np.searchsorted(offsets, best, side="right")) - 1

@@ -113,6 +113,7 @@ class DrawingServer(Coordinator):
             repeats=p.repeats,
         )
         tests = RandomTests(splits.feature, splits.threshold)
+        # One request for all trees. A second one would spend the budget again.
         total = add_messages(net.ask("client", tests, why="class counts in the leaves"))
         assert isinstance(total, LeafClassCounts)
         if p.noisy:
@@ -130,6 +131,7 @@ class DrawingServer(Coordinator):
         p, rng = self.params, self.streams.noise.rng("noise")
         if p.mechanism == "majority":
             labels = permute_and_flip(counts, 1.0 / p.scale if p.noisy else math.inf, rng)
+            # A released label is represented by a count of 1 for its class.
             return np.eye(self.n_classes, dtype=np.int64)[labels]
         if p.noise == "distributed" or not p.noisy:
             return counts
@@ -303,7 +305,7 @@ class DPForest(Protocol):
         return ForestCanaries(self.depth, self.mechanism, float(self.epsilon / self.trees))
 
     def worst_case(self, defense: Composition) -> tuple[DPForest, ForestCanaries]:
-        """Spend the budget on one tree with so many leaves that a canary is alone in its leaf."""
+        """Spend the budget on one tree with so many leaves that no other canary shares its leaf."""
         deep = replace(self, trees=1, depth=ALONE_DEPTH, repeats=False)
         return deep, ForestCanaries(deep.depth, deep.mechanism, float(deep.epsilon), alone=True)
 

@@ -164,6 +164,7 @@ class ForestServer(Coordinator):
         totals = add_messages(net.ask("client", ClassTotalsRequest(tree), why=why))
         assert isinstance(totals, ClassTotals)
         randomness = self.streams.rng("columns", tree)
+        # The server draws the features of each node, so that clients count only these.
         columns, key = draw_columns(self.cuts.n_features, self.params, randomness)
         grower = ForestGrower(self.cuts, self.params, totals.counts, columns, key)
         while len(grower.nodes):

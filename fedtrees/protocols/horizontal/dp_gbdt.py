@@ -94,6 +94,8 @@ class LeafClient(GrowingClient):
             )
         objective.check(data.y)
         self.params, self.objective, self.tree = protocol, objective, -1
+        # Budget and noise cover exactly this number of trees. Each can be started and released
+        # once.
         trees = protocol.trees * objective.n_outputs
         self.grown, self.asked = Turns(trees), Turns(trees)
         self.level = (
@@ -133,6 +135,7 @@ class LeafClient(GrowingClient):
             if self.tree != self.asked.last:
                 refuse(message, "tree", f"the leaves of tree {self.tree} were not asked for yet")
             self.start_tree(message.tree)
+        # In heap order, level l of a complete tree has the numbers 2^l - 1 to 2^(l + 1) - 2.
         nodes = np.arange(2**self.level - 1, 2 ** (self.level + 1) - 1, dtype=np.int32)
         check_equal(message, "nodes", nodes, "the next level of the tree")
         check_equal(message, "left", 2 * nodes + 1, "the left child of each node")
@@ -159,6 +162,7 @@ class LeafClient(GrowingClient):
     def start_tree(self, tree: int) -> None:
         """Put all rows into the root, and compute the gradients once per round."""
         self.tree, self.level, self.partition = tree, 0, RowPartition(len(self.data))
+        # All trees of a round use the gradients at the start of the round, as in XGBoost.
         if tree % self.objective.n_outputs == 0:
             gh = self.objective.gradients(self.margin, self.data.y)
             bound = self.params.bound(self.objective)
@@ -178,6 +182,7 @@ class LeafClient(GrowingClient):
         self.asked.take(message, "tree")
         gh = self.gradients[self.tree % self.objective.n_outputs]
         sums = node_sums(gh, self.partition.rows, self.partition.ranges(message.nodes))
+        # Client i adds a share whose sum over all honest clients has the calibrated distribution.
         if self.params.noise == "distributed" and self.params.noisy:
             rng, scales = (
                 self.streams.noise.rng("noise", message.tree),
@@ -185,6 +190,8 @@ class LeafClient(GrowingClient):
             )
             shares = self.params.shares(len(self.agreement.members("client")))
             for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
+                # Discrete noise on the fixed-point grid is added exactly, without floating-point
+                # leaks.
                 grid = math.ldexp(scale, places)
                 sums[:, part] += discrete_gaussian_share(grid, len(sums), rng, shares)
         return LeafSums(message.tree, sums)
@@ -235,6 +242,7 @@ class RandomTreeServer(Coordinator):
         for k, feature in enumerate(self.schema.features):
             if feature.cuts:
                 low[k], high[k] = feature.cuts[0], feature.cuts[-1]
+        # Sentinels just beyond the declared range close the outer bins.
         values = [np.append(t, upper_sentinel(end)) for t, end in zip(tests, high, strict=True)]
         cuts = Cuts.join(values, [lower_sentinel(end) for end in low])
         message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
@@ -253,6 +261,7 @@ class RandomTreeServer(Coordinator):
             raise DataError("no column has two values that a test could part; give another table")
         trees, n_columns = p.trees * self.objective.n_outputs, p.features_per_tree or len(usable)
         rng = self.streams.rng("columns")
+        # Enough permutations that each column occurs equally often, up to one turn.
         turns = [rng.permutation(usable) for _ in range(-(-trees * n_columns // len(usable)))]
         columns = np.zeros((trees, d), dtype=bool)
         tree_of_turn = np.repeat(np.arange(trees), n_columns)
@@ -277,6 +286,8 @@ class RandomTreeServer(Coordinator):
         total = add_messages(net.ask("client", request, why="gradient sums in the leaves"))
         assert isinstance(total, LeafSums)
         sums = self.released(total)
+        # The leaf values are shrunk by the noise that the sums really contain, including excess
+        # shares.
         deviation = self.scales[0] * math.sqrt(self.params.excess(len(net.members("client"))))
         value = noisy_leaf_values(sums, self.params.tree_params, self.bits, deviation)
         g, h = from_fixed(sums, self.bits).T
@@ -284,6 +295,8 @@ class RandomTreeServer(Coordinator):
             "client", LeafValues(tree, nodes, value, g, h), why="the noisy sums and leaf values"
         )
         assert isinstance(sent, LeafValues)
+        # A defense may have removed the statistics, so that the released tree must not contain
+        # them.
         statistics = (
             None if sent.g is None or sent.h is None else np.stack([sent.g, sent.h], axis=1)
         )
@@ -451,6 +464,8 @@ class DPGBDT(Protocol):
             If there is noise, and neither the loss nor `clip` bounds the gradients.
         """
         g, h = objective.norms if self.noisy else (math.inf, math.inf)
+        # A clip above the bound of the loss changes nothing, so that the smaller bound determines
+        # noise.
         g = g if self.clip is None else min(g, self.clip)
         if self.noisy and math.isinf(g):
             raise UsageError(
@@ -553,6 +568,7 @@ class DPGBDT(Protocol):
         """Compose the recorded privacy losses, including those of noisy cut points."""
         if not self.noisy:
             return NoGuarantee()
+        # Summaries without noise make the cut points depend on rows without any bound.
         if exact_summaries(transcript):
             return self._guarantee(math.inf, "cuts")
         leaves = [e for e in transcript.events if e.what == LeafSums.__name__]

@@ -172,6 +172,7 @@ def told(fitted: Any) -> ClientShapes:
 
 def _shapes(fitted: Any) -> dict[str, NDArray[Any]]:
     cuts = [levels[0] for levels in fitted.bins_]
+    # One term per column, sorted by column.
     order = np.argsort([feature for (feature,) in fitted.term_features_])
     bounds = np.asarray(fitted.feature_bounds_, dtype=np.float64)
     return {

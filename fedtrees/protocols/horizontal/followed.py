@@ -58,6 +58,7 @@ class FollowedTree:
             raise BeyondParametersError("a request for the sums of no node; name some that wait")
         for node in nodes.tolist():
             self._waits(node, "asked for")
+            # Children are numbered in pairs, and the left child is odd.
             pair = node - (node + 1) % 2 if node else 0
             if pair in self._asked:
                 raise BeyondParametersError(f"node {node} or its sibling was asked for before")
@@ -78,6 +79,7 @@ class FollowedTree:
             if not 0 <= feature < len(self.n_bins):
                 limit = len(self.n_bins) - 1
                 raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {limit}")
+            # The last bin of a complete column would send all rows left.
             bins = int(self.n_bins[feature]) - bool(self.complete[feature])
             if not 0 <= bin < bins and not by_category:
                 raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")

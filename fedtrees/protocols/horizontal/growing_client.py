@@ -77,5 +77,6 @@ class GrowingClient(BinningClient):
         if message.value.shape != nodes.shape or len(np.unique(nodes)) != len(nodes):
             refuse(message, "nodes", "each node has one value")
         self.ended = message.tree
+        # Trees alternate between the outputs of the model.
         margin = self.margin[self.tree % self.objective.n_outputs]
         self.partition.add_to(margin, message.nodes, message.value)

@@ -126,6 +126,7 @@ class HistogramClient(GrowingClient):
         if score is not None:
             margin = self.objective.base_margin(score)
             check_equal(message, "margin", margin, "the start of every prediction")
+        # With a fixed base score and bounded gradients, the units follow from public facts.
         fixed = score is not None and math.isfinite(self.objective.bounds[0])
         for name in ("g_bits", "h_bits"):
             if fixed:
@@ -183,6 +184,7 @@ class HistogramClient(GrowingClient):
         ranges = self.partition.ranges(message.nodes)
         rows = self.partition.rows
         sums = build_histogram(self.bins, self.gh, rows, ranges)
+        # The totals of all later nodes follow from the splits, so that only a root sends them.
         roots = ranges if message.nodes[0] == 0 else ranges[:0]
         totals = node_sums(self.gh, rows, roots)
         return Histogram(message.tree, message.nodes, sums, totals, *self.bits)
@@ -214,6 +216,7 @@ class HistogramClient(GrowingClient):
             gh[..., 0] = np.clip(gh[..., 0], -g, g)
             gh[..., 1] = np.minimum(gh[..., 1], h)
         units = self.row_hook(Stage("gradients", self.bits), to_fixed(gh, self.bits))
+        # Zero gradients remove a row from all sums without changing the partition.
         units[:, self.held_out] = 0
         drop_rows(units, self.params.subsample, self.streams, round)
         return units
@@ -290,6 +293,7 @@ class HistogramServer(Coordinator):
         self.params, self.schema = protocol, schema
         self.objective = protocol.objective_for(schema)
         arguments = schema, protocol.parameters
+        # The plausibility check of sums is valid only for fields that no defense changes.
         of_rows: list[Place] = [("gradients", "g"), ("gradients", "h")]
         if defense is not None and not any(defense.changes(place, *arguments) for place in of_rows):
             every = ("sums", "totals")
@@ -489,5 +493,6 @@ class DecidingServer(HistogramServer):
             why="the leaf values (FedTree adds G and H)",
         )
         assert isinstance(sent, LeafValues)
+        # A defense can change the values that were sent. The released model has the sent ones.
         grown = grower.finish(sent.value)
         return grown if sent.g is not None else replace(grown, g=None, h=None, gain=None)

@@ -65,6 +65,7 @@ class Machine(RowHolder):
         margin, trees = np.full(len(self.data), start), []
         for tree in range(p.trees):
             growing = yield from self.grown(tree, margin)
+            # LightGBM stops training at the first tree without a split.
             if len(growing.leaves) < 2:
                 break
             values = growing.values(p.reg_lambda, p.learning_rate)
@@ -77,6 +78,7 @@ class Machine(RowHolder):
         """Compute the bins of a block of columns, and return the bins of all columns."""
         p, X, plan = self.params, self.data.X, self.net.cut_plan()
         block = blocks(X.shape[1], self.world)[self.rank]
+        # A defense can force the bin borders, for example to declared ones.
         forced = None if plan is None else public_cuts(self.schema, plan.cells + 1)
         mappers = []
         for c in block:
@@ -119,6 +121,7 @@ class Machine(RowHolder):
             labels = WeightedLabels(self.rank, float(ones), float(n))
             all_labels = yield from self.gathered(labels, "the objective's labels")
             mean = sum(t.labels for t in all_labels) / sum(t.weights for t in all_labels)
+            # As in LightGBM, labels of a single class start at a finite score.
             mean = min(max(mean, 1e-15), 1 - 1e-15)
             local_start = float(np.log(mean / (1 - mean)))
         else:
@@ -154,6 +157,7 @@ class Machine(RowHolder):
             gradient = (margin - self.data.y.astype(np.float32)).astype(np.float32)
             return np.column_stack([gradient, np.ones_like(gradient)])
         sign = np.where(self.data.y > 0, 1.0, -1.0)
+        # LightGBM's labels are -1 and 1, and the hessian is |g| (1 - |g|).
         response = -sign / (1.0 + np.exp(sign * margin))
         size = np.abs(response)
         return np.column_stack([response, size * (1.0 - size)]).astype(np.float32)
@@ -184,6 +188,8 @@ class Machine(RowHolder):
             both = [(leaf, sums)]
             if larger >= 0:
                 other = growing.leaves[larger]
+                # Only the smaller leaf is summed over the network. The larger one is the
+                # difference.
                 other.histogram[c] = before[c] - sums
                 both.append((other, other.histogram[c]))
             for k, (which, histogram) in enumerate(both):
@@ -239,6 +245,7 @@ class Machine(RowHolder):
                     size = sums[b].size
                     part = received.sums[position : position + size].reshape(-1, 2)
                     position += size
+                    # The last hop contains the total over all machines and needs no addition.
                     if len(move.members) == self.world:
                         final = part
                     else:

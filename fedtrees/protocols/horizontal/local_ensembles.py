@@ -50,6 +50,7 @@ class EnsembleServer(TreeSharingServer):
 
     def averaged(self, models: ClientModels) -> Forest:
         """Return one forest whose margin is the mean of the models' margins."""
+        # The mean of margins is the sum of all trees, scaled by the number of models.
         share = np.float32(1 / len(models.owner))
         p = self.params
         trees = unpack(models, p.learning_rate, p.reg_lambda, p.reg_alpha)

@@ -46,6 +46,7 @@ class AllReduceClient(HistogramClient):
     def follow(self, message: GlobalHistogram) -> None:
         """Find the splits of a level from the global sums, and move the rows."""
         check_equal(message, "tree", self.tree, "the tree that is grown")
+        # Only the histogram of a root has totals. It starts a new tree.
         if message.totals.size:
             self.grower = TreeGrower(
                 self.cuts, self.params, message.totals[0],

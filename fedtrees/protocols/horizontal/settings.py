@@ -90,6 +90,7 @@ class HistogramProtocol(BoostingProtocol):
 
     def worst_case(self, defense: Composition) -> tuple[HistogramProtocol, StumpCanaries]:
         """Grow one split, with a gradient or hessian of the canary as large as possible."""
+        # The hessian is largest at 0.5. Without a small clip, the gradient is largest near 1.
         middle = defense.gradient_clip is not None and defense.gradient_clip <= 0.5
         stump = replace(
             self, trees=1, max_depth=1, max_bin=2, cuts="public", subsample=1.0,

@@ -73,6 +73,7 @@ class ShapeCanaries(Canaries):
         n_canaries = np.bincount(bins)[bins]  # in the bin; half of them take part on average
         empty = (_APART - 1) * n_canaries
         rest = shapes.bin_weights[1:-1][bins] - n_canaries * (self._crowd + 0.5)
+        # Noise of the canary's bin, clipped noise of the merged empty bins, and other canaries.
         variance = scale**2 * (n_canaries + empty * _CLIPPED[1]) + (n_canaries - 1) / 4
         return np.asarray((rest - scale * empty * _CLIPPED[0]) / variance)
 

@@ -205,6 +205,7 @@ class BoostingClient(Party):
     )
     def follow(self, message: GlobalTrees) -> None:
         """Add the outputs of the model's new trees to the predictions."""
+        # The first trees replace the local start, because the model has its own base score.
         if message.first == 0:
             self.start(message.base_score)
         add_trees(unpack(message), self.data.X, self.margin, message.first)
@@ -258,6 +259,7 @@ class TreeSharingServer(Coordinator):
         assert isinstance(sent, GlobalTrees)
         self.told[to] = len(self.parts)
         p = self.params
+        # A defense may have changed the trees. The model has the trees that were sent.
         self.trees[first:] = unpack(sent, p.learning_rate, p.reg_lambda, p.reg_alpha)
 
     def released(self) -> Forest:

@@ -88,6 +88,7 @@ class Worker(RowHolder):
             return self.params.base_score
         n, why = len(self.data), "where boosting starts: the mean label"
         row_counts = yield from self.gathered(RowCount(n, self.name), why)
+        # Rounded to float32 as in XGBoost, so that the initial prediction has the same bits.
         share = float(np.float32(self.data.y.sum() / sum(t.rows for t in row_counts)))
         shares = yield from self.gathered(LabelShare(n, share, self.name), why)
         mean = Intercept(float(np.float32(sum(t.share for t in shares))), self.names[0])
@@ -157,6 +158,7 @@ class Worker(RowHolder):
         )
         sums, w, me = from_fixed(local_histogram, UNIT_BITS), self.world, self.rank
         flat, k = sums.ravel(), len(nodes)
+        # The last segment also contains the remainder.
         ends = [*(part * (flat.size // w) for part in range(w)), flat.size]
 
         def segment(part: int, ranks: list[int]) -> HistogramSegment:
@@ -165,6 +167,7 @@ class Worker(RowHolder):
             return HistogramSegment(tree, level, k, ends[part], numbers.copy(), names)
 
         why = "a histogram on its way"
+        # Fewer numbers than workers cannot be divided into segments.
         if flat.size < w:
             parts = HistogramSegment(tree, level, k, 0, flat.copy(), self.name)
             all_segments = yield from self.gathered(parts, why)

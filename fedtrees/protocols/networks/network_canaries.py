@@ -66,6 +66,7 @@ class NetworkCanaries(Canaries):
                 weights[m.round] = m.weights
             elif isinstance(m, NetworkUpdate) and is_visible and not closed(m):
                 first = np.zeros_like(m.update)
+                # Only the first layer. Its rows of rare categories rarely overlap with other rows.
                 first[:inner] = m.update[:inner]
                 slopes = _slopes(layers, weights[m.round], first, inputs, rows.y)
                 # The common part of all rows of a class says nothing about a single row.
@@ -119,6 +120,7 @@ class GradientCanaries(Canaries):
                 gradients = example_gradients(layers, m.weights, inputs, y).astype(np.float64)
                 norms = np.linalg.norm(gradients, axis=1, keepdims=True)
                 canary_gradient, *rest = gradients * np.minimum(1.0, self.clip / norms)
+                # The expected score of a canary that takes part with probability 1/2.
                 half = canary_gradient @ (np.sum(rest, axis=0) + canary_gradient / 2)
             elif isinstance(m, NetworkUpdate) and d.sender in client_index and not closed(m):
                 scores[client_index[d.sender]] += canary_gradient @ m.update - half

@@ -122,6 +122,8 @@ class NetworkClient(Party):
         """Answer with the update of these weights on the client's rows, once in every round."""
         names = self.check_round(message)
         if self.name not in names:
+            # A client that was not drawn sends zeros, so that the secure sum always has the same
+            # clients.
             nothing = np.zeros_like(message.weights)
             return NetworkUpdate(message.round, nothing, np.zeros(1, np.int64))
         steps = self.params.batches(len(self.data), self.streams, message.round, self.defense)
@@ -155,6 +157,8 @@ class NetworkClient(Party):
         n = self.rows_told
         rate = min(self.params.batch / n, 1.0) if self.defense.poisson_sampling else 1.0
         stage = Stage("example-gradients", rate=rate, steps=self.params.steps_of_run(n))
+        # Divided by the expected batch size, because the drawn size is secret under Poisson
+        # sampling.
         changed = self.row_hook(stage, example_gradients(*batch))
         return np.asarray(changed.sum(axis=0) / np.float32(self.params.batch), dtype=np.float32)
 
@@ -190,6 +194,7 @@ class NetworkServer(Coordinator):
             assert isinstance(total, ColumnSums)
             n, first, second = total.sums
             mean = first / np.maximum(n, 1)
+            # Rounding can make the difference slightly negative.
             spread = np.maximum(second - n * mean**2, 0) / np.maximum(n - 1, 1)
             encoding = encoding.standardised(mean, np.sqrt(spread))
         message = Standardisation(encoding.mean, encoding.std)
@@ -263,6 +268,7 @@ def declared(encoding: Encoding, schema: Schema) -> Encoding:
             f"statistics=public: column {name!r} declares no range; declare one in the schema, or "
             "leave out statistics"
         )
+    # A column with k categories has k one-hot inputs, each with an assumed mean of 1 / k.
     share = 1 / np.bincount(encoding.feature)[encoding.feature]
     mean = np.where(numbers, (low + high) / 2, share)
     std = np.where(numbers, (high - low) / np.sqrt(12), np.sqrt(share * (1 - share)))
@@ -425,6 +431,7 @@ def drawn(
     told : int
         Declared number of rows. 0 for n.
     """
+    # A batch of fixed size has the rows with the smallest of n uniform numbers.
     u = (streams.noise if poisson else streams).rng("batch", round, step).random(n)
     if poisson:
         return np.flatnonzero(u < count / (told or n))
@@ -516,6 +523,7 @@ class FedAvg(NetworkProtocol):
             return [
                 drawn(n, self.batch, streams, round, step, True, declared_rows) for step in steps
             ]
+        # The rows of a round are drawn once. Each epoch passes through them in a new order.
         rows = drawn(n, m, streams, round, 0, False)
         batches = []
         for epoch in range(self.epochs):

@@ -90,5 +90,7 @@ class RegressionCanaries(Canaries):
                     scores
                     + (gradient * contribution - contribution**2 / 2) / law.error(gradient)[1]
                 )
+            # Repeat the training step with the released gradients to get the weights of the next
+            # round.
             weights = weights * (1 - p.lr * p.alpha) - p.lr / count * np.stack(round_gradients)
         return scores

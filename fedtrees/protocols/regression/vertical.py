@@ -381,6 +381,7 @@ class PassiveRegression(Holder):
         self.scored.take(message, "round")
         z = self._own_scores(message.round)
         degree = len(self.link) - 1
+        # The residual polynomial of degree d needs the powers 1 to d of the passive scores.
         names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
         payload = [self.sealing.encrypted(n, z**p) for p, n in enumerate(names, 1)]
         sealed = self._seal(b"".join(payload), degree * len(z), "EncryptedScores")
@@ -457,6 +458,7 @@ class ActiveRegression(Holder, Coordinator):
         rows, local_scores = self._batch(round), self._own_scores(round)
         m = len(local_scores)
         bits, size = p.residual_bits(self.schema), self.sealing.nbytes(m)
+        # All terms get the same number of binary places, so that integers can be added.
         factors = [int(c * (1 << SIGMOID_BITS)) for c in self.link]
         scale = [factors[k] << (2 * p.bits * (degree - k)) for k in range(degree + 1)]
         plain = sum((scale[k] * local_scores**k for k in range(degree + 1)), 0 * local_scores)

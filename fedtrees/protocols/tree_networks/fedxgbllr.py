@@ -102,6 +102,7 @@ class RatesClient(BoostingClient):
         V, y = self.inputs[rows], self.data.y[rows].astype(np.float32)
         margin = self.network.outputs(weights, V) + self.begin
         if isinstance(self.objective, SquaredError):
+            # The network minimises the squared error itself, not half of it as the boosting engine.
             slope = 2 * (margin - y)
         else:
             slope = sigmoid(margin) - y
@@ -128,6 +129,7 @@ class RatesServer(EnsembleServer):
         network = RatesNetwork(len(models.owner), int(models.trees[0]), params.channels)
         weights = network.initial(self.streams.rng("weights"))
         adam = Adam(params.lr, DECAYS)
+        # Round numbers continue after those of boosting, so that `grown_on` distinguishes both.
         for round in range(params.trees, params.trees + params.rounds):
             message = NetworkWeights(round, weights)
             replies = net.ask("client", message, why=WHY)
@@ -241,6 +243,7 @@ class FedXGBllr(LocalEnsembles):
         if defense.poisson_sampling:
             return [drawn(n, size, streams, round, step, True) for step in range(count)]
         passes = -(-count * size // n)
+        # Concatenated permutations, cut into batches. A batch can span the end of a pass.
         order = [streams.rng("order", round, i).permutation(n) for i in range(passes)]
         return [np.sort(b) for b in np.concatenate(order)[: count * size].reshape(count, size)]
 

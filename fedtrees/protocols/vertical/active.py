@@ -179,6 +179,7 @@ class Active(Coordinator):
         self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
         columns = {self.name: self.bins.columns[self.bins.chosen]}
         tree = TreeInProgress(number, round, statistics, slots, RowPartition(rows), columns)
+        # A defense can hide a tree completely from the passive parties.
         hidden = net.reads_levels()[0] and not net.shown_nodes(self.level(tree, ROOT))[0]
         if hidden or not self.passive:
             tree.hidden.add(0)
@@ -189,6 +190,7 @@ class Active(Coordinator):
         if len(columns) == 1:  # a defense hid the request from all passive parties
             tree.hidden.add(0)
             return tree
+        # Rows that the tree does not use are not encrypted. This saves time and traffic.
         sent_statistics = statistics if len(rows) == len(statistics) else statistics[rows]
         self._send_statistics(net, number, sent_statistics, slots, len(columns) - 1)
         return tree
@@ -210,6 +212,7 @@ class Active(Coordinator):
         classes, y = len(self.schema.classes), self.held.y
         counts = np.zeros((len(nodes), classes), dtype=np.int64)
         totals = np.zeros(classes, dtype=np.int64)
+        # Class counts follow from the local labels, without any message.
         if classes and y is not None:
             totals = np.bincount(y, minlength=classes)
             for k, node in enumerate(nodes.tolist()):
@@ -280,6 +283,7 @@ class Active(Coordinator):
         """Return which nodes are announced to the passive parties, bool, shape (k,)."""
         if nodes[0] == 0:
             return np.array([0 not in tree.hidden])
+        # The children of a hidden node are hidden, too.
         above = np.array([tree.parents[node] not in tree.hidden for node in nodes.tolist()])
         # If both children are leaves, no party needs their sums.
         if self.pure_leaves:
@@ -309,6 +313,7 @@ class Active(Coordinator):
                 parts = sums[..., sums.shape[2] - len(self.schema.classes) :]
                 tree.classes.update(completed(tree, nodes, requested, parts))
                 class_counts = np.stack([tree.classes[node] for node in nodes.tolist()])
+                # Bins whose owner does not know the node have no valid counts.
                 class_counts[~is_known] = 0
                 left = cumulated(class_counts, self.cuts.offsets)
             level = self.level(tree, nodes, left)
@@ -343,6 +348,7 @@ class Active(Coordinator):
             shape = Sums(counts, bins, tree.statistics.shape[1], tree.slots)
             opened = self.sealing.opened(reply.party, reply.sums.payload, shape)
             sums_by_party[reply.party] = opened
+            # The note puts the decrypted sums into the view of this party, which attacks read.
             note = OpenedBinSums(
                 reply.party, tree.number, reply.nodes, reply.columns, opened, self.bits[0]
             )
@@ -417,6 +423,7 @@ class Active(Coordinator):
         level: list[tuple[int, int]],
     ) -> list[tuple[int, int]]:
         """Move the rows of some nodes one level down. Return the nodes that they reach."""
+        # One message per party and level, instead of one per node.
         by: dict[str, list[tuple[int, int]]] = defaultdict(list)
         reached = []
         for t, node in level:
@@ -495,6 +502,7 @@ def cumulated(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> NDArray[
     """Return the sums up to each bin within its column, of an array of shape (k, bins, K)."""
     total = np.cumsum(counts, axis=1)
     before = np.zeros_like(total[:, : len(offsets) - 1])
+    # The sum over all earlier columns is subtracted, so that each column starts at 0.
     before[:, 1:] = total[:, offsets[1:-1] - 1]
     return np.asarray(total - np.repeat(before, np.diff(offsets), axis=1))
 
@@ -517,6 +525,7 @@ def node_rows(
     if waiting[0] != 0:
         pairs = waiting.reshape(-1, 2)
         sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
+        # The rows of the smaller child determine those of the larger one and need less traffic.
         nodes = np.where(sizes[:, 1] < sizes[:, 0], pairs[:, 1], pairs[:, 0]).astype(np.int32)
     parts = [_rows_at(tree.rows, node) for node in nodes.tolist()]
     offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)

@@ -61,6 +61,7 @@ class BucketHolder(SplitHolder):
         p = self.params
         bins = [*self.own_bins().values()]
         if p.noisy:
+            # The true bin is sampled with a rational probability whose odds are at most e^epsilon.
             odds = float(odds_within(p.epsilon))
             self.net.spend("randomised-response", l1=math.log(odds), scale=1, what="RowBuckets")
             rng = self.streams.noise.rng("buckets")

@@ -117,6 +117,7 @@ class VerticalModel:
         output: NDArray[Any] = values[leaf]
         for (graft_tree, node), graft in self.grafts.items():
             if graft_tree == t:
+                # The graft replaces the outputs of all leaves below its node.
                 below = np.isin(leaf, descendants(tree, node))
                 wide = np.full((int(below.sum()), len(self.owners)), np.nan, dtype=np.float32)
                 wide[:, columns] = X[below]

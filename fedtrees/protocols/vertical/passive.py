@@ -191,12 +191,14 @@ class Passive(SplitHolder):
         )
 
         def binned() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            # Position among the rows of the tree, because ciphertexts exist only for these rows.
             place = np.full(len(self.root), -1)
             for j, (begin, end) in enumerate(ranges):
                 place[np.searchsorted(self.root, rows.rows[begin:end])] = j
             return self.bins.codes(self.root), place
 
         def adding(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
+            # With proofs, a malicious active party cannot send statistics outside of their ranges.
             statistics = self.limits.clipped(statistics)
             if len(statistics) == len(self.held):
                 self.every = statistics

@@ -119,6 +119,7 @@ class BoostingActive(Active):
             Current predictions, changed in place.
         """
         if self.together:
+            # One tree for all classes: the pairs (g, h) of all classes are the statistics of a row.
             gh = np.ascontiguousarray(units.transpose(1, 0, 2)).reshape(len(margin[0]), -1)
             tree, rows = self.grow(net, first, round, gh)
             add_to_margins(tree, rows, margin)
@@ -189,6 +190,7 @@ class BoostingActive(Active):
         """Return the plaintext layout of gradient and hessian sums, from public bounds on a row."""
         if self.held.weight is None and not isinstance(self.objective, SquaredError):
             return Slots(1 << max(self.bits), rows)  # |g| <= 1 and 0 <= h <= 1 of every row
+        # Weights or squared errors have no public bound. The slots fit any sum in an int64.
         return Slots((2**63 - 1) // rows, rows)
 
 

@@ -53,6 +53,7 @@ class ForestActive(Active):
         rows = np.flatnonzero(weights).astype(np.int32)
         one_hot = np.zeros((len(weights), self.n_classes), dtype=np.int64)
         one_hot[rows, self.labels[rows]] = weights[rows]
+        # The bootstrap can draw a row several times, so that its one-hot label exceeds 1.
         limit = int(weights.sum()) if self.params.bootstrap else 1
         tree = self.begin(net, number, number, rows, one_hot, Slots(limit, len(rows)))
         totals = class_totals(self.labels, weights, self.n_classes)
@@ -61,6 +62,7 @@ class ForestActive(Active):
         grower = ForestGrower(self.cuts, self.params, totals, usable, key)
         allowed: dict[int, NDArray[np.bool_]] | None = None
         while len(grower.nodes):
+            # The grower can ask for the same nodes again with further features.
             if int(grower.nodes[0]) not in tree.classes:
                 allowed = self.look(net, tree, grower.nodes)
             counts = self.asked(grower, tree.classes)

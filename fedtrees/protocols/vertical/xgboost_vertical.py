@@ -85,6 +85,8 @@ class ColumnHolder(Lockstep):
             received = yield from self.said_first(
                 lambda at=round: self.gradients(at, margin), RowGradients(round, *np.zeros((2, 0)))
             )
+            # All parties sum the same float32 gradients in fixed point, so that their trees are
+            # equal.
             self.gh = to_fixed(np.stack([received.g, received.h], axis=1), UNIT_BITS)
             self.rows = RowPartition(len(self.held))
             grown = yield from self.grown(round)
@@ -186,6 +188,7 @@ class ColumnHolder(Lockstep):
                 left[rows_at_node], missing[rows_at_node] = x < threshold, np.isnan(x)
         local_bits = PartitionBits(round, level, left, missing, self.name)
         all_bits = yield from self.gathered(local_bits, "which rows go left")
+        # Only the column owner sends True, and all others mark the value as missing.
         left = np.any([t.left for t in all_bits], axis=0)
         missing = np.all([t.missing for t in all_bits], axis=0)
         goes = [
@@ -220,7 +223,9 @@ def together(told: list[BestSplits], own: Splits, rank: int) -> Splits:
         values: NDArray[Any] = np.stack([getattr(t, name) for t in told])[best, node_index]
         return values
 
+    # XGBoost leaves a node unsplit if no split has a positive gain.
     splits = gain.max(axis=0) > 0
+    # Only the owner of the split column knows the bin. The other parties need no bin.
     is_local = (best == rank) & (own.feature >= 0)
     return Splits(
         np.where(splits, of("feature"), -1).astype(np.int32),
