@@ -49,6 +49,7 @@ class ShapeFunctions(Message):
     @property
     def bins(self) -> Iterator[slice]:
         """Slices of the bins of every column within `bin_weights` and the rows of `scores`."""
+        # Every earlier column has three bins more than cuts.
         begin = self.offsets + 3 * np.arange(len(self.offsets))
         return (slice(a, b) for a, b in pairwise(begin.tolist()))
 
@@ -107,12 +108,13 @@ class AdditiveModel:
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return probabilities of class 1, float64, shape (n,)."""
         m = self.told
+        # interpret-core predicts with the mean of the bags, weighted by their rows.
         mean = np.average(m.scores, axis=0, weights=m.bag_weights)
         margin = np.full(len(X), np.average(m.intercept, weights=m.bag_weights))
         for column, bins in enumerate(m.bins):
             x = np.asarray(X[:, column], dtype=np.float64)
-            at = np.searchsorted(m.cuts_of(column), x, side="right") + 1
-            margin += mean[bins][np.where(np.isnan(x), 0, at)]
+            bin_index = np.searchsorted(m.cuts_of(column), x, side="right") + 1
+            margin += mean[bins][np.where(np.isnan(x), 0, bin_index)]
         return np.asarray(expit(margin), dtype=np.float64)
 
     def as_message(self) -> ShapeFunctions:

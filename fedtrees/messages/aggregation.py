@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.sealed import Sealed
 
+# Without the key, keys, shares and ciphertexts reveal nothing.
 _NOTHING: frozenset[Reveal] = frozenset()
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal, Trait, summable
 
+# Sums of gradients and hessians reveal labels and numbers of rows.
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 

@@ -17,6 +17,7 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.messages.boosting import BaseScore, GlobalHistogram
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
 
+# Sums of gradients and hessians reveal labels and numbers of rows.
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 

@@ -149,6 +149,7 @@ def exact_summaries(transcript: Transcript) -> bool:
     A type of summary has noise if the transcript's ledger contains a privacy-loss event of that
     name.
     """
+    # Noise on a summary is recorded as an event with the name of its message type.
     sent_types = {type(d.message) for d in transcript}
     noisy = {event.what for event in transcript.events}
     return any(kind in sent_types and kind.__name__ not in noisy for kind in SUMMARIES)

@@ -53,6 +53,7 @@ def rounded(values: Integers, places: int) -> Integers:
     """
     if places <= 0:
         return values << -places if len(values) else values
+    # A right shift of Python integers rounds down, so that adding one half rounds to the nearest.
     half = 1 << (places - 1)
     return integers((values + half) >> places)
 
@@ -63,6 +64,7 @@ def packed(values: Integers) -> NDArray[np.uint8]:
     All numbers have the width of the longest one, in two's complement.
     """
     flat = [int(v) for v in np.ravel(values)]
+    # One bit more than the absolute value needs, for the sign.
     width = max((v.bit_length() // 8 + 1 for v in flat), default=1)
     raw = b"".join(v.to_bytes(width, "little", signed=True) for v in flat)
     return np.frombuffer(raw, np.uint8).reshape(*np.shape(values), width)

@@ -144,6 +144,7 @@ class FoundSplits(Message):
     def splits(self) -> list[Split | None]:
         """The two splits, None for a leaf without a split."""
         splits: list[Split | None] = [None, None]
+        # A gain of minus infinity marks a leaf without a split.
         for k in np.flatnonzero((self.feature >= 0) & (self.gain > -np.inf)).tolist():
             left, right = (
                 LeafTotals(float(s[0]), float(s[1]), int(s[2]))

@@ -70,6 +70,7 @@ class BoostedModel(Message):
     @property
     def reveals(self) -> frozenset[Reveal]:
         """Labels and counts are revealed only if the model contains statistics."""
+        # Without statistics a model reveals only its structure.
         bare = all(getattr(self, name) is None for name in _STATISTICS)
         return _MODEL if bare else self.discloses
 
@@ -134,6 +135,7 @@ def as_message(model: Any) -> Message:
         If the model has no method ``as_message()``.
     """
     load_families()
+    # A family that was imported just now may have registered a conversion for this type.
     if as_message.dispatch(type(model)) is not as_message.dispatch(object):
         return as_message(model)
     if not hasattr(model, "as_message"):

@@ -96,6 +96,7 @@ class NetworkUpdate(Message):
 
     def unit_of(self, field: str) -> tuple[float, bool]:
         """Return the factor that a field was multiplied with, and whether it has integers."""
+        # The update is a mean that was multiplied with the number of rows.
         return (float(self.rows[0]), False) if field == "update" else (1.0, True)
 
     @property

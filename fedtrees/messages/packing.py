@@ -40,6 +40,7 @@ def pack(trees: Sequence[Tree], params: TreeParams) -> dict[str, NDArray[Any]]:
         for name in ("feature", "threshold", "left", "default_left", "value"):
             columns[name].append(getattr(tree, name))
         columns["sum_hessian"].append(tree.h)
+        # XGBoost's file format has these fields for every node.
         columns["base_weights"].append(base_weights(tree, params))
         columns["loss_changes"].append(np.zeros(len(tree)) if tree.gain is None else tree.gain)
     arrays: dict[str, NDArray[Any]] = {
@@ -108,6 +109,8 @@ def unpack(
                 feature=message.feature[span],
                 threshold=message.threshold[span],
                 left=left,
+                # XGBoost numbers siblings consecutively, so that the message contains only left
+                # children.
                 right=np.where(left < 0, -1, left + 1).astype(np.int32),
                 default_left=message.default_left[span],
                 value=message.value[span],

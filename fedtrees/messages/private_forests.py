@@ -88,6 +88,7 @@ class PrivateForest(Message):
         DataError
             If the shapes of the arrays do not match.
         """
+        # The constructor checks the shapes.
         return RandomDecisionForest(
             RandomSplits(self.feature, self.threshold), self.counts, self.rows
         )

@@ -316,6 +316,7 @@ def answered(
     if kind == "logistic":
         # The last bit of numpy's exponential depends on the instruction set of the processor.
         return np.array([1 / (1 + math.exp(-min(max(v, -700.0), 700.0))) for v in z.tolist()])
+    # The target was standardised, so that the score is in units of its deviation.
     predictions = center + spread * z
     return np.clip(predictions, 0.0, 1.0) if classes else predictions
 
@@ -360,6 +361,7 @@ def largest_residual(link: Sequence[Fraction]) -> float:
     The coefficients are rounded to `SIGMOID_BITS` places as in training. All links increase on this
     interval, so that its ends determine the bound.
     """
+    # Links increase on this interval, so that the largest residual is at one of its ends.
     coefficients = [Fraction(int(c * (1 << SIGMOID_BITS)), 1 << SIGMOID_BITS) for c in link]
     ends = (-SCORE_BOUND, SCORE_BOUND)
     low, high = (sum(c * Fraction(z) ** k for k, c in enumerate(coefficients)) for z in ends)
@@ -433,6 +435,7 @@ def stepped(
     lr, alpha : float
         Learning rate and L2 penalty. Their decimal notation is taken exactly.
     """
+    # The shortest decimal notation of a float is the number that a user wrote.
     rate, decay = Fraction(str(lr)), Fraction(str(lr)) * Fraction(str(alpha))
     unit = rate / rows / Fraction(2) ** places
     stepped_weights = [
@@ -463,6 +466,7 @@ def moments(X: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.flo
     filled = np.where(present, X, 0).astype(np.float64)
     mean = filled.sum(axis=0) / count
     deviation = np.where(present, filled - mean, 0.0)
+    # The computed deviation of equal values can differ from 0 by rounding.
     constant = np.array([len(np.unique(x[~np.isnan(x)])) < 2 for x in X.T], dtype=bool)
     return mean, np.where(constant, 0.0, np.sqrt((deviation**2).sum(axis=0) / count))
 

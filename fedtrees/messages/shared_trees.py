@@ -17,6 +17,7 @@ class GrowRequest(Message):
     round: int
 
 
+# A locally grown tree reveals its structure, values of rows as thresholds, and label means.
 _GROWN_ALONE = frozenset({Reveal.MODEL, Reveal.THRESHOLDS, Reveal.FEATURES, Reveal.LABELS})
 
 

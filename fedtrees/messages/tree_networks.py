@@ -96,6 +96,7 @@ def start_of(models: ClientModels, objective: Objective) -> np.float32:
     Base scores are averaged in XGBoost's units. A client of one class (base score 0 or 1) therefore
     changes the log-odds by no more than its share.
     """
+    # The mean is computed in float64 and rounded once.
     mean = np.asarray(np.mean(models.base_score, axis=0, dtype=np.float64), dtype=np.float32)
     return np.float32(start_margin(objective, mean)[0])
 
@@ -140,6 +141,7 @@ class TreeNetwork(Routed):
         start = start_of(self.told, self.objective)
         margins = np.empty(len(X), dtype=np.float32)
         for begin in range(0, len(X), _BLOCK):
+            # Blocks of rows limit the memory of the hidden units.
             block = slice(begin, begin + _BLOCK)
             V = leaf_values(self.trees, self.network.models, self._routes, X[block])
             margins[block] = self.network.outputs(self.told.weights, V) + start

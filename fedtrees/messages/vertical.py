@@ -322,6 +322,7 @@ def routed(view: View) -> Iterator[tuple[int, int, NDArray[np.int32], NDArray[np
     for item in view.seen:
         message = item.message
         if isinstance(message, RowsToRoute):
+            # Each reply belongs to the last request before it.
             request = message
         elif isinstance(message, RoutesOfRows) and request is not None:
             for j, (tree, node) in enumerate(zip(request.trees, request.nodes, strict=True)):
@@ -354,6 +355,7 @@ class KnownNodes:
     def __init__(self, rows: NDArray[np.int32]) -> None:
         self.partition = RowPartition(rows)
         self._left: dict[int, int] = {}  # left child by node, of all known splits
+        # Scratch space: a mask over all rows, cleared after every use.
         self._in_node = np.zeros(int(rows.max(initial=-1)) + 1, dtype=bool)
 
     @property
@@ -430,6 +432,7 @@ def replayed(view: View) -> dict[int, KnownNodes]:
     for item in view.seen:
         message = item.message
         if isinstance(message, RootRows):
+            # Several colluding parties receive the same message, which must not reset the tree.
             trees.setdefault(message.tree, KnownNodes(message.rows))
         elif isinstance(message, NodeRows):
             trees[message.tree].told(message)

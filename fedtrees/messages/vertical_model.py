@@ -73,6 +73,8 @@ class HeldModel(Message):
         if not self.objective:
             total = np.zeros((len(leaves), self.value.shape[1]))
             for output in values:
+                # Outputs are added in the order of the trees, as the parties do, so that all bits
+                # are equal.
                 total += output
             total /= len(self.sizes)
             return total[:, 1] if total.shape[1] == 2 else total

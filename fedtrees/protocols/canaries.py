@@ -167,10 +167,12 @@ class ForestCanaries(Canaries):
         """Compare the count of a canary's leaf and class with that of the other rows, by tree."""
         splits, counts = training.model.splits, training.model.counts
         leaves, scores = splits.apply(rows.X), np.zeros(len(rows))
+        # The rows that always take part have known counts.
         base = splits.count(others.X, others.y, 2)
         tables: dict[int, NDArray[np.float64]] = {}
         for tree, leaf in enumerate(leaves.T):
             seen = counts[tree][leaf, rows.y] - base[tree][leaf, rows.y]
+            # Log odds of permute-and-flip between the two labels for one additional vote.
             if self.mechanism == "majority":  # of a leaf with no other row
                 odds = math.exp(-self.epsilon)
                 log_odds = np.where(seen > 0, math.log(2 - odds), -self.epsilon)
@@ -194,11 +196,11 @@ class ForestCanaries(Canaries):
         if self.mechanism == "majority":
             return np.zeros(0)
         included = Table.concat([rows.take(there), others])
-        off = np.asarray(training.model.counts) - training.model.splits.count(
+        difference = np.asarray(training.model.counts) - training.model.splits.count(
             included.X, included.y, 2
         )
         deviation = self._deviation * spare_noise(training)
-        return np.asarray(off.ravel() / deviation, dtype=np.float64)
+        return np.asarray(difference.ravel() / deviation, dtype=np.float64)
 
     @property
     def _deviation(self) -> float:
@@ -210,8 +212,9 @@ class ForestCanaries(Canaries):
     def _log_odds(self, n_companions: int) -> NDArray[np.float64]:
         """Return the log odds of a row for each difference -w to w between noisy and known count.
 
-        `beside` further canaries share the cell, and each of them took part by a coin flip.
+        `n_companions` further canaries share the cell, and each of them took part by a coin flip.
         """
+        # Noise beyond 40 / epsilon has probability e^-40, which is negligible.
         w = min(int(40 / self.epsilon) + 2 * n_companions + 4, _WIDEST)
         chance = np.exp(noise_log_pmf(self.mechanism, self.epsilon, np.arange(-w, w + 1)))
         # Each companion adds 0 or 1 with probability 1/2: convolve the distribution with a coin
@@ -253,6 +256,8 @@ class LeafSumCanaries(Canaries):
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
         """Return canaries of class 1, and a crowd of class 0."""
+        # Many rows of class 0 keep the predictions near class 0, where gradients of class 1 are
+        # large.
         crowd = 1 if self.alone else _CROWD
         X = rng.random((count + crowd, _NUMBERS), dtype=np.float32)
         y = (np.arange(len(X)) < count).astype(np.int64)
@@ -282,8 +287,8 @@ class LeafSumCanaries(Canaries):
         parts, included = [np.zeros(0)], Table.concat([rows.take(there), others])
         trees = training.model.trees
         for k, (leaf, which, seen, b) in enumerate(self._sums(training, included)):
-            off = seen - np.bincount(leaf, b, len(seen))
-            parts.append(off[trees[k // 2].leaves] / self.scales[which])
+            difference = seen - np.bincount(leaf, b, len(seen))
+            parts.append(difference[trees[k // 2].leaves] / self.scales[which])
         return np.concatenate(parts) / spare_noise(training)
 
     def _sums(
@@ -343,6 +348,7 @@ class HistogramCanaries(Canaries):
                 continue
             if places is None or 0 not in message.nodes:
                 continue
+            # Only roots contain every row. Later nodes depend on the splits.
             root = int(np.flatnonzero(message.nodes == 0)[0])
             units, _ = message.unit_of("sums")
             law = total_law if d.receivers == (d.sender,) else client_law

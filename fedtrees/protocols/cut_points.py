@@ -109,6 +109,7 @@ class BinningClient(Party):
         plan, d = agreed_plan(self.agreement), len(self.agreement.schema.features)
         if plan.method != "grid":
             refuse(message, "", f"cut points are settled by {plan.method!r}, not on a grid")
+        # A grid that was counted before would spend the budget again.
         turns = Turns(plan.rounds)
         turns.next = self.grids
         turns.take(message, "round")
@@ -117,6 +118,7 @@ class BinningClient(Party):
         if not shaped or offsets[0] or offsets[-1] != end or (np.diff(offsets) < 0).any():
             refuse(message, "offsets", f"{d} columns divide {end} borders, in order")
         borders = np.split(message.borders, offsets[1:-1])
+        # The first grid follows from public facts. A different one would be a dishonest request.
         if message.round == 0:
             public = public_grid(self.agreement, plan)
             if not all(map(np.array_equal, borders, public.borders)):
@@ -306,9 +308,11 @@ def public_cuts(schema: Schema, max_bin: int) -> Cuts:
     DataError
         If a continuous feature declares neither.
     """
+    # Columns with declared cut points have no range here, and their part is replaced below.
     equal_width = equal_width_cuts(*public_ranges(schema), max_bin)
     values, minimum = [], equal_width.minimum.copy()
     for k, feature in enumerate(schema.features):
+        # The first declared cut point is the lower end of the first bin.
         values.append(feature.cuts[1:] or equal_width.of(k))
         if feature.cuts:
             minimum[k] = feature.cuts[0]

@@ -77,6 +77,7 @@ def fit(
         composition = defense if isinstance(defense, Composition) else Composition(tuple(defense))
     except Unfit as err:
         return err.reason
+    # A coalition that can decrypt a protected value would have a view that no transcript shows.
     opened = (part.undone_by(threat, data.roles) for part in composition.parts)
     return (
         (protocol is not None and _defended(protocol, composition, data.schema))

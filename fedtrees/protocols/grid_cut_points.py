@@ -68,6 +68,7 @@ def settle_on_a_grid(
     counts = _counts(net, grid, 0)
     for round in range(1, plan.rounds):
         scale = plan.count_scale(sum(len(b) > 0 for b in grid.borders))
+        # Cells with counts below this level are treated as empty when the range is determined.
         noise = math.ceil(scale * math.log(plan.cells / _RISK))
         endless = unbounded & (round == 1)
         grid = refined(grid, counts, plan.cells, np.where(endless, noise, 0).astype(np.int64))
@@ -100,6 +101,7 @@ def counted_features(
     by_category : bool array, shape (d,)
         Features that are split by categories.
     """
+    # Declared columns need no private counts, which leaves more budget for all others.
     undeclared = np.array([_declared(f, max_bin) is None for f in schema.features], dtype=bool)
     return undeclared & ~by_category
 

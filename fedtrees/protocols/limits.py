@@ -40,6 +40,7 @@ def check_channels(
         channels = part.channels(schema, parameters)
         for site in (Histogram, GlobalHistogram):
             law = channels.get((site, "sums"))
+            # A change without a known distribution cannot be checked.
             if not isinstance(law, Channel):
                 continue
             bounds = objective_of(parameters.get("objective"), schema.classes).bounds

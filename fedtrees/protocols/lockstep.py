@@ -114,6 +114,7 @@ class Lockstep(Party):
         """Send a message to all other parties, and return the messages of all parties by rank."""
         sent, messages = self.to_others(message, why), []
         for rank in range(self.world):
+            # The party waits for one message of every other party, in the order of ranks.
             messages.append(sent if rank == self.rank else (yield self.key(message, rank)))
         return cast(list[Said], messages)
 

@@ -99,6 +99,8 @@ class StumpCanaries(Canaries):
                 continue
             elif isinstance(m, GridCounts) and summed:
                 scores += _of_grid(training, m, borders, rows, others)
+            # A drawn summary has a known distribution under both tables, with and without the
+            # canary.
             elif isinstance(m, FeatureSketch):
                 i = client_index[d.sender]
                 X = np.concatenate([rows.X[[i]], others.X])
@@ -136,6 +138,7 @@ class StumpCanaries(Canaries):
                 np.add.at(x, place, np.rint(brings(training, 0, included) * units))
                 mean, variance = law.within(units).error(y)
                 noisy = (variance > 0) & np.isfinite(variance)
+                # Bins without noise, or with unbounded variance, have no meaningful residual.
                 parts.append((mean - x)[noisy] / np.sqrt(variance[noisy]))
         return np.concatenate(parts)
 
@@ -170,6 +173,7 @@ def _of_roots(
     root = int(np.flatnonzero(roots[0].nodes == 0)[0])
     bins = np.stack([m.sums[root, p] for m, p in zip(roots, places, strict=True)])
     totals = np.stack([m.totals[0] for m in roots])
+    # The sum over all clients contains the known rows of every client.
     times = clients if summed else 1
     # Noise on single rows hides the gradient, so that only hessians remain.
     cell = slice(1, None) if row else slice(None)
@@ -188,7 +192,7 @@ def _told(
 ) -> NDArray[np.float64]:
     """Return the log odds of a release y with the canary (x + contribution) to without it (x).
 
-    `beside` further canaries with the same contribution each took part by a coin flip. Arrays
+    `n_companions` further canaries with the same contribution each took part by a coin flip. Arrays
     broadcast to shape (n, c) for n canaries. The log odds have shape (n,).
     """
     n_included = np.arange(n_companions + 1)

@@ -150,6 +150,7 @@ class Training:
         with_epsilon = [g for g in self.spent if isinstance(g, PureDP | ApproximateDP)]
         if not with_epsilon or any(math.isinf(g.epsilon) for g in with_epsilon):
             return ()
+        # One delta for the composition of all parts: the largest that any of them claims.
         delta = max(getattr(g, "delta", 0.0) for g in with_epsilon)
         events = self.transcript.events
         everyone = [e for e in events if e.party not in self.columns]
@@ -455,6 +456,8 @@ def _made(protocol: Protocol, host: Host, local: LocalData | None) -> Party:
     if local is not None and local.y is not None:
         # The hook runs as this party, although the party itself does not exist yet.
         with acting(Party(host.name)):
+            # Defenses of labels act before any other computation, so that nothing depends on true
+            # labels.
             y = defense.rows(Stage("labels"), local.y, host.context)
         local = local if y is local.y else replace(local, y=y)
     return protocol.party(host.name, host.role, local, schema, defense)

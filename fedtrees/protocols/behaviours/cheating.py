@@ -167,6 +167,7 @@ class Cheating(Behaviour, BoostingActive):
 
     def _leaves_shown(self, n: int, max_leaves: int, few: list[FewRows], bring: int) -> int:
         """Return the number of leaves, a power of two, that shows most rows with statistics."""
+        # Assumes that the rows of a node are evenly distributed over the bins of a column.
         rare = 1 / max(int(self.cuts.n_bins.max()), 2)
         min_bin_rows, min_node_rows = (
             max(change.least for change in few),

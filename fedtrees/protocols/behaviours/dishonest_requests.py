@@ -103,6 +103,7 @@ def with_other_counts(message: Message, clients: Sequence[str] = ()) -> Message:
             changed[name] = value + 1
         elif isinstance(value, np.ndarray) and value.ndim and len(value) in sizes:
             changed[name] = np.concatenate([value, value])
+    # A single participant would make the secure sum its reply.
     if "chosen" in fields and clients:
         changed["chosen"] = clients[0]
     return replace(message, **changed) if changed else message

@@ -61,6 +61,7 @@ class Halving(Behaviour, DecidingServer):
         """Request the histograms of a tree down to the depth that clients permit."""
         if 2 * tree >= self.params.trees * self.objective.n_outputs:
             return super().grow(net, tree)
+        # All rows have the same hessian before the first update, so that hessian sums count rows.
         root_sums = self.ask_histograms(net, tree, ROOT)
         level = [
             self.node(0, root_sums.sums[0], int(np.rint(root_sums.totals[0, 1] / self.brings)))
@@ -110,6 +111,7 @@ class Halving(Behaviour, DecidingServer):
         """
         offsets = self.cuts.offsets
         left = np.cumsum(node.rows)
+        # Cumulative counts restart at each column.
         left = left - np.repeat(np.r_[0, left[offsets[1:-1] - 1]], np.diff(offsets))
         smaller = np.minimum(left, node.size - left)
         last = np.zeros(len(left), dtype=bool)

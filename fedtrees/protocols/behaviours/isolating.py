@@ -39,6 +39,7 @@ class Isolating(Behaviour, DecidingServer):
             return super().grow(net, tree)
         if self.readable:
             self.ask_histograms(net, tree, ROOT)
+        # With two bins there is no bin between the lowest and the top one.
         if self.readable and self.cuts.n_bins[tree] > 2:
             *other_names, victim = net.members("client")
             for name in other_names:

@@ -32,6 +32,7 @@ class Poisoned(Behaviour, HistogramClient):
             return honest
         column = message.tree // 2 % self.cuts.n_features
         low, end = self.cuts.offsets[column : column + 2]
+        # The column needs at least two bins.
         if end - low < 2:
             return honest
         sums, sign = honest.sums.copy(), -1 if honest.sums[0, low, 0] < 0 else 1

@@ -70,6 +70,7 @@ class CountingClient(Party):
             rng, scale = self.streams.noise.rng("noise"), self.params.scale
             shares = self.params.shares(len(self.agreement.members("client")))
             counts = counts + discrete_laplace_share(scale, counts.shape, rng, shares)
+        # The claim does not cover the number of rows, so that it is optional.
         rows = len(self.data) if self.params.rows == "known" else 0
         return LeafClassCounts(counts, np.array([rows]))
 
@@ -201,6 +202,7 @@ class DPForest(Protocol):
             )
         for name, low, high in (("trees", 1, 10_000), ("depth", 1, 16), ("bins", 2, 65534)):
             check_whole(name, getattr(self, name), low, high)
+        # The counts of all leaves are one message.
         if self.trees << self.depth > _MOST_LEAVES:
             raise UsageError(
                 f"trees={self.trees} of depth={self.depth} have {self.trees << self.depth} leaves; "

@@ -96,6 +96,7 @@ class ForestClient(BinningClient):
             for feature in message.features[begin:end].tolist():
                 if not 0 <= feature < columns:
                     refuse(message, "features", f"columns are 0 to {columns - 1}")
+                # If a defense adds noise, the mean of two answers would be more accurate than one.
                 if (node, feature) in self.counted:
                     refuse(message, "features", f"column {feature} of node {node} was counted")
                 self.counted.add((node, feature))

@@ -58,6 +58,8 @@ class GrowingClient(Party):
         """Answer once with a forest. It is empty if the client has too few rows for one leaf."""
         self.asked.take(message)
         X, y = self.data.X, self.data.y
+        # The rows of every tree are drawn first, to check that each tree has enough rows for a
+        # leaf.
         drawn = [
             rows_of_tree(len(X), self.params, self.streams, t) for t in range(self.params.trees)
         ]
@@ -153,5 +155,6 @@ def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
     parts = [p for p in parts if len(p.sizes)]
     if not parts:
         raise DataError("no client sent a tree; local-forests needs one with rows")
+    # A defense may have removed the counts of some clients.
     shared = [f for f in _FIELDS if all(getattr(p, f) is not None for p in parts)]
     return PooledForest(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in shared})

@@ -116,6 +116,7 @@ class DPEBM(EBMMerge):
     def scales(self, columns: int) -> tuple[float, float]:
         """Return the scales of the noise on counts of bins, in rows, and on sums of residuals."""
         half, share = self.delta / 2, self.bin_share
+        # Every round of every bag releases one noisy sum per column.
         rounds = self.max_rounds * columns * self.outer_bags
         return (
             math.sqrt(columns) / mu_of(share * self.epsilon, half),
@@ -155,6 +156,7 @@ class DPEBM(EBMMerge):
         """Create canaries for an audit of the bin counts. None without noise."""
         if not self.noisy:
             return None
+        # With several rounds, the scores are sums over rounds, and single sums are not visible.
         once = self.max_rounds == 1
         return ShapeCanaries(
             2 * (self.max_bins - 1) // 3, self.scales(1), self.learning_rate if once else 0.0
@@ -172,6 +174,7 @@ class DPEBM(EBMMerge):
             return {}
         why = "Gaussian noise on counts of even bins, and on each round's sums"
         counts = Mechanism(why, noise=Gaussian(self.scales(len(schema.features))[0]))
+        # The distribution of the noise on scores depends on the merged bins and is not stated.
         rest = Mechanism(why)
         return {
             (ClientShapes, "bin_weights"): counts,

@@ -198,6 +198,7 @@ def rebuilt(m: ClientShapes) -> Any:
     """Return a client's model in the form that `merge_ebms` accepts."""
     from interpret.glassbox import ExplainableBoostingClassifier
 
+    # `merge_ebms` reads only these attributes of a fitted estimator.
     estimator, d = ExplainableBoostingClassifier(), len(m.low)
     estimator.__dict__.update(
         has_fitted_=True, link_="logit", link_param_=np.nan, classes_=np.arange(2),

@@ -42,6 +42,7 @@ class FederBoostH(FedTreeHist):
 
     cuts: str = "grid"
 
+    # Clients send counts on a grid instead of summaries.
     says: ClassVar[tuple[type[Message], ...]] = tuple(
         kind for kind in FedTreeHist.says if kind not in (CutsRequest, FeatureSketch, FeatureRanges)
     )

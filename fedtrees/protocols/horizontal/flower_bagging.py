@@ -36,6 +36,7 @@ class BaggingServer(TreeSharingServer):
         """Return the replies in the simulated order of arrival."""
         if self.params.arrival == "client":
             return replies
+        # The order is simulated, because all clients run in one process.
         order = self.streams.rng("arrival", round).permutation(len(replies))
         return [replies[i] for i in order]
 

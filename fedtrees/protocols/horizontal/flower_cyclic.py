@@ -20,6 +20,7 @@ class CyclicServer(TreeSharingServer):
         clients = net.members("client")
         for round in range(self.params.trees):
             name = clients[round % len(clients)]
+            # In the first round there is no model to send.
             if self.parts:
                 self.tell(net, name, round, "the model so far, for the client whose turn it is")
             why = "trees the client grew on its own rows, on top of the model"

@@ -147,6 +147,7 @@ class HistogramClient(GrowingClient):
         if self.clip is None:
             return -_EXPONENTS, _EXPONENTS
         bounds, rows = clipped_bounds(self.objective, self.clip), max(len(self.data), 1)
+        # Powers of two: `coarse` places keep 2^16 units below the smaller of the two bounds.
         coarse = _FINE - math.floor(math.log2(min(bounds)))
         return coarse, _INT64 - math.ceil(math.log2(rows * max(bounds)))
 
@@ -257,6 +258,7 @@ class HistogramClient(GrowingClient):
         rows = self.held_out
         losses = self.objective.loss(self.margin[:, rows], self.data.y[rows])
         if self.clip is not None:
+            # A bounded loss gives the secure sum a known sensitivity.
             losses = np.minimum(losses, LOSS_BOUND)
         # Sums of integers do not depend on the order of addition.
         steps = np.rint(np.ldexp(losses, LOSS_BITS)).sum()
@@ -316,6 +318,7 @@ class HistogramServer(Coordinator):
         forest = Forest(tuple(trees), start.margin, self.objective)
         if not losses:
             return forest
+        # The model ends with the round of the smallest validation loss.
         best = int(np.argmin(losses)) + 1
         net.tell("client", StopBoosting(best), why="the rounds that the model keeps")
         return forest.first(best)

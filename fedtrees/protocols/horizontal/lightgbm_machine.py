@@ -126,6 +126,7 @@ class Machine(RowHolder):
             local_start = float(np.log(mean / (1 - mean)))
         else:
             local_start = float(_added(y.astype(np.float32)) / n)
+        # All machines use the mean of the local starts, as in LightGBM.
         starts = yield from self.gathered(OwnStart(self.rank, local_start), "where boosting starts")
         return sum(s.score for s in starts) / self.world
 
@@ -193,6 +194,7 @@ class Machine(RowHolder):
                 other.histogram[c] = before[c] - sums
                 both.append((other, other.histogram[c]))
             for k, (which, histogram) in enumerate(both):
+                # Each machine searches only the columns whose totals it has.
                 best = best_split(
                     c, histogram, which.sums, self.params.limits,
                     frequent=frequent, missing=missing,

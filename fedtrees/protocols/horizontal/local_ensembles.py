@@ -32,6 +32,7 @@ class EnsembleServer(TreeSharingServer):
         """Request the models, and return them as they were sent to all clients."""
         why = "the model each client boosted on its own rows"
         replies = net.ask("client", GrowRequest(0), why=why)
+        # Clients without rows send no trees.
         owners = [i for i, part in enumerate(replies) if len(part.sizes)]  # type: ignore[attr-defined]
         for i in owners:
             self.keep(replies[i])  # type: ignore[arg-type]

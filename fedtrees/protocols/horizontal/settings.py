@@ -132,6 +132,7 @@ class HistogramProtocol(BoostingProtocol):
         if dropped is None and not self.early_stopping_rounds:
             return None
         out = self.held_out(n, streams)
+        # Validation rows are excluded from every round, dropped rows only from this one.
         return ~out if dropped is None else ~(out | dropped)
 
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
@@ -144,6 +145,7 @@ class HistogramProtocol(BoostingProtocol):
         """
         native = schema.categorical & self.enable_categorical
         counts = np.array([len(f.categories) for f in schema.features], dtype=np.int32)
+        # The number of categories must be public, because it determines the bins of all clients.
         for k in np.flatnonzero(native & (counts == 0)):
             raise DataError(
                 f"feature {schema.names[k]!r} is categorical and declares no categories: name them "

@@ -96,6 +96,7 @@ class ShapeCanaries(Canaries):
         )
         # Scores are shifted to a mean of 0, and the intercept contains the shift.
         for score in shapes.scores[:, 1:-1] + shapes.intercept[:, None]:
+            # Merged bins have equal scores in all their parts.
             starts = np.flatnonzero(np.diff(score, prepend=np.nan) != 0)
             weight = np.add.reduceat(shapes.bin_weights[1:-1], starts)
             sums = np.add.reduceat(off, starts)

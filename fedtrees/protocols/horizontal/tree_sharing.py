@@ -186,6 +186,7 @@ class BoostingClient(Party):
         if len(self.data) < max(self.least_rows, 1):
             no_score = np.zeros(0, dtype=np.float32)
             return ClientTrees(message.round, **pack([], self.params), base_score=no_score)
+        # The copy keeps the predictions of the received model, until the server sends the new one.
         margin, rounds = self.margin.copy(), self.params.rounds_at_once
         trees = [
             t for i in range(rounds) for t in self.growth.round(message.round * rounds + i, margin)
@@ -248,6 +249,8 @@ class TreeSharingServer(Coordinator):
         why : str
             Reason for the transcript.
         """
+        # Only parts that the receiver does not have are sent. Together they form the complete
+        # model.
         new = self.parts[self.told.get(to, 0) :]
         if not self.parts:
             raise DataError(no_tree(self.params.name))

@@ -131,6 +131,7 @@ class Worker(RowHolder):
         grower = TreeGrower(self.cuts, self.params, root_sums, complete=self.schema.complete)
         nodes, totals = ROOT, root_sums.reshape(1, 2)
         while True:
+            # Every worker can compute the total, so that it belongs to the view of each worker.
             merged = MergedHistogram(number, nodes, hist, totals)
             self.net.note(merged, why="the sums of all, as they come together")
             self.rows.split(self.bins, grower.decide(hist))
@@ -179,6 +180,7 @@ class Worker(RowHolder):
             self.net.tell(self.names[(me + 1) % w], segment((me - step) % w, ranks), why=why)
             part, ranks = (me - 1 - step) % w, [(r - 1) % w for r in ranks]
             flat[ends[part] : ends[part + 1]] += (yield self.key(segment(part, ranks))).sums
+        # After w - 1 steps each worker has the total of one segment and sends it to all.
         self.to_others(segment((me + 1) % w, [*range(w)]), "summed histogram")
         for part in range(w):
             if part != (me + 1) % w:

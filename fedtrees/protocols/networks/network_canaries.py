@@ -138,10 +138,12 @@ def _slopes(
 
     It is the product of the row's gradient and the update.
     """
+    # Forward differentiation: `change` is the derivative of the activations along the update.
     A, change = X.astype(np.float64), np.zeros(X.shape)
     for (W, b), (dW, db) in zip(layers.split(weights), layers.split(update), strict=True):
         Z, dZ = A @ W.T + b, change @ W.T + A @ dW.T + db
         A, change = np.maximum(Z, 0.0), np.where(Z > 0, dZ, 0.0)
+    # Derivative of the cross-entropy: softmax minus one-hot label, times the change of the logits.
     p = np.exp(Z - Z.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     return np.asarray((p * dZ).sum(axis=1) - dZ[np.arange(len(y)), y])

@@ -155,6 +155,7 @@ class NetworkClient(Party):
         if not self.defense.changes_examples:
             return mean_gradient(*batch)
         n = self.rows_told
+        # The accountant of the defense needs the sampling rate and the number of steps.
         rate = min(self.params.batch / n, 1.0) if self.defense.poisson_sampling else 1.0
         stage = Stage("example-gradients", rate=rate, steps=self.params.steps_of_run(n))
         # Divided by the expected batch size, because the drawn size is secret under Poisson
@@ -206,6 +207,7 @@ class NetworkServer(Coordinator):
         names, count = net.members("client"), self.params.part_of(len(net.members("client")))
         if count == len(names):
             return ""
+        # Each client compares the number of participants with its agreement.
         drawn = self.streams.rng("clients", round).permutation(len(names))[:count]
         return ",".join(names[i] for i in sorted(drawn))
 
@@ -232,6 +234,7 @@ def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> 
         assert isinstance(reply, NetworkUpdate)
         total += reply.update
         rows += int(reply.rows[0])
+    # Diverged weights would make all later rounds meaningless.
     if not np.isfinite(total).all():
         raise DataError(
             f"round {sent.round}: updates are not finite: the training diverges at lr={lr}; give a "

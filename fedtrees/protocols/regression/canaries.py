@@ -57,6 +57,8 @@ class RegressionCanaries(Canaries):
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
         """Return canaries with a single large value per party, and two rows of zeros."""
+        # Rows are scaled down to the bound, so that each canary contributes to one weight per
+        # party.
         X = np.tile(_FAR * np.eye(_COLUMNS, dtype=np.float32)[:count], self.parties)
         return Table(X, np.zeros(count, np.int64)), Table(np.zeros_like(X[:2]), np.arange(2))
 

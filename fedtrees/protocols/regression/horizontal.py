@@ -115,6 +115,7 @@ class RegressionClient(Party):
         around, width = message.around, self.data.X.shape[1] + 1
         if around.shape != (width,) or not np.isfinite(around).all():
             refuse(message, "around", f"there are {width} finite values, of columns and target")
+        # Further centres would reveal more than mean and deviation.
         if self.moments > 1 or (self.moments == 0 and around.any()):
             refuse(message, "around", "moments are asked for twice, and around 0 the first time")
         self.moments += 1
@@ -151,6 +152,7 @@ class RegressionClient(Party):
         gradient = gradient_of(self.design, self.target, self.weights, p.bits, self.logistic)
         places = 2 * p.bits + SIGMOID_BITS
         local_weights = stepped(self.weights, gradient, places, len(self.design), p.lr, p.alpha)
+        # Larger weights could overflow the int64 sum over all clients.
         if any(abs(w) >= 1 << (p.bits + 10) for w in local_weights):
             raise ProtocolError(
                 f"the weights of {self.name!r} have grown beyond 1024: take a smaller lr"

@@ -144,6 +144,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
     def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
         """Return the residuals and scores that a colluding arbiter can decrypt."""
         residuals = [s.message for s in seen if isinstance(s.message, EncryptedResiduals)]
+        # Only a coalition with the arbiter has the private key.
         if ARBITER not in sealing or not residuals:
             return []
         key, m, opened_messages = sealing[ARBITER], residuals[0].residuals.shape[0], list[Seen]()

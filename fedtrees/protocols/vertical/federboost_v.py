@@ -113,6 +113,7 @@ class BoostingAlone(Active):
         for number, tree in enumerate(forest.trees):
             for party in net.members(PASSIVE):
                 party_columns = [c for c, owner in enumerate(self.owner) if owner == party]
+                # The threshold of a passive column is its bin number plus 1 (`gathered`).
                 nodes = np.flatnonzero(np.isin(tree.feature, party_columns)).astype(np.int32)
                 if len(nodes):
                     message = ChosenSplits(
@@ -142,6 +143,7 @@ class BoostingAlone(Active):
                 cuts[column] = self.bins.cuts.of(place)
                 minimum[column] = self.bins.cuts.minimum[place]
         self.cuts = Cuts.join(cuts, minimum)
+        # One code beyond the largest bin number of any column represents missing values.
         missing = int(sizes.max())
         kind = np.uint8 if missing < 256 else np.uint16
         return Bins(np.where(codes < 0, missing, codes).astype(kind), missing, self.cuts.offsets)
@@ -211,6 +213,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
             Randomness of the noise.
         """
         reply = self.response(bins, complete).send(np.where(bin < 0, bins, bin), rng)
+        # Missing values have the last number in the randomised response.
         return np.where(reply == bins, -1, reply)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:

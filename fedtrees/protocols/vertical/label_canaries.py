@@ -58,8 +58,10 @@ class LabelCanaries(Canaries):
         leaf, size = np.zeros(len(rows) + _KNOWN), np.full(len(rows) + _KNOWN, np.inf)
         view = view_of(training, ("passive-1",), local_data)
         for _, node, inside in visible_nodes(view):
+            # The smallest visible node of a row is its leaf.
             smaller = inside[len(inside) < size[inside]]
             leaf[smaller], size[smaller] = node, len(inside)
+        # Neighbours in different leaves have different labels in a tree with pure leaves.
         side = np.cumsum(np.diff(leaf, prepend=leaf[0]) != 0) % 2
         ones = side[len(rows) :].mean() > 0.5
         return np.where(side[: len(rows)] == ones, 1.0, -1.0)

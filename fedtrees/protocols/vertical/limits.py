@@ -166,6 +166,7 @@ class LimitedTree:
 
     def _part(self, node: int, left: int) -> None:
         self._above(node)
+        # A node keeps its children, and no two nodes share a child.
         if self._left.get(node, left) != left or (node not in self._left and left in self._depths):
             raise BeyondParametersError(f"node {node} has other children than before, or others'")
         self._left[node] = left

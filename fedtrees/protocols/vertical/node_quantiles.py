@@ -43,6 +43,7 @@ class NodeQuantiles(GlobalBins):
 
     def look(self, rows: RowPartition, nodes: NDArray[np.int32]) -> None:
         """Compute the bins of some nodes. They are valid until the next call."""
+        # There are q + 1 bins, so that this code is free.
         missing = self._quantiles + 1
         kind = np.uint8 if missing < 256 else np.uint16
         codes = np.full((len(self._X), len(self.chosen)), missing, dtype=kind)
@@ -109,4 +110,5 @@ def candidate_cuts(x: NDArray[np.float32], quantiles: int) -> NDArray[np.float32
     if len(values) > quantiles:
         places = len(values) * np.arange(quantiles) / quantiles - 0.5
         values = np.interp(places, np.arange(len(values)), values).astype(np.float32)
+    # Rows up to the candidate go left, but a split tests ``x < threshold``.
     return np.nextafter(np.unique(values), np.float32(np.inf))

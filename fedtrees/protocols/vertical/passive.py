@@ -79,6 +79,7 @@ class SplitHolder(Party):
     def route(self, message: RowsToRoute) -> RoutesOfRows:
         """Answer which test rows go left at splits of this party."""
         nodes = list(zip(message.trees.tolist(), message.nodes.tolist(), strict=True))
+        # Thresholds of other parties are unknown here, so that only local splits can be answered.
         if unknown := [tree_node for tree_node in nodes if tree_node not in self.splits]:
             refuse(message, "nodes", f"(tree, node) {unknown[0]} is no split of this party")
         goes_left = np.zeros(len(message.rows), dtype=bool)
@@ -178,11 +179,13 @@ class Passive(SplitHolder):
     def add(self, message: NodeRows) -> BinSums:
         """Answer with the encrypted sums over the bins of the requested nodes."""
         self.limited.ask(message)
+        # The party records the rows of all nodes, and derives those of siblings.
         self.known.told(message)
         sent, rows = self.statistics, self.known.partition
         self.bins.look(rows, message.asked)
         _, width = sent.statistics.shape
         ranges = rows.ranges(message.asked)
+        # Shape of the encrypted sums: rows per node, bins per column, statistics per row.
         sums = Sums(
             ranges[:, 1] - ranges[:, 0],
             self.bins.n_bins[self.bins.chosen],
@@ -219,6 +222,7 @@ class Passive(SplitHolder):
 
     def _changed(self, request: NodeRows, sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sums after the party's defenses changed them."""
+        # The party knows the number of rows per bin. Some defenses suppress bins with few rows.
         one = np.ones((len(self.held), 1), dtype=np.int64)
         counts = self.bins.sums(one, self.known.partition, request.asked)[..., 0]
         columns, bits = self.bins.columns[self.bins.chosen], self.limits.bits

@@ -68,11 +68,13 @@ class BoostingActive(Active):
         if weight is not None:
             checked_weights(weight, len(y))
             if self.clip is not None:
+                # The noise is calibrated for unweighted gradients.
                 raise DataError("a weight lifts rows over their bounds; drop weights or the noise")
         self.settle(net)
         self.pure_leaves = self.params.pure_leaves and bool(self.schema.classes)
         totals, score = self.objective.target_sums(y, weight), self.params.base_score
         self.bits = self.objective.bits(totals)
+        # The active party has all labels, so that the base score needs no message.
         start = self.objective.start(totals) if score is None else self.objective.base_margin(score)
         margin = np.repeat(start[:, None], len(y), axis=1)
         trees: list[Any] = []

@@ -93,6 +93,7 @@ class ColumnHolder(Lockstep):
             leaves = grown.leaves.astype(np.int32)
             self.rows.add_to(margin[0], leaves, grown.value[leaves])
             inner = grown.feature >= 0
+            # The trees number columns in party order. The model uses positions in the schema.
             feature = np.where(inner, self.columns[np.maximum(grown.feature, 0)], -1)
             trees.append(replace(grown, feature=feature.astype(np.int32)))
         self.model = Forest(tuple(trees), start, self.objective)
@@ -136,6 +137,7 @@ class ColumnHolder(Lockstep):
                 self.best(round, level, grower.nodes, local_splits),
                 "everybody finds the best of all",
             )
+            # All parties receive the same messages and choose the same split.
             splits = together(best_splits, local_splits, self.rank)
             prune(splits, self.params)
             chosen = grower.accept(splits, hist)
