@@ -35,7 +35,9 @@ class ShapeFunctions(Message):
         Smallest and largest value of every column.
     """
 
+    # Everything except which rows belong to which client, and membership.
     discloses: ClassVar[frozenset[Reveal]] = frozenset(Reveal) - {Reveal.IDS, Reveal.MEMBERSHIP}
+    # Cuts lie midway between two values of rows, and the ends are values of rows.
     verbatim: ClassVar[frozenset[str]] = frozenset({"cuts", "low", "high"})
     cuts: NDArray[np.float64]
     offsets: NDArray[np.int64]

@@ -30,6 +30,7 @@ class LabelSums(Message):
         or by the sums of ``w``, ``w y`` and ``w y^2``.
     """
 
+    # Label sums are always summed securely by the protocol, without any defense.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY, Trait.LABELS_COUNTED})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     sums: NDArray[np.float64] = summable()
@@ -47,7 +48,9 @@ class BaseScore(Message):
         Binary places of gradients and hessians.
     """
 
+    # Without a fixed base score, the initial prediction follows from the label sums.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.START})
+    # The initial prediction is the mean label if no base score is given.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     margin: NDArray[np.float32]
     g_bits: int = 30
@@ -88,12 +91,14 @@ class Histogram(Message):
         Binary places of gradients and hessians.
     """
 
+    # Defenses of summed replies and of gradient sums act on this message.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.GRADIENTS})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     nodes: NDArray[np.int32]
     sums: NDArray[np.int64] = summable()
     totals: NDArray[np.int64] = summable()
+    # `FIXED_POINT_BITS`, the units of losses with bounded gradients.
     g_bits: int = 30
     h_bits: int = 30
 
@@ -138,6 +143,7 @@ class LeafSums(Message):
         the noise.
     """
 
+    # Leaf sums are the only statistics that `dp-gbdt` requests.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
@@ -195,6 +201,7 @@ class ValidationLoss(Message):
         their number.
     """
 
+    # Losses are always summed securely by the protocol, without any defense.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     round: int
@@ -206,6 +213,7 @@ class StopBoosting(Message):
     """Announce to the clients that the model consists of the first `rounds` rounds."""
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
+    # The best round depends on the labels of the validation rows.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
 
     rounds: int
@@ -239,8 +247,10 @@ class NodeSplits(Message):
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS})
+    # Defenses such as `split-only` remove exactly these fields.
     row_statistics: ClassVar[tuple[str, ...]] = ("g", "h", "gain")
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
+    # A threshold is a cut point, which can be a value of a row.
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     tree: int
     nodes: NDArray[np.int32]
@@ -276,6 +286,7 @@ class LeafValues(Message):
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
+    # The leaf value itself belongs to the model, and only its statistics can be removed.
     row_statistics: ClassVar[tuple[str, ...]] = ("g", "h")
     leaf_value: ClassVar[str] = "value"
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL}

@@ -37,6 +37,7 @@ class WireBytes(Message):
         The bytes.
     """
 
+    # Raw traffic contains values of rows wherever the framework sends them.
     verbatim: ClassVar[frozenset[str]] = frozenset({"data"})
     link: int
     door: str
@@ -68,6 +69,7 @@ class CollectiveCall(Message):
         Buffer that the party received in reply.
     """
 
+    # Undecoded buffers contain values of rows wherever the framework sends them.
     verbatim: ClassVar[frozenset[str]] = frozenset({"sent", "answered"})
     number: int
     rank: int
@@ -93,6 +95,7 @@ class ModelBytes(Message):
         True if the server asks for further trees on top of the model.
     """
 
+    # Thresholds in a model file are values of rows.
     verbatim: ClassVar[frozenset[str]] = frozenset({"data"})
     data: NDArray[np.uint8]
     part: int = 0
@@ -197,6 +200,7 @@ class HistogramSegment(Message):
         Names of the parties whose rows the sums cover, joined by commas.
     """
 
+    # In the first hop of a ring, the sums cover the rows of a single party.
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     level: int
@@ -255,6 +259,7 @@ class RowGradients(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    # A gradient can be equal to a value of a row by chance, for example 0.5.
     verbatim: ClassVar[frozenset[str]] = frozenset({"g", "h"})
     round: int
     g: NDArray[np.float32]
@@ -294,6 +299,7 @@ class BestSplits(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
+    # XGBoost uses values of rows as thresholds.
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     round: int
     node: NDArray[np.int32]
@@ -321,6 +327,7 @@ class PartitionBits(Message):
         Whether the value is missing or the split does not use a column of the party.
     """
 
+    # The direction of a row depends on its value, and the order of rows is common to all parties.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS, Reveal.FEATURES})
     round: int
     level: int

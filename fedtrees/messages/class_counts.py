@@ -26,6 +26,7 @@ class ClassTotals(Message):
     A row that the bootstrap draws twice counts twice.
     """
 
+    # Each row is counted once per draw, which defenses of counts rely on.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     tree: int
@@ -71,6 +72,7 @@ class ClassCounts(Message):
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})
+    # Counts per bin also reveal the distribution of the column.
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     nodes: NDArray[np.int32]

@@ -48,6 +48,7 @@ class FeatureSketch(Message):
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMARY})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
+    # Points of a sketch are values of rows.
     verbatim: ClassVar[frozenset[str]] = frozenset({"points", "low"})
     points: NDArray[np.float32]
     weights: NDArray[np.int64]
@@ -62,6 +63,7 @@ class FeatureRanges(Message):
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMARY})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+    # The smallest and the largest value are values of rows.
     verbatim: ClassVar[frozenset[str]] = frozenset({"low", "high"})
     low: NDArray[np.float32]
     high: NDArray[np.float32]
@@ -83,6 +85,7 @@ class GridRequest(Message):
         0 for a public grid. Later grids depend on the counts of earlier rounds.
     """
 
+    # Later grids are sent to all clients and depend on the counts of all rows.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
 
@@ -108,8 +111,10 @@ class GridCounts(Message):
         Number of features that are counted.
     """
 
+    # Each row is in at most one cell of a column.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.COUNTED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
+    # Not summed: the value must be the same in the replies of all clients.
     features: int
     counts: NDArray[np.int64] = summable()
 
@@ -120,6 +125,7 @@ class CutPoints(Message):
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+    # Merged cut points are values of rows of some client.
     verbatim: ClassVar[frozenset[str]] = frozenset({"values", "minimum"})
     values: NDArray[np.float32]
     offsets: NDArray[np.int32]

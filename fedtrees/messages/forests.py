@@ -28,6 +28,7 @@ class LeafClasses(Message):
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
+    # The probabilities belong to the model, and only the counts can be removed.
     row_statistics: ClassVar[tuple[str, ...]] = ("counts",)
     leaf_value: ClassVar[str] = "probability"
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL}
@@ -73,6 +74,7 @@ class ForestArrays(Message):
 
     leaf_value: ClassVar[str] = "probability"
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL, Reveal.THRESHOLDS}
+    # Thresholds of locally grown trees are values of rows.
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     sizes: NDArray[np.int64]
     feature: NDArray[np.int32]
@@ -92,7 +94,9 @@ class ForestArrays(Message):
 class LocalForest(ForestArrays):
     """A forest that a client trained on its local rows. Its thresholds are values of these rows."""
 
+    # The order of arrival links the trees of a client to the client.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.LEAVES, Trait.POOLED})
+    # Local cut points are quantiles of the client's columns.
     discloses: ClassVar[frozenset[Reveal]] = ForestArrays.discloses | {Reveal.FEATURES}
 
 
@@ -100,6 +104,7 @@ class LocalForest(ForestArrays):
 class PooledForest(LocalForest):
     """The trees of all clients, in client order."""
 
+    # The pooled forest belongs to all clients, so that it is not the forest of a single client.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.LEAVES})
 
 

@@ -43,6 +43,7 @@ class BinMappers(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
+    # Categories and ends are values of rows. Other borders lie between two values.
     verbatim: ClassVar[frozenset[str]] = frozenset({"low", "high", "values"})
     rank: int
     first: int
@@ -91,6 +92,7 @@ class OwnStart(Message):
     For squared errors, it is the mean label of the machine's local rows.
     """
 
+    # With squared errors, the start is the mean label of a single machine.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     rank: int
     score: float

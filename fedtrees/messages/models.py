@@ -52,6 +52,7 @@ class BoostedModel(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _MODEL | {Reveal.LABELS, Reveal.COUNTS}
+    # A threshold is a cut point, which can be a value of a row.
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     objective: str
     base_margin: NDArray[np.float32]

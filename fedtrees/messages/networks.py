@@ -32,6 +32,7 @@ class ColumnSums(Message):
         Number of present values, their sum and the sum of their squares.
     """
 
+    # Column sums are always summed securely by the protocol, without any defense.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
     sums: NDArray[np.float64] = summable()
@@ -65,6 +66,7 @@ class NetworkWeights(Message):
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.NETWORK})
+    # Weights depend on all rows of the earlier rounds.
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.MODEL, Reveal.LABELS, Reveal.FEATURES}
     )
@@ -86,12 +88,14 @@ class NetworkUpdate(Message):
         Number of rows of that mean. Under Poisson sampling its expectation.
     """
 
+    # Defenses of sums and defenses of updates both act on this message.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.NETWORK})
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS}
     )
     round: int
     update: NDArray[np.float32] = summable()
+    # Summed in the same way, so that the server can divide by the total number of rows.
     rows: NDArray[np.int64] = summable()
 
     def unit_of(self, field: str) -> tuple[float, bool]:

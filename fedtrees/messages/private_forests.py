@@ -23,6 +23,7 @@ class RandomTests(Message):
         In the heap order of `fedtrees.trees.forest.random_decision.RandomSplits`.
     """
 
+    # Tests are drawn without data, so that they reveal nothing.
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
@@ -45,6 +46,7 @@ class LeafClassCounts(Message):
         Number of rows, 0 if the protocol does not publish it.
     """
 
+    # Each client's counts enter one sum over all clients.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}

@@ -219,6 +219,7 @@ class Moments(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _ROWS | {Reveal.COUNTS}
+    # All three fields are summed, so that the server never receives those of one client.
     count: NDArray[np.float64] = summable()
     total: NDArray[np.float64] = summable()
     squares: NDArray[np.float64] = summable()
@@ -247,6 +248,7 @@ class LocalWeights(Message):
 
     discloses: ClassVar[frozenset[Reveal]] = _ROWS | {Reveal.MODEL}
     round: int
+    # Summed over clients, so that the server computes only the average.
     weights: NDArray[np.int64] = summable()
 
 
@@ -268,6 +270,7 @@ class AverageWeights(Message):
 class RegressionWeights(Message):
     """A released regression over standardised columns. The intercept comes last."""
 
+    # The moments of the columns are part of the released model.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.MODEL})
     kind: str
     classes: bool

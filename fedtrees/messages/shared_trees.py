@@ -57,9 +57,11 @@ class SharedTrees(Message):
         Gains of the splits, 0 at a leaf.
     """
 
+    # Weights and gains together determine the hessians, so that all three are removed together.
     row_statistics: ClassVar[tuple[str, ...]] = ("sum_hessian", "base_weights", "loss_changes")
     leaf_value: ClassVar[str] = "value"
     discloses: ClassVar[frozenset[Reveal]] = _GROWN_ALONE | {Reveal.COUNTS}
+    # Clients use values of their local rows as thresholds.
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     round: int
     sizes: NDArray[np.int64]
@@ -90,6 +92,7 @@ class ClientTrees(SharedTrees):
     The fields are those of `SharedTrees`.
     """
 
+    # The server knows which client grew these trees.
     traits: ClassVar[frozenset[Trait]] = frozenset(
         {Trait.GROWN_ALONE, Trait.STATISTICS, Trait.LEAVES}
     )
@@ -106,6 +109,7 @@ class GlobalTrees(SharedTrees):
         sent before.
     """
 
+    # The trees of all clients, without names.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
 
     first: int
@@ -127,6 +131,7 @@ class ClientModels(SharedTrees):
         Number of trees of each model.
     """
 
+    # The models of all clients, with the number of each client.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
 
     owner: NDArray[np.int32]

@@ -33,7 +33,9 @@ class TreeNetworkModel(ClientModels):
         In the order of `fedtrees.neural.tree_outputs.RatesNetwork.split`.
     """
 
+    # The trees keep the statistics with which the clients shared them.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
+    # The network adds no type of information to that of the trees.
     discloses: ClassVar[frozenset[Reveal]] = ClientModels.discloses
     objective: str
     weights: NDArray[np.float32]

@@ -53,6 +53,7 @@ class BinCounts(Message):
         Number of bins of each column.
     """
 
+    # The number of bins depends on the number of distinct values of a column.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     party: str
     columns: NDArray[np.int32]
@@ -69,6 +70,7 @@ class RootRows(Message):
         Positions of the rows, ascending.
     """
 
+    # Positions of rows refer to ids that all parties know.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS})
     tree: int
     rows: NDArray[np.int32]
@@ -84,6 +86,7 @@ class TreeColumns(Message):
         Positions in the schema, ascending.
     """
 
+    # The columns are drawn at random, independently of the data.
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
     party: str
     columns: NDArray[np.int32]
@@ -102,6 +105,7 @@ class RowStatistics(Message):
         int64, shape (m, s). One ciphertext contains all s statistics of a row.
     """
 
+    # To the holder of the key. All other parties receive ciphertexts.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     tree: int
     limit: int
@@ -170,6 +174,7 @@ class BinSums(Message):
         int64, shape (a, bins of these columns, s). Missing values are in no bin.
     """
 
+    # To the holder of the key. The party that adds cannot read the sums.
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
     )
@@ -231,6 +236,7 @@ class ChosenSplits(Message):
         Whether rows with a missing value go left.
     """
 
+    # The choice depends on the labels, and the splits are part of the model.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS, Reveal.MODEL})
     tree: int
     nodes: NDArray[np.int32]
@@ -284,6 +290,7 @@ class RowsToRoute(Message):
 class RoutesOfRows(Message):
     """The reply to `RowsToRoute`: whether each row goes left, bool, in the order of its rows."""
 
+    # The direction of a test row depends on its value.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     goes_left: NDArray[np.bool_]
 
@@ -306,6 +313,7 @@ class RowBuckets(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+    # Bin numbers can be equal to values of rows by chance, for example for categories.
     verbatim: ClassVar[frozenset[str]] = frozenset({"bins"})
     party: str
     columns: NDArray[np.int32]
