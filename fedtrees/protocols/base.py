@@ -272,6 +272,7 @@ class Protocol(ABC):
         from fedtrees.trees.files.xgboost import save_xgboost, writable
 
         names = training.schema.names
+        # XGBoost's model file also contains training parameters, if the protocol has them.
         params = self if isinstance(self, TreeParams) else None
         save_xgboost(training.model, path, len(names), writable(names), params)
 

@@ -305,6 +305,7 @@ class LeafSumCanaries(Canaries):
         for tree, leaf in zip(forest.trees, forest.apply(table.X).T, strict=True):
             gh = forest.objective.gradients(margin, table.y)[0].astype(np.float64)
             for which, seen in enumerate((tree.g, tree.h)):
+                # Contributions are clipped in the same way as in training.
                 norm = self.norms[which]
                 yield leaf, which, seen, np.clip(gh[:, which], -norm, norm)
             margin[0] += tree.value[leaf]

@@ -113,6 +113,7 @@ class BinningClient(Party):
         turns = Turns(plan.rounds)
         turns.next = self.grids
         turns.take(message, "round")
+        # Malformed offsets could make a client count a column several times.
         offsets, end = message.offsets, len(message.borders)
         shaped = offsets.shape == (d + 1,) and message.borders.ndim == 1
         if not shaped or offsets[0] or offsets[-1] != end or (np.diff(offsets) < 0).any():
@@ -233,6 +234,7 @@ def settle_cuts(
         parts = net.ask("client", request, why="to settle cut points")
         if net.cut_plan() is None:  # else a defense may have drawn numbers of rows
             check_sketches(net, parts)
+        # XGBoost's collective sends every sketch to every client, which an attack can read.
         if gather:
             share_sketches(net, parts)
         cuts = merge_summaries(parts, max_bin, plan.method)

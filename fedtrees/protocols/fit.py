@@ -123,6 +123,7 @@ def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Rea
     if protocol.claim().budget:
         noised = protocol.noised or protocol.says
         shares = protocol.summed
+        # A claim about noise is void if a defense changes values before the noise is added.
         reason = misplaced_in(defense.parts, protocol.name, noised, protocol.holders, shares)
     return reason or (None if schema is None else protocol.lacks(schema, defense))
 
@@ -145,16 +146,18 @@ def _wanted(part: Defense) -> set[str]:
 def before(attack: Spec, data: Data) -> Reason:
     """Return why an attack cannot apply, before it is asked itself.
 
-    The reasons are a behaviour that the view does not contain, too many rows, or claims that no
-    metric scores.
+    The reasons are malicious behaviours that the attack does not read or that did not occur, too
+    many rows, and claims about a numeric target that no metric scores.
     """
     maker = register.get("attack", attack.name)
     reads_cheats: tuple[str, ...] = getattr(maker, "behaviours", ())
     did = () if data.view is None else data.view.behaviours
+    # An attack that reads a malicious run does not apply to an honest one, and vice versa.
     if data.view is not None and not {*reads_cheats} & {*did} and (reads_cheats or did):
         if did:
             return Reason("other-behaviour", behaviour=", ".join(did))
         return Reason("nobody-cheats", behaviour=", ".join(reads_cheats))
+    # Some attacks have a running time that grows faster than linearly.
     max_rows = getattr(maker, "most_rows", None)
     if max_rows is not None and data.rows > max_rows:
         return Reason("too-many-rows", rows=data.rows, most=max_rows)

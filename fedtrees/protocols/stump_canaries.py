@@ -52,6 +52,7 @@ class StumpCanaries(Canaries):
         """Create the canaries that suit a defense."""
         quantiles = next((p.quantiles for p in defense.parts if hasattr(p, "quantiles")), 0)
         bounded = [c for c in defense.claims() if c.budget and c.budget[0] == "epsilon"]
+        # If only cut points have a claim, histograms are outside of the audit.
         alone = all(getattr(c, "unit", "") == "cuts" for c in bounded)
         return cls(1 if Histogram in defense.summed and not alone else _MANY, quantiles, alone)
 

@@ -114,8 +114,8 @@ class Training:
         X : float32 array, shape (n, d)
             Test rows.
         on : Transcript or None
-            Transcript that records the messages of a joint prediction. None for that of the
-            training.
+            Transcript that records the messages of a joint prediction. None for the
+            network's transcript of predictions.
 
         Returns
         -------
@@ -153,6 +153,8 @@ class Training:
         # One delta for the composition of all parts: the largest that any of them claims.
         delta = max(getattr(g, "delta", 0.0) for g in with_epsilon)
         events = self.transcript.events
+        # Releases over all rows compose once. Releases over single clients' rows compose per
+        # client.
         everyone = [e for e in events if e.party not in self.columns]
         single = [e for e in events if e.party in self.columns]
         return epsilon_by_adversary(for_each_party(everyone, single), delta)
@@ -271,6 +273,7 @@ def train(
     for name, party_data in local_data.items():
         check_own(name, party_data, schema)
     declared = {name: Declared.of(part) for name, part in local_data.items()}
+    # Local data were checked by their party, declarations are checked together.
     n_rows = rows_agreed(protocol, agreement, declared)
     check_ids(local_data)
     for name, party_data in local_data.items():
@@ -435,6 +438,7 @@ def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tup
     with acting(coordinator):
         model = coordinator.train(net)
         context = net.context(coordinator.name)
+        # Defenses of models act before the model is released or used for predictions.
         coordinator.model = model = defense.finish(model, context)
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")

@@ -33,10 +33,7 @@ def _oracle(
     records: str,
     rows: NDArray[np.float32] | None,
 ) -> Oracle:
-    """Return the inference endpoint that answers queries.
-
-    The endpoint of a released model gives access only to its answers, not to the model.
-    """
+    """Return the inference endpoint that answers the queries of the principals."""
     schema = training.schema
     if answers == "label" and not schema.classes:
         raise UsageError(f"the target {schema.target!r} is a number: an endpoint has no labels")
@@ -54,6 +51,8 @@ def _oracle(
 
     def answer(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
         if ids is not None:
+            # The other parties contribute their columns of training rows (held) or of test rows
+            # (new).
             row_parts = local_data if records == "held" else _parts(rows, local_data)
             X = _looked_up(X, ids, {n: h for n, h in row_parts.items() if n not in who})
         if answers == "leaf-ids":
@@ -179,6 +178,7 @@ def view_of(
     served = () if training.net is None or hidden else see(training.net.inference, who)
     seen = see(training.transcript, who)
     if training.net is not None:
+        # The transcript contains ciphertexts. A coalition with the key holder can decrypt them.
         seen = (*seen, *training.protocol.opened_together(seen, training.net.sealing_of(who)))
     return View(
         principals=who,

@@ -30,6 +30,7 @@ class Poisoned(Behaviour, HistogramClient):
         honest = super().histogram(message)
         if message.nodes[0] or message.tree % 2:
             return honest
+        # One column per tree, and only even trees.
         column = message.tree // 2 % self.cuts.n_features
         low, end = self.cuts.offsets[column : column + 2]
         # The column needs at least two bins.

@@ -105,6 +105,7 @@ class DrawingServer(Coordinator):
     def train(self, net: Network) -> RandomDecisionForest:
         """Draw all trees, request the counts once, and release them."""
         p = self.params
+        # Tests depend only on the schema and on randomness, so that they cost no privacy.
         splits = draw_splits(
             self.schema,
             p.depth,

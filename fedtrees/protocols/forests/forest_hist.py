@@ -133,6 +133,7 @@ class ForestClient(BinningClient):
                 refuse(message, "bin", f"bin {bin} of column {feature} is none of the cut points")
             if left != len(self.depths):
                 refuse(message, "left", f"the next node has number {len(self.depths)}")
+            # Children wait for a split until the depth of leaves.
             self.waiting = (self.waiting - {node}) | {left, left + 1}
             self.depths += [self.depths[node] + 1] * 2
         chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)

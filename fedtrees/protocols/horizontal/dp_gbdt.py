@@ -235,6 +235,7 @@ class RandomTreeServer(Coordinator):
 
     def settle_cuts(self, net: Network) -> Cuts:
         """Broadcast the declared cut points, or agree on cut points as the defenses require."""
+        # A defense can determine cut points by counts with noise instead of declared ones.
         if net.cut_plan() is not None:
             return settle_cuts(net, "public", self.params.max_bin, self.schema)
         tests = public_tests(self.schema, self.params.max_bin)
@@ -259,6 +260,7 @@ class RandomTreeServer(Coordinator):
         usable = np.flatnonzero([len(t) > 0 for t in tests])
         if not len(usable):
             raise DataError("no column has two values that a test could part; give another table")
+        # Columns without two distinct values cannot be split and are left out.
         trees, n_columns = p.trees * self.objective.n_outputs, p.features_per_tree or len(usable)
         rng = self.streams.rng("columns")
         # Enough permutations that each column occurs equally often, up to one turn.

@@ -36,6 +36,7 @@ class GrowingClient(BinningClient):
         if self.started:
             refuse(message, "", "every prediction has started; it starts once")
         self.started = True
+        # The units are announced by the server, because they can depend on sample weights.
         self.bits: Bits = (message.g_bits, message.h_bits)
         self.margin = np.repeat(message.margin[:, None], len(self.data), axis=1)
 

@@ -120,6 +120,7 @@ class HistogramClient(GrowingClient):
     )
     def start(self, message: BaseScore) -> None:
         """Store the initial prediction, after comparing it with the agreed score and units."""
+        # A dishonest server could change the start, so that gradients reveal more than agreed.
         outputs, score = self.objective.n_outputs, self.params.base_score
         if message.margin.shape != (outputs,) or not np.isfinite(message.margin).all():
             refuse(message, "margin", f"{outputs} predictions start at a finite number")
@@ -163,6 +164,7 @@ class HistogramClient(GrowingClient):
         if self.params.base_score is not None and math.isfinite(self.objective.bounds[0]):
             refuse(message, "", f"base_score={self.params.base_score} needs no label sums")
         self.counted.take(message)
+        # Validation rows do not influence the model, not even through the base score.
         training_rows = self.data if not self.held_out.any() else self.data.take(~self.held_out)
         return LabelSums(self.objective.target_sums(training_rows.y, training_rows.weight))
 
@@ -352,6 +354,7 @@ class HistogramServer(Coordinator):
         )
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
+            # Defenses can restrict the splits of a level, for example to bins with enough rows.
             allowed = net.allowed_splits(tree, len(grower.nodes), self.cuts.total_bins)
             self.share_level(net, grower, total, columns.mask(grower.depths, allowed))
             if not len(grower.nodes):

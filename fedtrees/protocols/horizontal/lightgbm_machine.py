@@ -143,6 +143,7 @@ class Machine(RowHolder):
         )
         growing, step, pair = Growing(np.arange(n), root_sums), 0, (0, -1)
         for _ in range(p.num_leaves - 1):
+            # LightGBM skips the search if a leaf is too small or too deep.
             if growing.worth(pair, p.min_data_in_leaf, p.max_depth):
                 yield from self.searched(growing, tree, step, growing.ordered(pair))
                 step += 1
@@ -185,6 +186,7 @@ class Machine(RowHolder):
             part, begin = column_sums[begin : begin + column.sent], begin + column.sent
             frequent, missing = column.mapper.frequent, column.mapper.missing
             sums = fixed(part, frequent, leaf.sums.gradient, leaf.sums.hessian)
+            # Stored, because the histogram of a later child is a difference to it.
             leaf.histogram[c] = sums
             both = [(leaf, sums)]
             if larger >= 0:

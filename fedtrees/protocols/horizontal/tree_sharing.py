@@ -175,6 +175,7 @@ class BoostingClient(Party):
     @cached_property
     def growth(self) -> Continuation:
         """Binned rows and parameters of local boosting."""
+        # Cut points and bins are computed once, from all local rows, and never shared.
         cuts = xgboost_cuts(self.data.X, self.params.max_bin)
         rows = Owned(bin_rows(self.data.X, cuts), self.data.y, self.data.weight)
         return Continuation(rows, cuts, self.params, self.objective, self.streams, self.least_rows)
@@ -257,6 +258,7 @@ class TreeSharingServer(Coordinator):
         if not new:
             return
         first = sum(len(p.sizes) for p in self.parts[: self.told.get(to, 0)])
+        # The model has the base score of its first part.
         message = GlobalTrees(round, **join(new), base_score=self.parts[0].base_score, first=first)
         sent = net.tell(to, message, why=why)
         assert isinstance(sent, GlobalTrees)

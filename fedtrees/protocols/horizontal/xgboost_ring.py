@@ -138,6 +138,7 @@ class Worker(RowHolder):
             if not len(grower.nodes):
                 return grower.finish()
             level, nodes, totals = level + 1, grower.to_build, root_sums[:0].reshape(0, 2)
+            # Only one child of each pair is summed. The other one is the difference.
             hist = yield from self.reduced(number, level, nodes)
 
     def reduced(self, tree: int, level: int, nodes: NDArray[np.int32]) -> Script:

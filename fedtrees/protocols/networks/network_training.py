@@ -91,6 +91,7 @@ class NetworkClient(Party):
         self.summed.take(message)
         raw = self.encoding.raw(self.data.X).astype(np.float64)
         present = ~np.isnan(raw)
+        # Missing values contribute to no sum, so that each column has a separate count.
         raw = np.where(present, raw, 0.0)
         return ColumnSums(np.stack([present.sum(axis=0), raw.sum(axis=0), (raw**2).sum(axis=0)]))
 
@@ -176,6 +177,7 @@ class NetworkServer(Coordinator):
         """Standardise, then request updates and apply their mean."""
         torch_module()
         encoding = self.settle(net)
+        # The initial weights are drawn by the server and independent of the data.
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
             message = NetworkWeights(round, weights, self.chosen(net, round))

@@ -173,6 +173,7 @@ class RegressionClient(Party):
         if not 0 <= message.bits <= self.params.bits:
             refuse(message, "bits", f"binary places are 0 to {self.params.bits}")
         self.averages.take(message, "round")
+        # A defense may send the average with fewer binary places than agreed.
         self.weights = rounded(integers(message.weights), message.bits - self.params.bits)
 
 
@@ -186,6 +187,7 @@ class AveragingServer(Coordinator):
     def train(self, net: Network) -> RegressionWeights:
         """Agree on the standardisation, then average weights in every round."""
         p, d = self.params, len(self.schema.features)
+        # All clients use the same scales, so that their weights can be averaged.
         scales = self._scales(net, d + 1)
         net.tell("client", scales, why="how everybody standardises its columns")
         sent: Message | None = None

@@ -333,6 +333,7 @@ class Holder(Party):
         bits = p.residual_bits(self.schema) + p.bits
         zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
+        # The product of ciphertexts and integers is a linear combination, which Paillier supports.
         payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         request = EncryptedGradient(self.name, message.round, sealed, bits)
@@ -380,6 +381,7 @@ class PassiveRegression(Holder):
         if not self.keyed.answered or self.stepped.last != self.scored.last:
             refuse(message, "round", "the key, or the residuals of the round before, are missing")
         self.scored.take(message, "round")
+        # Scores are clipped before encryption, if a defense bounds rows.
         z = self._own_scores(message.round)
         degree = len(self.link) - 1
         # The residual polynomial of degree d needs the powers 1 to d of the passive scores.

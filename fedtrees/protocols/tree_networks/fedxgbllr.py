@@ -63,6 +63,7 @@ class RatesClient(BoostingClient):
     def end(self, message: ClientModels) -> None:
         """Compute the outputs of all clients' trees for the local rows, once."""
         self.ready.take(message)
+        # The trees are fixed from now on, so that their outputs are computed once.
         self.inputs = tree_outputs(message, self.data.X)
         _, models, trees = self.inputs.shape
         self.network = RatesNetwork(models, trees, self.protocol.channels)
@@ -126,6 +127,7 @@ class RatesServer(EnsembleServer):
         """Request trees, then request updates and apply their mean."""
         models = self.shared(net)
         params = self.params
+        # The number of models and trees determines the architecture of the network.
         network = RatesNetwork(len(models.owner), int(models.trees[0]), params.channels)
         weights = network.initial(self.streams.rng("weights"))
         adam = Adam(params.lr, DECAYS)

@@ -374,6 +374,7 @@ class Active(Coordinator):
             c = Decisions(*(None if a is None else a[indices] for a in vars(chosen).values()))  # type: ignore[arg-type]
             if party == self.name:
                 goes = self.bins.goes_left(tree.rows, c.nodes, c.feature, c.bin, c.default_left)
+                # Only the owner knows the threshold. The message contains the bin.
                 cut_at = self.bins.thresholds(c.nodes, c.feature, c.bin)
                 tree.thresholds.update(zip(c.nodes.tolist(), cut_at, strict=True))
             else:
@@ -409,6 +410,7 @@ class Active(Coordinator):
         model: VerticalModel = self.model
         n, partitions = len(self.queries), [RowPartition(len(self.queries)) for _ in model.trees]
         leaves = np.zeros((n, len(model)), dtype=np.int32)
+        # All trees are traversed together, so that each level needs one request per party.
         level = [(t, 0) for t in range(len(model))]
         while level:
             level = self._route_level(net, model, partitions, leaves, level)

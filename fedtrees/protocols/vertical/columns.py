@@ -127,6 +127,7 @@ class GlobalBins:
         default_left : bool array, shape (k,)
             Whether rows with a missing value go left.
         """
+        # Messages use positions in the schema, the bins positions among the chosen columns.
         place = np.searchsorted(self.columns[self.chosen], columns).astype(np.int32)
         nothing: Any = np.zeros(len(nodes))
         return rows.goes_left(

@@ -119,6 +119,8 @@ class VerticalModel:
             if graft_tree == t:
                 # The graft replaces the outputs of all leaves below its node.
                 below = np.isin(leaf, descendants(tree, node))
+                # A graft reads columns of the active party only, so that the other columns can be
+                # missing.
                 wide = np.full((int(below.sum()), len(self.owners)), np.nan, dtype=np.float32)
                 wide[:, columns] = X[below]
                 output[below] = graft(wide)

@@ -122,6 +122,7 @@ class Passive(SplitHolder):
     ) -> None:
         super().__init__(name, held, bins)
         self.share, self.limited, self.limits = share, LimitedTree(limits), limits
+        # Without a defense of sums, the party adds ciphertexts and never sees a statistic.
         self.defended = any(PASSIVE in part.at for part in defense.parts)
         self.described = Once()
 

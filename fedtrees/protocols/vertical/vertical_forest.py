@@ -56,8 +56,10 @@ class ForestActive(Active):
         # The bootstrap can draw a row several times, so that its one-hot label exceeds 1.
         limit = int(weights.sum()) if self.params.bootstrap else 1
         tree = self.begin(net, number, number, rows, one_hot, Slots(limit, len(rows)))
+        # The class totals of the root follow from the labels, without a passive party.
         totals = class_totals(self.labels, weights, self.n_classes)
         usable = np.sort(np.concatenate(list(tree.columns.values()))).astype(np.int64)
+        # The features of every node are drawn from this key, as in the centralised engine.
         key = int(self.streams.rng("nodes", number).integers(0, 2**32))
         grower = ForestGrower(self.cuts, self.params, totals, usable, key)
         allowed: dict[int, NDArray[np.bool_]] | None = None
