@@ -313,6 +313,15 @@ class Protocol(ABC):
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:  # noqa: B027
         """Check the local data of one party. Its host calls this before it creates the party.
 
+        Parameters
+        ----------
+        name : str
+            Name of the party.
+        held : LocalData
+            Its local data.
+        schema : Schema
+            Columns and target.
+
         Raises
         ------
         DataError

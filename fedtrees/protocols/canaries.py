@@ -173,7 +173,7 @@ class ForestCanaries(Canaries):
         for tree, leaf in enumerate(leaves.T):
             seen = counts[tree][leaf, rows.y] - base[tree][leaf, rows.y]
             # Log odds of permute-and-flip between the two labels for one additional vote.
-            if self.mechanism == "majority":  # of a leaf with no other row
+            if self.mechanism == "majority":  # in a leaf without other rows
                 odds = math.exp(-self.epsilon)
                 log_odds = np.where(seen > 0, math.log(2 - odds), -self.epsilon)
                 scores += log_odds * (_only(leaf) if self.alone else 1)

@@ -232,7 +232,7 @@ def settle_cuts(
     else:
         request = CutsRequest(_summary_of(plan), max_bin)
         parts = net.ask("client", request, why="to settle cut points")
-        if net.cut_plan() is None:  # else a defense may have drawn numbers of rows
+        if net.cut_plan() is None:  # a defense may replace numbers of rows
             check_sketches(net, parts)
         # XGBoost's collective sends every sketch to every client, which an attack can read.
         if gather:

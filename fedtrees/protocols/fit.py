@@ -131,7 +131,7 @@ def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Rea
 def _wanted(part: Defense) -> set[str]:
     """Return the hooks and limits of a defense that the parties of the protocol must implement."""
     hooks = {*part.acts_through} & {"rows", "candidates", "shown"}
-    if part.acts_on == {"labels"}:  # which need no hook of the protocol
+    if part.acts_on == {"labels"}:  # applied before the party is created, without a hook
         hooks.discard("rows")
     limits = {
         "gradient_clip": part.gradient_clip is not None,

@@ -154,7 +154,7 @@ class RowPeers(Protocol):
     """
 
     peers: ClassVar[bool] = True
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
     alike: ClassVar[str]
     kinds: ClassVar[tuple[type[RowHolder], type[RowHolder]]]
 

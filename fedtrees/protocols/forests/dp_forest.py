@@ -192,7 +192,7 @@ class DPForest(Protocol):
     says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
     noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
     adversaries: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
     file: ClassVar[tuple[str, str]] = FOREST_FILE
 
     def __post_init__(self) -> None:
@@ -275,7 +275,7 @@ class DPForest(Protocol):
         return {"trusted": "clients", "shares": clients, "calibrated": self.shares(clients)}
 
     def check_parties(self, parties: int) -> None:
-        """Refuse as many colluders as there are clients."""
+        """Refuse a number of colluders that is not smaller than the number of clients."""
         self.shares(parties)
 
     def exact(self) -> DPForest:

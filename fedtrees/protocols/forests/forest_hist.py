@@ -180,7 +180,17 @@ class ForestServer(Coordinator):
         return self.share_leaves(net, tree, grower.finish())
 
     def share_leaves(self, net: Network, tree: int, grown: ClassTree) -> ClassTree:
-        """Broadcast the predictions of the leaves, and return the tree as released."""
+        """Broadcast the predictions of the leaves, and return the tree as released.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : int
+            Number of the tree.
+        grown : ClassTree
+            The tree with its class counts.
+        """
         assert grown.counts is not None
         leaves = grown.leaves
         counts = grown.counts[leaves] if self.params.leaf_counts else None

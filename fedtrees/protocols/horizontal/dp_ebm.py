@@ -67,7 +67,7 @@ class DPEBM(EBMMerge):
 
     noised: ClassVar[tuple[type[Message], ...]] = (ClientShapes,)
     adversaries: ClassVar[tuple[str, ...]] = ("public", "server")
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -223,8 +223,8 @@ class RandomTreeServer(Coordinator):
         sent = net.tell("client", start, why="the fixed start of every prediction")
         assert isinstance(sent, BaseScore)
         if p.noisy:
-            # Gradients and hessians are one vector, in scales of their noise: all in grid steps of
-            # the narrower.
+            # Gradients and hessians form one vector, each in units of its noise scale. The event
+            # expresses it in grid steps of the narrower noise.
             steps = float(np.ldexp(self.scales, self.bits).min())
             l2 = steps * p.bound(self.objective).norm / self.scales[0]
             what = LeafSums.__name__
@@ -278,7 +278,22 @@ class RandomTreeServer(Coordinator):
         )
 
     def grow(self, net: Network, tree: int, splits: RandomSplits) -> Tree:
-        """Broadcast the splits of a tree, then the noisy sums and values of its leaves."""
+        """Broadcast the splits of a tree, then the noisy sums and values of its leaves.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : int
+            Number of the tree.
+        splits : RandomSplits
+            Splits of all trees.
+
+        Returns
+        -------
+        tree : Tree
+            The tree as released.
+        """
         feature, threshold = splits.feature[tree], splits.threshold[tree]
         for level in range(splits.depth):
             level_nodes = slice(2**level - 1, 2 ** (level + 1) - 1)
@@ -413,7 +428,7 @@ class DPGBDT(Protocol):
     }  # fmt: skip
     noised: ClassVar[tuple[type[Message], ...]] = (LeafSums,)
     adversaries: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -432,7 +447,7 @@ class DPGBDT(Protocol):
             check_positive("clip", self.clip)
         check_known("noise", self.noise, ("central", "distributed"))
         check_whole("colluders", self.colluders, 0)
-        _ = self.tree_params  # checks the rest
+        _ = self.tree_params  # `TreeParams` checks the remaining parameters
 
     @property
     def tree_params(self) -> TreeParams:
@@ -478,7 +493,7 @@ class DPGBDT(Protocol):
 
     def bound(self, objective: Objective) -> RowBound:
         """Return the bound on a row's contribution to the sums of one round."""
-        self.norms(objective)  # checks that a numeric target has a clip
+        self.norms(objective)  # raises an error for a numeric target without a clip
         return clipped_row_bound(
             objective.norms,
             free=objective.free,
@@ -535,7 +550,7 @@ class DPGBDT(Protocol):
         return clients / shares if shares else 1.0
 
     def check_parties(self, parties: int) -> None:
-        """Refuse as many colluders as there are clients."""
+        """Refuse a number of colluders that is not smaller than the number of clients."""
         self.shares(parties)
 
     def exact(self) -> DPGBDT:
@@ -575,7 +590,7 @@ class DPGBDT(Protocol):
             return self._guarantee(math.inf, "cuts")
         leaves = [e for e in transcript.events if e.what == LeafSums.__name__]
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
-        # Leaf sums are over the rows of all clients, the summary of a client over its own rows.
+        # Leaf sums cover the rows of all clients, a summary only the rows of one client.
         events = for_each_party(leaves, cuts)
         return self._guarantee(composed(events, self.delta), "", events)
 

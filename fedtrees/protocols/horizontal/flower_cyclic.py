@@ -1,4 +1,4 @@
-"""`flower-cyclic`: one client after the other grows a tree on the model and passes it on."""
+"""Protocol `flower-cyclic`: clients take turns to grow trees on the model and pass it on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

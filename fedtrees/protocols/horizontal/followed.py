@@ -14,9 +14,22 @@ from fedtrees.trees.partition import Decisions
 
 
 def check_cuts(told: CutPoints, params: TreeParams, schema: Schema) -> None:
-    """Raise `BeyondParametersError` if a column has too many bins.
+    """Check the number of bins of every column.
 
-    The limit is `max_bin`, or the number of declared cut points or categories if that is larger.
+    Parameters
+    ----------
+    told : CutPoints
+        Cut points that the server announced.
+    params : TreeParams
+        Public parameters.
+    schema : Schema
+        Columns.
+
+    Raises
+    ------
+    BeyondParametersError
+        If a column has more bins than `max_bin`, and more than its declared cut points or
+        categories.
     """
     for feature, bins in zip(schema.features, np.diff(told.offsets).tolist(), strict=True):
         max_bins = max(params.max_bin, len(feature.cuts), len(feature.categories))

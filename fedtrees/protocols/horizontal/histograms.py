@@ -56,7 +56,7 @@ from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 #: A clipped gradient has at least 2^16 fixed-point units, and sums are below 2^62.
 _FINE, _INT64 = 16, 62
-_EXPONENTS = 1100  # beyond the binary exponents of all doubles
+_EXPONENTS = 1100  # larger than every binary exponent of a float64
 
 
 class HistogramClient(GrowingClient):

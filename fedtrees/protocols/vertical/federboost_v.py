@@ -217,7 +217,10 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         return np.where(reply == bins, -1, reply)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
-        """Return that bins are randomised responses among the bins of each column."""
+        """Return that bins are randomised responses among the bins of each column.
+
+        The stated distribution is that of a complete column with `max_bin` bins.
+        """
         if not self.noisy:
             return {}
         why = "randomised response among the bins of each column"

@@ -83,7 +83,7 @@ class VerticalModel:
             return total[:, 1] if total.shape[1] == 2 else total
         margin = np.repeat(self.forest.base_margin[:, None], len(leaves), axis=1)
         for t, output in enumerate(outputs):
-            if output.ndim == 2:  # a value for every class
+            if output.ndim == 2:  # one value per class
                 margin += output.T
             else:
                 margin[t % len(margin)] += output

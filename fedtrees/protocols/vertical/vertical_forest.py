@@ -81,6 +81,20 @@ class ForestActive(Active):
 
         Only the smaller of two siblings is requested. The counts of the larger one are the
         difference to those of the parent.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : TreeInProgress
+            State of the tree. Its `classes` are set.
+        nodes : int32 array, shape (k,)
+            Open nodes of the level.
+
+        Returns
+        -------
+        allowed : dict of int to bool array, shape (total_bins,), or None
+            None if all splits are permitted.
         """
         open_nodes = requested = nodes
         if nodes[0] != 0:

@@ -184,7 +184,7 @@ class ColumnHolder(Lockstep):
         for rows_at_node, feature, threshold in zip(
             rows, chosen.feature, chosen.threshold, strict=True
         ):
-            missing[rows_at_node] = True  # unless it has the column, and a value
+            missing[rows_at_node] = True  # unless the party has the column and the value is present
             if 0 <= feature - self.first < len(self.held.columns):
                 x = self.held.X[rows_at_node, feature - self.first]
                 left[rows_at_node], missing[rows_at_node] = x < threshold, np.isnan(x)
