@@ -48,12 +48,9 @@ class MaskKeys(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskRoster(Message):
-    """The public keys of all clients.
+    """The public keys of all clients. `parties` has their names in the same order.
 
-    Attributes
-    ----------
-    parties : str
-        Names of the clients, joined by commas, in the order of the keys.
+    The names are joined by commas, here and in the following messages.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
@@ -71,13 +68,7 @@ class MaskShares(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskBoxes(Message):
-    """The encrypted shares that the other clients sent to one client.
-
-    Attributes
-    ----------
-    parties : str
-        Names of the senders, joined by commas, in order.
-    """
+    """The encrypted shares that the other clients (`parties`) sent to one client, in order."""
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     parties: str
@@ -86,15 +77,7 @@ class MaskBoxes(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskSurvivors(Message):
-    """The clients whose masked arrays arrived and enter a sum.
-
-    Attributes
-    ----------
-    sum : int
-        Number of the sum in its batch.
-    parties : str
-        Names of these clients, joined by commas.
-    """
+    """The clients (`parties`) whose masked arrays arrived and enter the sum with number `sum`."""
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     sum: int
@@ -136,12 +119,9 @@ class PaillierKey(Message):
 
 @dataclass(frozen=True, eq=False)
 class PaillierSeeds(Message):
-    """Seeds of the masks that clients add before encryption. Only the key holder can read them.
+    """Seeds of the masks that the clients (`parties`) add before encryption, in order.
 
-    Attributes
-    ----------
-    parties : str
-        Names of the clients, joined by commas, in the order of the seeds.
+    Only the key holder can read them.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING

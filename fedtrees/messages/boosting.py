@@ -59,13 +59,7 @@ class BaseScore(Message):
 
 @dataclass(frozen=True, eq=False)
 class HistogramRequest(Message):
-    """Ask a client for the gradient histograms of some nodes of a tree.
-
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-        Numbers of the nodes.
-    """
+    """Ask a client for the gradient histograms of some nodes of a tree (`nodes`, int32)."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
@@ -121,10 +115,7 @@ class Histogram(Message):
 class LeafSumsRequest(Message):
     """Ask a client for the gradient sums of a tree's leaves, after its splits were announced.
 
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-        All leaves, from left to right.
+    `nodes` contains all leaves from left to right, int32.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()

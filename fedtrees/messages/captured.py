@@ -151,10 +151,7 @@ class ColumnSizes(Message):
 class GradientTotals(Message):
     """Sums of gradient and hessian over the root of a tree, float64, shape (2,).
 
-    Attributes
-    ----------
-    parties : str
-        Names of the parties whose rows the sums cover, joined by commas.
+    `parties` contains the names of the parties whose rows they cover, joined by commas.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
@@ -168,12 +165,8 @@ class EvaluationSums(Message):
     """The two sums that an evaluation metric of a round is computed from, float64, shape (2,).
 
     For a loss these are the sum of the losses and the sum of the row weights. For an AUC they are
-    the area and the product of the numbers of positive and negative rows.
-
-    Attributes
-    ----------
-    parties : str
-        Names of the parties whose rows the sums cover, joined by commas.
+    the area and the product of the numbers of positive and negative rows. `parties` is as in
+    `GradientTotals`.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING

@@ -40,13 +40,7 @@ class ColumnSums(Message):
 
 @dataclass(frozen=True, eq=False)
 class Standardisation(Message):
-    """Mean and standard deviation of every input column.
-
-    Attributes
-    ----------
-    mean, std : float32 array, shape (D,)
-        In units of the column.
-    """
+    """Mean and standard deviation of every input column, float32, shape (D,) each."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     mean: NDArray[np.float32]

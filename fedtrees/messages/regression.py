@@ -400,16 +400,9 @@ def shortened(design: Integers, bits: int, bounds: tuple[float, float] | None) -
 
 
 def limited(scores: Integers, bits: int, bounds: tuple[float, float] | None) -> Integers:
-    """Clip scores to the permitted range.
+    """Clip scores with `bits` binary places to ``[-bounds[1], bounds[1]]``.
 
-    Parameters
-    ----------
-    scores : object array of Python integers
-        Scores with `bits` binary places.
-    bits : int
-        Binary places.
-    bounds : (float, float) or None
-        The second number bounds the absolute score. None leaves the scores unchanged.
+    None as `bounds` leaves them unchanged.
     """
     if bounds is None:
         return scores
@@ -479,16 +472,7 @@ def design_of(
 ) -> tuple[Integers, Integers]:
     """Return standardised columns followed by the intercept, (n, c), and the target, (n,).
 
-    Parameters
-    ----------
-    values : float64 array, shape (n, c + 1)
-        Columns and target.
-    scales : CommonScales
-        Means and standard deviations of both.
-    bits : int
-        Binary places.
-    intercept : bool
-        Whether to append a column of ones.
+    The last column of `values` is the target. All results have `bits` binary places.
     """
     Z = standardised(values, scales.mean, scales.scale, bits)
     # The column of ones is the intercept. It has the same fixed-point unit as the columns.
@@ -501,18 +485,8 @@ def gradient_of(
 ) -> Integers:
     """Return ``X' (link(X W) - y)``, with ``3 bits + SIGMOID_BITS`` binary places.
 
-    Parameters
-    ----------
-    design : object array, shape (n, c)
-        Rows X.
-    target : object array, shape (n,)
-        Target y.
-    weights : object array, shape (c,)
-        Weights W.
-    bits : int
-        Binary places of all three.
-    logistic : bool
-        Use the linear approximation of the sigmoid. Otherwise the identity.
+    X, y and W have `bits` binary places. The link is the identity, or the linear approximation of
+    the sigmoid if `logistic` is true.
     """
     constant, slope = SIGMOIDS[1] if logistic else (0, 1)
     z = design @ weights

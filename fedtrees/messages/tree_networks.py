@@ -68,22 +68,9 @@ def tree_outputs(models: ClientModels, X: NDArray[Any]) -> NDArray[np.float32]:
 def leaf_values(
     trees: list[Tree] | tuple[Tree, ...], models: int, routes: Routes, X: NDArray[Any]
 ) -> NDArray[np.float32]:
-    """Return the leaf values of rows.
+    """Return the leaf values of rows, float32, shape (n, models, trees per model).
 
-    Parameters
-    ----------
-    trees : list or tuple of Tree
-        Trees of all models, model after model.
-    models : int
-        Number of models.
-    routes : Routes
-        Precomputed routes of these trees.
-    X : array, shape (n, d)
-        Rows.
-
-    Returns
-    -------
-    values : float32 array, shape (n, models, trees per model)
+    `routes` are the precomputed routes of `trees`, which are ordered model after model.
     """
     leaves = routes.apply(X)
     values = np.empty((len(leaves), len(trees)), dtype=np.float32)
