@@ -41,8 +41,8 @@ class TreeSharingProtocol(BoostingProtocol):
 
     Parameters
     ----------
-    intercept : str
-        Estimate of the base score, as in XGBoost 3.2 or as in 2.1
+    intercept : {"mean", "newton"}
+        Estimate of the base score: the mean label as in XGBoost 3.2, or one Newton step as in 2.1
         (`fedtrees.trees.boosted.intercept.estimated_score`).
     """
 
