@@ -1,1 +1,1 @@
-"""What parties say to one another, by family. It may import `core` and `trees`."""
+"""Message types of all protocol families. This package may import only `core` and `trees`."""

@@ -1,4 +1,4 @@
-"""Explainable boosting machines as they cross: bins of every column, and what each adds."""
+"""Messages of explainable boosting machines: bins of every column and their contributions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,21 +14,30 @@ from fedtrees.core.messages import Message, Reveal
 
 @dataclass(frozen=True, eq=False)
 class ShapeFunctions(Message):
-    """A model that adds up what the bins of single columns say (interpret-core's fields).
+    """An additive model: one contribution per bin of every column (fields as in interpret-core).
 
-    A column has a bin for missing values, one more than it has cuts, and one for what is unknown.
+    A column with c cuts has c + 3 bins: one for missing values, c + 1 between the cuts, and one for
+    unknown values.
 
-    `cuts`: float64 array, shape (c,). Between bins, midway between values of rows; ``x < cut`` is
-    below.
-    `offsets`: int64 array, shape (d + 1,). Column f owns ``cuts[offsets[f]:offsets[f + 1]]``.
-    `bin_weights`: float64 array, shape (b,). Rows in every bin, or their weights, column by column.
-    `scores`: float64 array, shape (m, b). What every bag adds to the log-odds in every bin.
-    `intercept, bag_weights`: float64 array, shape (m,). Of every bag: where it begins, and the
-    weight of the rows it was trained on.
-    `low, high`: float64 array, shape (d,). The least and the greatest value of every column.
+    Attributes
+    ----------
+    cuts : float64 array, shape (c,)
+        Borders of the bins, midway between values of rows. A value goes below a cut if ``x < cut``.
+    offsets : int64 array, shape (d + 1,)
+        The cuts of column f are ``cuts[offsets[f]:offsets[f + 1]]``.
+    bin_weights : float64 array, shape (b,)
+        Number of rows in every bin, or the sum of their weights, column by column.
+    scores : float64 array, shape (m, b)
+        Contribution of every bin to the log-odds, for each of the m bags.
+    intercept, bag_weights : float64 array, shape (m,)
+        Initial log-odds of every bag, and the weight of the rows that it was trained on.
+    low, high : float64 array, shape (d,)
+        Smallest and largest value of every column.
     """
 
+    # Everything except which rows belong to which client, and membership.
     discloses: ClassVar[frozenset[Reveal]] = frozenset(Reveal) - {Reveal.IDS, Reveal.MEMBERSHIP}
+    # Cuts lie midway between two values of rows, and the ends are values of rows.
     verbatim: ClassVar[frozenset[str]] = frozenset({"cuts", "low", "high"})
     cuts: NDArray[np.float64]
     offsets: NDArray[np.int64]
@@ -41,28 +50,38 @@ class ShapeFunctions(Message):
 
     @property
     def bins(self) -> Iterator[slice]:
-        """Where the bins of every column stand."""
+        """Slices of the bins of every column within `bin_weights` and the rows of `scores`."""
+        # Every earlier column has three bins more than cuts.
         begin = self.offsets + 3 * np.arange(len(self.offsets))
         return (slice(a, b) for a, b in pairwise(begin.tolist()))
 
     def cuts_of(self, column: int) -> NDArray[np.float64]:
-        """Return the cuts of a column."""
+        """Return the cuts of a column, float64."""
         return self.cuts[self.offsets[column] : self.offsets[column + 1]]
 
     def model(self) -> "AdditiveModel":
-        """Return what predicts."""
+        """Return the predictor with these shape functions."""
         return AdditiveModel(self)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClientShapes(ShapeFunctions):
-    """What a client trained on its own rows; without bags if its rows are of one class.
+    """The model that a client trained on its local rows and sends to the server.
 
-    `histogram`: float64 array, shape (k,). Rows between even steps from the least to the greatest
-    value, column by column; empty: not told.
-    `histogram_offsets`: int64 array, shape (d + 1,)
-    `unique`: int64 array, shape (d,). How many different values each column has; empty: not told.
-    `iterations`: int64 array, shape (m,). Steps of boosting of every bag; empty: not told.
+    It has no bags if all rows of the client belong to one class. The optional arrays are empty if
+    the protocol does not send them.
+
+    Attributes
+    ----------
+    histogram : float64 array, shape (k,)
+        Number of rows between equidistant borders from the smallest to the largest value, column by
+        column. Empty if not sent.
+    histogram_offsets : int64 array, shape (d + 1,)
+        The counts of column f are ``histogram[histogram_offsets[f]:histogram_offsets[f + 1]]``.
+    unique : int64 array, shape (d,)
+        Number of distinct values of each column. Empty if not sent.
+    iterations : int64 array, shape (m,)
+        Number of boosting steps of every bag. Empty if not sent.
     """
 
     histogram: NDArray[np.float64]
@@ -73,14 +92,17 @@ class ClientShapes(ShapeFunctions):
 
 @dataclass(frozen=True, eq=False)
 class MergedShapes(ShapeFunctions):
-    """The clients' models as one: all their cuts, and all bags in the clients' order."""
+    """The merged model: the cuts of all clients, and the bags of all clients in client order."""
 
 
 @dataclass(frozen=True, eq=False)
 class AdditiveModel:
-    """A model of two classes; it predicts without interpret-core.
+    """Predictor of an additive model of two classes. It does not need interpret-core.
 
-    `told`: What it is made of.
+    Attributes
+    ----------
+    told : ShapeFunctions
+        The shape functions.
     """
 
     told: ShapeFunctions
@@ -88,14 +110,15 @@ class AdditiveModel:
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return probabilities of class 1, float64, shape (n,)."""
         m = self.told
+        # interpret-core predicts with the mean of the bags, weighted by their rows.
         mean = np.average(m.scores, axis=0, weights=m.bag_weights)
         margin = np.full(len(X), np.average(m.intercept, weights=m.bag_weights))
         for column, bins in enumerate(m.bins):
             x = np.asarray(X[:, column], dtype=np.float64)
-            at = np.searchsorted(m.cuts_of(column), x, side="right") + 1
-            margin += mean[bins][np.where(np.isnan(x), 0, at)]
+            bin_index = np.searchsorted(m.cuts_of(column), x, side="right") + 1
+            margin += mean[bins][np.where(np.isnan(x), 0, bin_index)]
         return np.asarray(expit(margin), dtype=np.float64)
 
     def as_message(self) -> ShapeFunctions:
-        """Return the message that tells it."""
+        """Return the shape functions, which are the message form of the model."""
         return self.told

@@ -1,7 +1,8 @@
-"""What crosses besides values while sums are made under real cryptography.
+"""Messages of the cryptographic protocols behind secure sums: keys, shares and ciphertexts.
 
-Keys, shares and ciphertexts are `Sealed`: they say nothing of rows to whoever does not hold what
-opens them, and under ``mode=ideal`` they are bytes that are counted and not there.
+They are `Sealed`: without the key they reveal nothing about rows. Under ``mode=ideal`` no
+cryptography runs, and only the number of bytes is recorded. The defenses `masking` (Bonawitz et al.
+2017) and `paillier` send these messages.
 """
 
 from dataclasses import dataclass
@@ -13,21 +14,22 @@ from numpy.typing import NDArray
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.sealed import Sealed
 
+# Without the key, keys, shares and ciphertexts reveal nothing.
 _NOTHING: frozenset[Reveal] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
 class MaskKeysRequest(Message):
-    """Ask clients for keys for the next sums.
+    """Ask clients for public keys for the next sums.
 
     Attributes
     ----------
     batch : int
-        Number of the batch, from 0; it is bound into every key.
+        Number of the batch, from 0. Every key is bound to it.
     sums : int
-        How many sums it has.
+        Number of sums of the batch.
     threshold : int
-        How many clients must stay.
+        Number of clients that must not drop out.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
@@ -46,9 +48,9 @@ class MaskKeys(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskRoster(Message):
-    """The public keys of all clients.
+    """The public keys of all clients. `parties` has their names in the same order.
 
-    `parties`: Their names, joined by commas, in the order of the keys.
+    The names are joined by commas, here and in the following messages.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
@@ -58,7 +60,7 @@ class MaskRoster(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskShares(Message):
-    """Shares of a client's secrets, in boxes for the others; commitments, and locked seeds."""
+    """Secret shares of a client, encrypted for each other client, commitments and locked seeds."""
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     boxes: Sealed
@@ -66,10 +68,7 @@ class MaskShares(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskBoxes(Message):
-    """The boxes that the other clients made for one.
-
-    `parties`: Who made them, joined by commas, in order.
-    """
+    """The encrypted shares that the other clients (`parties`) sent to one client, in order."""
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     parties: str
@@ -78,11 +77,7 @@ class MaskBoxes(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskSurvivors(Message):
-    """Whose arrays came, and are in a sum.
-
-    `sum`: Number of the sum in its batch.
-    `parties`: Joined by commas.
-    """
+    """The clients (`parties`) whose masked arrays arrived and enter the sum with number `sum`."""
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     sum: int
@@ -91,7 +86,11 @@ class MaskSurvivors(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskOpening(Message):
-    """One client's shares of what opens a sum: of self-masks, and of lock keys of who is gone."""
+    """Shares with which one client helps to open a sum.
+
+    These are shares of the self-masks of the clients in the sum, and of the lock keys of clients
+    that dropped out.
+    """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     sum: int
@@ -100,16 +99,16 @@ class MaskOpening(Message):
 
 @dataclass(frozen=True, eq=False)
 class PaillierKey(Message):
-    """The public key that everybody encrypts under.
+    """The public key that all clients encrypt with.
 
     Attributes
     ----------
     holder : str
-        Who has the private key.
+        Name of the party with the private key.
     bits : int
-        Length of n.
+        Length of the modulus n.
     key : Sealed
-        n and, for short obfuscators, the base of theirs.
+        The modulus n and, for short obfuscators, the base of the obfuscators.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
@@ -120,9 +119,9 @@ class PaillierKey(Message):
 
 @dataclass(frozen=True, eq=False)
 class PaillierSeeds(Message):
-    """Seeds of masks that clients add to what they encrypt, for the holder of the key alone.
+    """Seeds of the masks that the clients (`parties`) add before encryption, in order.
 
-    `parties`: Whose, joined by commas, in order.
+    Only the key holder can read them.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
@@ -132,11 +131,15 @@ class PaillierSeeds(Message):
 
 @dataclass(frozen=True, eq=False)
 class OpenedSum(Message):
-    """A sum that the holder of the key decrypted for the server.
+    """A sum that the key holder decrypted for the server.
 
-    `what`: The type of the replies that were added.
-    `values`: int64 array, shape (m,). Of all their summed fields, one after the other, as
-    `fedtrees.core.aggregation.whole`.
+    Attributes
+    ----------
+    what : str
+        Type of the replies that were added.
+    values : int64 array, shape (m,)
+        All summed fields, concatenated, in the integer representation of
+        `fedtrees.core.aggregation.whole`.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(

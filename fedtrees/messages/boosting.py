@@ -1,4 +1,4 @@
-"""What boosting from gradient sums says: starts, histograms, splits, leaf values."""
+"""Messages of boosting from gradient sums: initial prediction, histograms, splits, leaf values."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,24 +8,29 @@ from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal, Trait, summable
 
+# Sums of gradients and hessians reveal labels and numbers of rows.
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 
 @dataclass(frozen=True, eq=False)
 class LabelSumsRequest(Message):
-    """Ask a client for what the start of boosting is made of."""
+    """Ask a client for label sums, from which the server computes the initial prediction."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
 class LabelSums(Message):
-    """A client's number of rows, and its labels in sum.
+    """A client's number of rows and sums of its labels.
 
-    `sums`: float64 array, shape (m,). `Objective.target_sums`: the number of rows, then the weight
-    of each class, or the sums of ``w``, ``w y`` and ``w y^2``.
+    Attributes
+    ----------
+    sums : float64 array, shape (m,)
+        Result of `Objective.target_sums`: the number of rows, followed by the weight of each class
+        or by the sums of ``w``, ``w y`` and ``w y^2``.
     """
 
+    # Label sums are always summed securely by the protocol, without any defense.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY, Trait.LABELS_COUNTED})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     sums: NDArray[np.float64] = summable()
@@ -33,13 +38,19 @@ class LabelSums(Message):
 
 @dataclass(frozen=True, eq=False)
 class BaseScore(Message):
-    """Where every prediction starts, and the units gradients are summed in.
+    """Initial prediction of every row, and the fixed-point units of gradient sums.
 
-    `margin`: float32 array, shape (K,). For two classes the log-odds of class 1.
-    `g_bits, h_bits`: Binary places of the gradients and of the hessians.
+    Attributes
+    ----------
+    margin : float32 array, shape (K,)
+        For two classes the log-odds of class 1.
+    g_bits, h_bits : int
+        Binary places of gradients and hessians.
     """
 
+    # Without a fixed base score, the initial prediction follows from the label sums.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.START})
+    # The initial prediction is the mean label if no base score is given.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     margin: NDArray[np.float32]
     g_bits: int = 30
@@ -48,12 +59,7 @@ class BaseScore(Message):
 
 @dataclass(frozen=True, eq=False)
 class HistogramRequest(Message):
-    """Ask for the gradient histograms of some nodes of a tree.
-
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-    """
+    """Ask a client for the gradient histograms of some nodes of a tree (`nodes`, int32)."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
@@ -68,21 +74,25 @@ class Histogram(Message):
     Attributes
     ----------
     nodes : int32 array, shape (k,)
+        The requested nodes.
     sums : int64 array, shape (k, total_bins, 2)
         Fixed-point sums of gradient and hessian.
     totals : int64 array, shape (k, 2)
-        The same over all rows of each node, missing values included. Sent for a root only;
-        shape (0, 2) otherwise, where a split has already fixed them.
+        Sums over all rows of each node, including rows with missing values. Sent for a root only.
+        The shape is (0, 2) for all other nodes, because the split of the parent determines their
+        totals.
     g_bits, h_bits : int
         Binary places of gradients and hessians.
     """
 
+    # Defenses of summed replies and of gradient sums act on this message.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.GRADIENTS})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     nodes: NDArray[np.int32]
     sums: NDArray[np.int64] = summable()
     totals: NDArray[np.int64] = summable()
+    # `FIXED_POINT_BITS`, the units of losses with bounded gradients.
     g_bits: int = 30
     h_bits: int = 30
 
@@ -92,20 +102,20 @@ class Histogram(Message):
         return self.g_bits, self.h_bits
 
     def unit_of(self, field: str) -> tuple[NDArray[np.float64], bool]:
-        """Return the units of gradients and hessians."""
+        """Return how many units make 1, for gradient and hessian, and that sums are integers."""
         return np.ldexp(1.0, self.bits), True
 
     @property
     def series(self) -> str:
-        """The tree: a child's sums are taken from its parent's."""
+        """The tree, because the sums of a child are subtracted from those of its parent."""
         return f"tree {self.tree}"
 
 
 @dataclass(frozen=True, eq=False)
 class LeafSumsRequest(Message):
-    """Ask for the gradient sums of a tree's leaves; its splits were told.
+    """Ask a client for the gradient sums of a tree's leaves, after its splits were announced.
 
-    `nodes`: int32 array, shape (k,). All leaves, from left to right.
+    `nodes` contains all leaves from left to right, int32.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
@@ -117,10 +127,14 @@ class LeafSumsRequest(Message):
 class LeafSums(Message):
     """One client's gradient sums in the leaves of a tree.
 
-    `sums`: int64 array, shape (k, 2). Fixed-point sums of gradient and hessian, with a share of the
-    noise where clients add it.
+    Attributes
+    ----------
+    sums : int64 array, shape (k, 2)
+        Fixed-point sums of gradient and hessian. They include a share of the noise if clients add
+        the noise.
     """
 
+    # Leaf sums are the only statistics that `dp-gbdt` requests.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
@@ -129,14 +143,14 @@ class LeafSums(Message):
 
 @dataclass(frozen=True, eq=False)
 class GlobalHistogram(Message):
-    """The sum of all clients' histograms, sent back to every client.
+    """The sum of all clients' histograms, which the server sends back to every client.
 
     Attributes
     ----------
     tree, nodes, sums, totals, g_bits, h_bits
         As in `Histogram`.
-    allowed : bool array, shape (waiting nodes, total_bins), or None
-        Splits that may be chosen, where columns are sampled or a defense restricts them.
+    allowed : bool array, shape (open nodes, total_bins), or None
+        Splits that may be chosen. None if columns are not sampled and no defense restricts splits.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
@@ -154,13 +168,13 @@ class GlobalHistogram(Message):
         return self.g_bits, self.h_bits
 
     def unit_of(self, field: str) -> tuple[NDArray[np.float64], bool]:
-        """Return the units of gradients and hessians."""
+        """Return how many units make 1, for gradient and hessian, and that sums are integers."""
         return np.ldexp(1.0, self.bits), True
 
 
 @dataclass(frozen=True, eq=False)
 class ValidationRequest(Message):
-    """Ask a client how well the model does on the rows it holds out."""
+    """Ask a client for the loss of the model on the client's validation rows."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
@@ -169,12 +183,16 @@ class ValidationRequest(Message):
 
 @dataclass(frozen=True, eq=False)
 class ValidationLoss(Message):
-    """A client's loss over the rows it holds out, after some round.
+    """A client's loss over its validation rows after a round.
 
-    `sums`: float64 array, shape (2,). The loss over these rows (nats, or squared target units, in
-    steps of 2^-20), and their number.
+    Attributes
+    ----------
+    sums : float64 array, shape (2,)
+        Sum of the loss over these rows (nats, or squared target units, in steps of 2^-20), and
+        their number.
     """
 
+    # Losses are always summed securely by the protocol, without any defense.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     round: int
@@ -183,9 +201,10 @@ class ValidationLoss(Message):
 
 @dataclass(frozen=True, eq=False)
 class StopBoosting(Message):
-    """Tell the clients that the model ends with the first `rounds` rounds."""
+    """Announce to the clients that the model consists of the first `rounds` rounds."""
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
+    # The best round depends on the labels of the validation rows.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
 
     rounds: int
@@ -193,29 +212,36 @@ class StopBoosting(Message):
 
 @dataclass(frozen=True, eq=False)
 class NodeSplits(Message):
-    """The chosen splits of some nodes, with the statistics behind them where they are shared.
+    """The chosen splits of some nodes, and optionally the statistics that they were computed from.
 
     Attributes
     ----------
     nodes : int32 array, shape (k,)
+        Numbers of the nodes.
     feature : int32 array, shape (k,)
+        Split columns.
     bin : int32 array, shape (k,)
-        Rows up to this bin go left.
+        Rows in this bin or a lower one go left.
     threshold : float32 array, shape (k,)
-        The same as a value: ``x < threshold`` goes left.
+        The same border as a value: rows with ``x < threshold`` go left.
     default_left : bool array, shape (k,)
+        Whether rows with a missing value go left.
     left : int32 array, shape (k,)
-        Number of the left child; the right one follows it.
+        Number of the left child. The number of the right child is one larger.
     g, h : float64 array, shape (k,), or None
-        Sums of gradients and hessians over the node.
+        Sums of gradients and hessians over the node. None if the protocol or a defense withholds
+        them.
     gain : float32 array, shape (k,), or None
+        Loss reduction of the split.
     categories : bool array, shape (k, width), or None
-        Where the threshold is NaN: the categories that go right, by code.
+        At nodes whose threshold is NaN: the category codes that go right.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS})
+    # Defenses such as `split-only` remove exactly these fields.
     row_statistics: ClassVar[tuple[str, ...]] = ("g", "h", "gain")
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
+    # A threshold is a cut point, which can be a value of a row.
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     tree: int
     nodes: NDArray[np.int32]
@@ -231,24 +257,27 @@ class NodeSplits(Message):
 
     @property
     def reveals(self) -> frozenset[Reveal]:
-        """Thresholds always; labels and counts only with statistics."""
+        """Labels and counts are revealed only if the message contains statistics."""
         bare = self.g is None and self.h is None and self.gain is None
         return frozenset({Reveal.THRESHOLDS}) if bare else self.discloses
 
 
 @dataclass(frozen=True, eq=False)
 class LeafValues(Message):
-    """The values of some leaves, with the statistics behind them where they are shared.
+    """The values of some leaves, and optionally the statistics that they were computed from.
 
     Attributes
     ----------
     nodes : int32 array, shape (k,)
+        Numbers of the leaves.
     value : float32 array, shape (k,)
         In units of the margin, learning rate included.
     g, h : float64 array, shape (k,), or None
+        Sums of gradients and hessians over the leaf. None if they are withheld.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
+    # The leaf value itself belongs to the model, and only its statistics can be removed.
     row_statistics: ClassVar[tuple[str, ...]] = ("g", "h")
     leaf_value: ClassVar[str] = "value"
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL}
@@ -260,5 +289,5 @@ class LeafValues(Message):
 
     @property
     def reveals(self) -> frozenset[Reveal]:
-        """The model always; labels and counts only with statistics."""
+        """Labels and counts are revealed only if the message contains statistics."""
         return frozenset({Reveal.MODEL}) if self.g is None and self.h is None else self.discloses

@@ -1,4 +1,11 @@
-"""What crossed in the run of a real framework, where the bench's protocols say nothing like it."""
+"""Messages that were captured in a run of a real framework.
+
+The module contains undecoded traffic (bytes, collective calls, model files), and the decoded
+messages of XGBoost's collectives that have no counterpart among the messages of the simulated
+protocols. `fedtrees.capture` writes and decodes the messages. The protocols `xgboost-ring` and
+`xgboost-vertical` send the decoded types, so that an attack reads a simulated run and a captured
+one alike.
+"""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -10,19 +17,27 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.messages.boosting import BaseScore, GlobalHistogram
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
 
+# Sums of gradients and hessians reveal labels and numbers of rows.
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 
 @dataclass(frozen=True, eq=False)
 class WireBytes(Message):
-    """Bytes as they crossed a connection, not decoded.
+    """Bytes of one connection in one direction, not decoded.
 
-    `link`: Number of the connection, in the order of opening.
-    `door`: What was connected to: ``tracker``, ``federated``, or ``peer:PORT``.
-    `opener`: Whether whoever opened the connection said it.
-    `data`: uint8 array, shape (n,).
+    Attributes
+    ----------
+    link : int
+        Number of the connection, in the order of opening.
+    door : str
+        Endpoint that the connection was opened to: ``tracker``, ``federated``, or ``peer:PORT``.
+    opener : bool
+        True if the party that opened the connection sent the bytes, False if it received them.
+    data : uint8 array, shape (n,)
+        The bytes.
     """
 
+    # Raw traffic contains values of rows wherever the framework sends them.
     verbatim: ClassVar[frozenset[str]] = frozenset({"data"})
     link: int
     door: str
@@ -32,15 +47,29 @@ class WireBytes(Message):
 
 @dataclass(frozen=True, eq=False)
 class CollectiveCall(Message):
-    """One party's part in a collective operation, as a framework passed it on; not decoded.
+    """Contribution of one party to a collective operation, not decoded.
 
-    `number, rank, world`: Of the operation, of the party, and of parties.
-    `code`: Data type of a sum, or root of a broadcast, as XGBoost numbers them.
-    `summed`: Whether what all send is put together by sums.
-    `sealed`: Whether the framework says that what is sent is encrypted.
-    `sent, answered`: uint8 array, shape (n,).
+    Attributes
+    ----------
+    number : int
+        Sequence number of the operation.
+    rank : int
+        Rank of the party.
+    world : int
+        Number of parties.
+    code : int
+        Data type of a sum, or root of a broadcast, in the numbering of XGBoost.
+    summed : bool
+        True for an all-reduce, which combines the contributions of all parties by a sum.
+    sealed : bool
+        True if the framework marked the sent data as encrypted.
+    sent : uint8 array, shape (n,)
+        Buffer that the party sent.
+    answered : uint8 array, shape (m,)
+        Buffer that the party received in reply.
     """
 
+    # Undecoded buffers contain values of rows wherever the framework sends them.
     verbatim: ClassVar[frozenset[str]] = frozenset({"sent", "answered"})
     number: int
     rank: int
@@ -54,12 +83,19 @@ class CollectiveCall(Message):
 
 @dataclass(frozen=True, eq=False)
 class ModelBytes(Message):
-    """A model as a framework sent it, XGBoost's JSON or UBJSON; not decoded. Empty: none yet.
+    """A model in the file format that a framework sent, XGBoost's JSON or UBJSON, not decoded.
 
-    `data`: uint8 array, shape (n,). `part, parts`: Which of several models that are sent at once.
-    `asks`: Whether the server asks for trees on top of it.
+    Attributes
+    ----------
+    data : uint8 array, shape (n,)
+        Content of the file. Empty if there is no model yet, for example in the first round.
+    part, parts : int
+        Index of this model among the models that one task or result contains, and their number.
+    asks : bool
+        True if the server asks for further trees on top of the model.
     """
 
+    # Thresholds in a model file are values of rows.
     verbatim: ClassVar[frozenset[str]] = frozenset({"data"})
     data: NDArray[np.uint8]
     part: int = 0
@@ -69,7 +105,7 @@ class ModelBytes(Message):
 
 @dataclass(frozen=True, eq=False)
 class RowCount(Message):
-    """A party's number of rows."""
+    """Number of rows of one party."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.COUNTS})
     rows: int
@@ -78,9 +114,14 @@ class RowCount(Message):
 
 @dataclass(frozen=True, eq=False)
 class LabelShare(Message):
-    """A party's number of rows, and its part of the mean label, for where boosting starts.
+    """Number of rows of one party, and its contribution to the mean label.
 
-    `share`: In float32: the sum of its labels, over the number of rows of all.
+    XGBoost starts boosting at the mean label, the sum of all contributions.
+
+    Attributes
+    ----------
+    share : float
+        Sum of the party's labels divided by the number of rows of all parties, rounded to float32.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
@@ -91,7 +132,7 @@ class LabelShare(Message):
 
 @dataclass(frozen=True, eq=False)
 class Intercept(Message):
-    """Where boosting starts: of classes 0 and 1, a probability."""
+    """Start of boosting that the first party sends to all. A probability for two classes."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     value: float
@@ -100,7 +141,7 @@ class Intercept(Message):
 
 @dataclass(frozen=True, eq=False)
 class ColumnSizes(Message):
-    """How many values of each column are not missing, int64, shape (d,)."""
+    """Number of present (not missing) values of each column, int64, shape (d,)."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.COUNTS})
     present: NDArray[np.int64]
@@ -110,7 +151,7 @@ class ColumnSizes(Message):
 class GradientTotals(Message):
     """Sums of gradient and hessian over the root of a tree, float64, shape (2,).
 
-    `parties`: Whose rows they are over, joined by commas.
+    `parties` contains the names of the parties whose rows they cover, joined by commas.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
@@ -121,11 +162,11 @@ class GradientTotals(Message):
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSums(Message):
-    """Two sums that a metric of a round is made of, float64, shape (2,).
+    """The two sums that an evaluation metric of a round is computed from, float64, shape (2,).
 
-    Of a loss its sum and the weight of the rows; of an AUC the area and positives x negatives.
-
-    `parties`: Whose rows they are over, joined by commas.
+    For a loss these are the sum of the losses and the sum of the row weights. For an AUC they are
+    the area and the product of the numbers of positive and negative rows. `parties` is as in
+    `GradientTotals`.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
@@ -136,14 +177,23 @@ class EvaluationSums(Message):
 
 @dataclass(frozen=True, eq=False)
 class HistogramSegment(Message):
-    """A run of the numbers of a gradient histogram, summed over some parties.
+    """Consecutive numbers of a flattened gradient histogram, summed over some parties.
 
-    `nodes`: How many nodes the histogram is of.
-    `first`: Position of the first number in the histogram, shape (nodes, bins, 2).
-    `sums`: float64 array, shape (k,).
-    `parties`: Whose rows they are over, joined by commas.
+    A ring all-reduce sends the histogram of a level in such segments.
+
+    Attributes
+    ----------
+    nodes : int
+        Number of nodes that the histogram covers.
+    first : int
+        Position of the first number in the flattened histogram of shape (nodes, bins, 2).
+    sums : float64 array, shape (k,)
+        Sums of gradients and hessians.
+    parties : str
+        Names of the parties whose rows the sums cover, joined by commas.
     """
 
+    # In the first hop of a ring, the sums cover the rows of a single party.
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     level: int
@@ -155,11 +205,7 @@ class HistogramSegment(Message):
 
 @dataclass(frozen=True, eq=False)
 class RankedSketch(FeatureSketch):
-    """A summary whose points tell the least and the most rows before them, as XGBoost sends it.
-
-    `whole`: bool array, shape (d,). Whether these ranks leave no row between points: then the
-    points are all values.
-    """
+    """A quantile summary with lower and upper bounds of the rank of each point, as in XGBoost."""
 
     discloses: ClassVar[frozenset[Reveal]] = FeatureSketch.discloses
     verbatim: ClassVar[frozenset[str]] = FeatureSketch.verbatim
@@ -168,25 +214,28 @@ class RankedSketch(FeatureSketch):
 
 @dataclass(frozen=True, eq=False)
 class MergedCuts(CutPoints):
-    """Cut points that everybody makes of the sketches of all; each notes them, nothing crosses."""
+    """Cut points that each party computes from the sketches of all. They are noted, never sent."""
 
 
 @dataclass(frozen=True, eq=False)
 class AgreedStart(BaseScore):
-    """Where everybody starts, as it follows from what all told; noted likewise."""
+    """Start of boosting that each party computes from the messages of all. Noted, never sent."""
 
 
 @dataclass(frozen=True, eq=False)
 class MergedHistogram(GlobalHistogram):
-    """The sum of a level over all parties, put together of what came; noted likewise."""
+    """Sum of a level over all parties, assembled from the received segments. Noted, never sent."""
 
 
 @dataclass(frozen=True, eq=False)
 class RoundedHistogram(MergedHistogram):
-    """The same of sums of float32, of which small ones are no whole units.
+    """A `MergedHistogram` that was computed from float32 sums and rounded to the fixed-point grid.
 
-    `off`: int64 array, shape (m,). How far from those of rounded rows the sums of each node may be,
-    in units; 0: they are the same.
+    Attributes
+    ----------
+    off : int64 array, shape (m,)
+        Largest difference between the sums of each node and the sums of exactly rounded rows, in
+        fixed-point units. 0 means that they are equal.
     """
 
     off: NDArray[np.int64] = field(kw_only=True)
@@ -194,12 +243,16 @@ class RoundedHistogram(MergedHistogram):
 
 @dataclass(frozen=True, eq=False)
 class RowGradients(Message):
-    """Gradient and hessian of every row, as whoever has the labels tells them.
+    """Gradient and hessian of every row, sent by the party with the labels to the other parties.
 
-    `g, h`: float32 arrays, shape (n,). In the order of the rows.
+    Attributes
+    ----------
+    g, h : float32 array, shape (n,)
+        In the order of the rows.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    # A gradient can be equal to a value of a row by chance, for example 0.5.
     verbatim: ClassVar[frozenset[str]] = frozenset({"g", "h"})
     round: int
     g: NDArray[np.float32]
@@ -208,30 +261,38 @@ class RowGradients(Message):
 
 @dataclass(frozen=True, eq=False)
 class BestSplits(Message):
-    """The best split that one party found of every node of a level, whether it is taken or not.
+    """The best split of every node of a level by the columns of one party.
+
+    Each party sends it to all parties, which choose the best of all splits. The message therefore
+    also contains splits that the tree does not use.
 
     Attributes
     ----------
     round : int
+        Round of boosting, from 0.
     node : int32 array, shape (k,)
+        Nodes of the level.
     feature : int32 array, shape (k,)
-        Among all columns, the first party's first.
+        Column of the split, counted over the columns of all parties in party order.
     threshold : float32 array, shape (k,)
-        One of the party's values, but where missing values alone go to one side.
+        A value of the party's rows. The only exception are splits that separate missing values from
+        all other values.
     gain : float32 array, shape (k,)
+        Loss reduction of the split.
     left, right : float64 array, shape (k, 2)
-        Sums of gradients and hessians.
+        Sums of gradients and hessians of the two children.
     owner : str
-        The party.
+        Name of the party.
     first, columns : int
-        Its first column, and how many it has.
+        Position of the party's first column, and the number of its columns.
     level : int
-        Splits above.
+        Depth of the nodes.
     default_left : bool array, shape (k,)
-        Where rows without a value go.
+        Whether rows with a missing value go left.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
+    # XGBoost uses values of rows as thresholds.
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     round: int
     node: NDArray[np.int32]
@@ -249,12 +310,17 @@ class BestSplits(Message):
 
 @dataclass(frozen=True, eq=False)
 class PartitionBits(Message):
-    """Where one party says that rows go at the splits of a level that are by its columns.
+    """Directions of all rows at the splits of a level that use the columns of one party.
 
-    `left`: bool array, shape (n,). Whether a row goes left, at a split of the party's own.
-    `missing`: bool array, shape (n,). Whether the party has no value of it, or not the column.
+    Attributes
+    ----------
+    left : bool array, shape (n,)
+        Whether the row goes left at a split of the party.
+    missing : bool array, shape (n,)
+        Whether the value is missing or the split does not use a column of the party.
     """
 
+    # The direction of a row depends on its value, and the order of rows is common to all parties.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS, Reveal.FEATURES})
     round: int
     level: int

@@ -1,4 +1,4 @@
-"""Class counts in place of gradient sums: in a tree's root, and per bin where nodes are asked."""
+"""Class counts for random forests: in the root of a tree, and per bin of requested nodes."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 @dataclass(frozen=True, eq=False)
 class ClassTotalsRequest(Message):
-    """Start a tree: ask a client to draw its rows and count their classes."""
+    """Start a tree: ask each client to draw its rows and to count their classes."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
     tree: int
@@ -21,8 +21,12 @@ class ClassTotalsRequest(Message):
 
 @dataclass(frozen=True, eq=False)
 class ClassTotals(Message):
-    """A client's drawn rows of each class, int64, shape (K,); one drawn twice counts twice."""
+    """Number of a client's drawn rows of each class, int64, shape (K,).
 
+    A row that the bootstrap draws twice counts twice.
+    """
+
+    # Each row is counted once per draw, which defenses of counts rely on.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     tree: int
@@ -30,21 +34,22 @@ class ClassTotals(Message):
 
     @property
     def series(self) -> str:
-        """The tree: its counts are of the same drawn rows."""
+        """The tree, because all counts of a tree are over the same drawn rows."""
         return f"tree {self.tree}"
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCountsRequest(Message):
-    """Ask for class counts per bin, of some features at each of some nodes.
+    """Ask for class counts per bin, for some features at each of some nodes.
 
     Attributes
     ----------
     nodes : int32 array, shape (k,)
+        Nodes to count.
     features : int32 array, shape (p,)
-        Of all nodes, one after the other, in the order in which they are tried.
+        Features of all nodes, concatenated, in the order in which the server tries them.
     offsets : int64 array, shape (k + 1,)
-        Node j is asked for ``features[offsets[j]:offsets[j + 1]]``.
+        The features of node j are ``features[offsets[j]:offsets[j + 1]]``.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
@@ -56,14 +61,18 @@ class ClassCountsRequest(Message):
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts(Message):
-    """One client's answer to a `ClassCountsRequest`.
+    """One client's reply to a `ClassCountsRequest`.
 
-    `nodes`: int32 array, shape (k,)
-    `counts`: int64 array, shape (bins of all asked features, K). Rows of each class per bin;
-    missing values are in none.
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        As in the request.
+    counts : int64 array, shape (bins of all requested features, K)
+        Number of rows of each class per bin. Missing values are in no bin.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})
+    # Counts per bin also reveal the distribution of the column.
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     nodes: NDArray[np.int32]
@@ -71,5 +80,5 @@ class ClassCounts(Message):
 
     @property
     def series(self) -> str:
-        """The tree: its counts are of the same drawn rows."""
+        """The tree, because all counts of a tree are over the same drawn rows."""
         return f"tree {self.tree}"

@@ -1,4 +1,4 @@
-"""What random-forest protocols say of leaves and whole forests, and a released one."""
+"""Messages of the random-forest protocols: leaf predictions, local forests, released forests."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,17 +15,20 @@ _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 @dataclass(frozen=True, eq=False)
 class LeafClasses(Message):
-    """What some leaves predict.
+    """Predictions of some leaves.
 
     Attributes
     ----------
     nodes : int32 array, shape (k,)
+        Numbers of the leaves.
     probability : float64 array, shape (k, K)
+        Predicted class probabilities.
     counts : int64 array, shape (k, K), or None
-        Training rows of each class, where they are shared.
+        Training rows of each class. None if the protocol or a defense withholds them.
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
+    # The probabilities belong to the model, and only the counts can be removed.
     row_statistics: ClassVar[tuple[str, ...]] = ("counts",)
     leaf_value: ClassVar[str] = "probability"
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL}
@@ -36,38 +39,42 @@ class LeafClasses(Message):
 
     @property
     def reveals(self) -> frozenset[Reveal]:
-        """The model always; labels and counts only with counts."""
+        """Labels and counts are revealed only if the message contains counts."""
         return frozenset({Reveal.MODEL}) if self.counts is None else self.discloses
 
 
 @dataclass(frozen=True, eq=False)
 class LocalForestRequest(Message):
-    """Ask a client for a forest grown on its own rows."""
+    """Ask a client for a forest that it trains on its local rows."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
 class ForestArrays(Message):
-    """A random forest as `RandomForest.to_arrays` takes it apart.
+    """A random forest as the arrays of `RandomForest.to_arrays`.
 
     Attributes
     ----------
     sizes : int64 array, shape (T,)
-        Nodes of each tree; all else is end to end.
+        Number of nodes of each tree. The node arrays of all trees are concatenated.
     feature : int32 array, shape (n_nodes,)
+        Split column, -1 at a leaf.
     threshold : float32 array, shape (n_nodes,)
+        Rows with ``x < threshold`` go left.
     left : int32 array, shape (n_nodes,)
-        Left child within the tree, -1 at a leaf; the right one follows it.
+        Left child within the tree, -1 at a leaf. The right child is one larger.
     default_left : bool array, shape (n_nodes,)
+        Whether rows with a missing value go left.
     probability : float64 array, shape (n_nodes, K)
-        Class shares; NaN at an inner node.
+        Class probabilities, NaN at an inner node.
     counts : int64 array, shape (n_nodes, K), or None
-        Training rows of each class, where they are shared.
+        Training rows of each class. None if the protocol or a defense withholds them.
     """
 
     leaf_value: ClassVar[str] = "probability"
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL, Reveal.THRESHOLDS}
+    # Thresholds of locally grown trees are values of rows.
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     sizes: NDArray[np.int64]
     feature: NDArray[np.int32]
@@ -79,22 +86,25 @@ class ForestArrays(Message):
 
     @property
     def reveals(self) -> frozenset[Reveal]:
-        """Labels and counts only with counts."""
+        """Labels and counts are revealed only if the message contains counts."""
         return self.discloses - _COUNTING if self.counts is None else self.discloses
 
 
 @dataclass(frozen=True, eq=False)
 class LocalForest(ForestArrays):
-    """A forest that one client grew alone: its thresholds are values of that client's rows."""
+    """A forest that a client trained on its local rows. Its thresholds are values of these rows."""
 
+    # The order of arrival links the trees of a client to the client.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.LEAVES, Trait.POOLED})
+    # Local cut points are quantiles of the client's columns.
     discloses: ClassVar[frozenset[Reveal]] = ForestArrays.discloses | {Reveal.FEATURES}
 
 
 @dataclass(frozen=True, eq=False)
 class PooledForest(LocalForest):
-    """The trees of all clients, in the order of the clients."""
+    """The trees of all clients, in client order."""
 
+    # The pooled forest belongs to all clients, so that it is not the forest of a single client.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.LEAVES})
 
 

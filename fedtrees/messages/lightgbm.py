@@ -1,4 +1,8 @@
-"""What LightGBM's machines tell one another as they train together on rows of their own."""
+"""Messages between the machines of LightGBM's data-parallel training.
+
+Each machine has all columns of its local rows. `fedtrees.protocols.horizontal.lightgbm_data`
+describes the training. In all messages, `rank` is the number of the sending machine.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,21 +18,32 @@ _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 @dataclass(frozen=True, eq=False)
 class BinMappers(Message):
-    """The bins of a block of columns, found on the rows of one machine alone.
+    """The bins of a block of columns, which one machine computes from its local rows.
 
-    `rank`: The machine, here and in all that follow.
-    `first`: The first column.
-    `low, high`: float64 array, shape (c,). The least and the greatest value of each column.
-    `values`: float64 array, shape (offsets[c],). Upper bounds of bins, the last infinite, or NaN
-    where missing values have a bin; of a categorical column its categories.
-    `offsets`: int64 array, shape (c + 1,). Where the bins of each column begin.
-    `used, categorical`: bool array, shape (c,). Whether a column is split at all, and how.
-    `frequent`: int64 array, shape (c,). The bin that is assumed where none is stored; if it is the
-    first, histograms leave it out.
-    `sparse`: float64 array, shape (c,). The share of rows in that bin.
+    Attributes
+    ----------
+    rank : int
+        Number of the machine.
+    first : int
+        First column of the block.
+    low, high : float64 array, shape (c,)
+        Smallest and largest value of each column.
+    values : float64 array, shape (offsets[c],)
+        Upper borders of the bins. The last one is infinite, or NaN if missing values have a bin.
+        For a categorical column its categories.
+    offsets : int64 array, shape (c + 1,)
+        The bins of column f are ``values[offsets[f]:offsets[f + 1]]``.
+    used, categorical : bool array, shape (c,)
+        Whether a column is used for splits, and whether it is categorical.
+    frequent : int64 array, shape (c,)
+        The most frequent bin, which rows have by default. Histograms omit it if it is the first
+        bin.
+    sparse : float64 array, shape (c,)
+        Share of the rows in that bin.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
+    # Categories and ends are values of rows. Other borders lie between two values.
     verbatim: ClassVar[frozenset[str]] = frozenset({"low", "high", "values"})
     rank: int
     first: int
@@ -42,17 +57,17 @@ class BinMappers(Message):
     sparse: NDArray[np.float64]
 
     def bins(self, column: int) -> NDArray[np.float64]:
-        """Return the upper bounds, or the categories, of a column of the block."""
+        """Return the upper borders, or the categories, of a column of the block."""
         return self.values[self.offsets[column] : self.offsets[column + 1]]
 
     def sent(self, column: int) -> int:
-        """Return how many bins of a column of the block histograms have."""
+        """Return the number of bins of a column of the block that histograms contain."""
         return len(self.bins(column)) - int(self.frequent[column] == 0)
 
 
 @dataclass(frozen=True, eq=False)
 class ClassRows(Message):
-    """A machine's number of rows of class 1, and of class 0."""
+    """A machine's numbers of rows of class 1 and of class 0."""
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rank: int
@@ -62,7 +77,7 @@ class ClassRows(Message):
 
 @dataclass(frozen=True, eq=False)
 class WeightedLabels(Message):
-    """A machine's sum of labels, by weight, and of weights."""
+    """A machine's weighted sum of labels, and its sum of weights."""
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rank: int
@@ -72,11 +87,12 @@ class WeightedLabels(Message):
 
 @dataclass(frozen=True, eq=False)
 class OwnStart(Message):
-    """Where a machine would start boosting: all take the mean.
+    """The start of boosting that one machine proposes. All machines use the mean of the proposals.
 
-    Of squared errors, the mean label of its own rows.
+    For squared errors, it is the mean label of the machine's local rows.
     """
 
+    # With squared errors, the start is the mean label of a single machine.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     rank: int
     score: float
@@ -84,7 +100,7 @@ class OwnStart(Message):
 
 @dataclass(frozen=True, eq=False)
 class RootSums(Message):
-    """Sums of gradients and hessians over a machine's rows of a tree, and how many there are."""
+    """Gradient sum, hessian sum and number of a machine's rows in a tree."""
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rank: int
@@ -96,14 +112,23 @@ class RootSums(Message):
 
 @dataclass(frozen=True, eq=False)
 class FoundSplits(Message):
-    """The best splits of two leaves, the smaller first, over columns that a machine has sums of.
+    """The best splits of two leaves, the smaller leaf first, over the columns that a machine sums.
 
-    `tree, step`: The step of a tree: 0 for its root, which is alone.
-    `feature`: int32 array, shape (2,). -1: there is none.
-    `bin`: int32 array, shape (2,). The last one of the left side.
-    `gain`: float64 array, shape (2,).
-    `left, right`: float64 array, shape (2, 3). Gradient, hessian, rows: rows are made of hessians.
-    `default_left`: bool array, shape (2,).
+    Attributes
+    ----------
+    tree, step : int
+        Tree, and step within the tree. Step 0 concerns only the root.
+    feature : int32 array, shape (2,)
+        Split column, -1 if there is no split.
+    bin : int32 array, shape (2,)
+        Last bin of the left side.
+    gain : float64 array, shape (2,)
+        Loss reduction.
+    left, right : float64 array, shape (2, 3)
+        Gradient sum, hessian sum and number of rows of each side. LightGBM estimates the number of
+        rows from the hessian sum.
+    default_left : bool array, shape (2,)
+        Whether rows with a missing value go left.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
@@ -119,15 +144,16 @@ class FoundSplits(Message):
 
     @property
     def splits(self) -> list[Split | None]:
-        """The same, None where there is none."""
-        found: list[Split | None] = [None, None]
+        """The two splits, None for a leaf without a split."""
+        splits: list[Split | None] = [None, None]
+        # A gain of minus infinity marks a leaf without a split.
         for k in np.flatnonzero((self.feature >= 0) & (self.gain > -np.inf)).tolist():
             left, right = (
                 LeafTotals(float(s[0]), float(s[1]), int(s[2]))
                 for s in (self.left[k], self.right[k])
             )
-            found[k] = Split(
+            splits[k] = Split(
                 int(self.feature[k]), int(self.bin[k]), float(self.gain[k]), left, right,
                 bool(self.default_left[k]),
             )  # fmt: skip
-        return found
+        return splits

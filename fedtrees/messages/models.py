@@ -1,4 +1,4 @@
-"""Released models as messages: what a checkpoint keeps, and what whoever is `public` gets."""
+"""Released models as messages: the content of a checkpoint and of the role `public`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,21 +34,25 @@ _MODEL = frozenset({Reveal.MODEL, Reveal.THRESHOLDS})
 
 @dataclass(frozen=True, eq=False)
 class BoostedModel(Message):
-    """A boosted forest, its trees end to end, as `fedtrees.trees.boosted.forest` has them.
+    """A boosted forest with concatenated trees, see `fedtrees.trees.boosted.forest`.
 
     Attributes
     ----------
     base_margin : float32 array, shape (K,)
+        Initial prediction, as a margin.
     sizes : int64 array, shape (T,)
-        Nodes of each tree.
+        Number of nodes of each tree.
     feature, threshold, left, right, default_left, value : array, shape (n_nodes,)
+        Structure and outputs of the trees.
     g, h, gain : array, shape (n_nodes,), or None
-        Statistics of the training rows, where the model keeps them.
+        Statistics of the training rows. None if a tree of the model has no such statistics.
     categories : bool array, shape (n_nodes, width), or None
-        Where the threshold is NaN: the categories that go right, by code.
+        At nodes whose threshold is NaN: the category codes that go right. None if no split is
+        categorical.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _MODEL | {Reveal.LABELS, Reveal.COUNTS}
+    # A threshold is a cut point, which can be a value of a row.
     verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     objective: str
     base_margin: NDArray[np.float32]
@@ -66,14 +70,18 @@ class BoostedModel(Message):
 
     @property
     def reveals(self) -> frozenset[Reveal]:
-        """Labels and counts only with statistics."""
+        """Labels and counts are revealed only if the model contains statistics."""
+        # Without statistics a model reveals only its structure.
         bare = all(getattr(self, name) is None for name in _STATISTICS)
         return _MODEL if bare else self.discloses
 
     def model(self) -> Forest:
         """Return the forest.
 
-        Raises `DataError` if the arrays do not fit the sizes.
+        Raises
+        ------
+        DataError
+            If the node arrays do not fit the sizes.
         """
         names = [n for n in (*_ALWAYS, *_OPTIONAL) if getattr(self, n) is not None]
         ends = np.concatenate([[0], np.cumsum(self.sizes)])
@@ -88,12 +96,20 @@ class BoostedModel(Message):
 
 
 def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_rows: int) -> View:
-    """Return what somebody sees who was handed a model, and nothing else.
+    """Return the view of an adversary that has only the released model.
 
-    `parameters`: What is known of its training.
-    `n_rows`: Rows it was trained on.
+    Parameters
+    ----------
+    model : Model
+        The released model.
+    schema : Schema
+        Columns and target of its training data.
+    parameters : mapping of str to object
+        Known parameters of its training.
+    n_rows : int
+        Number of training rows.
     """
-    told = Seen(0, "owner", (PUBLIC,), as_message(model), "the released model")
+    released = Seen(0, "owner", (PUBLIC,), as_message(model), "the released model")
     return View(
         principals=(PUBLIC,),
         roles={PUBLIC: PUBLIC},
@@ -103,17 +119,24 @@ def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_row
         parameters=parameters,
         n_rows=n_rows,
         defense=Composition(),
-        seen=(told,),
+        seen=(released,),
     )
 
 
 @singledispatch
 def as_message(model: Any) -> Message:
-    """Return a model as the message that tells it; families register theirs, or it says so itself.
+    """Return the message form of a model.
 
-    Raises `DataError` if it has no ``as_message()``.
+    Families register a conversion for their models. For any other model the method ``as_message()``
+    is called.
+
+    Raises
+    ------
+    DataError
+        If the model has no method ``as_message()``.
     """
     load_families()
+    # A family that was imported just now may have registered a conversion for this type.
     if as_message.dispatch(type(model)) is not as_message.dispatch(object):
         return as_message(model)
     if not hasattr(model, "as_message"):
@@ -126,12 +149,15 @@ def as_message(model: Any) -> Message:
 def _boosted(model: Forest) -> Message:
     sizes = np.array([len(t) for t in model.trees], dtype=np.int64)
     arrays: dict[str, Any] = {}
-    for name, kind in _ALWAYS.items():
-        arrays[name] = np.concatenate([np.zeros(0, kind), *(getattr(t, name) for t in model.trees)])
+    for name, dtype in _ALWAYS.items():
+        arrays[name] = np.concatenate(
+            [np.zeros(0, dtype), *(getattr(t, name) for t in model.trees)]
+        )
     for name in _STATISTICS:
         parts = [getattr(t, name) for t in model.trees]
-        known = bool(parts) and all(p is not None for p in parts)
-        arrays[name] = np.concatenate(parts) if known else None
+        complete = bool(parts) and all(p is not None for p in parts)
+        # None if a tree has no statistics, for example after a defense removed them.
+        arrays[name] = np.concatenate(parts) if complete else None
     categories = joined_sets(model.trees)
     if categories.shape[1]:
         arrays["categories"] = categories

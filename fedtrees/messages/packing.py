@@ -1,4 +1,4 @@
-"""Boosted trees as the arrays of `fedtrees.messages.shared_trees`, both ways."""
+"""Conversion between boosted trees and the arrays of `fedtrees.messages.shared_trees`."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -26,36 +26,43 @@ NODE_FIELDS = (
 
 
 def pack(trees: Sequence[Tree], params: TreeParams) -> dict[str, NDArray[Any]]:
-    """Return trees that know their sums as the array fields of `SharedTrees`.
+    """Return trees with gradient statistics as the array fields of `SharedTrees`.
 
-    `params`: What they were grown with: ``base_weights`` depend on it.
+    Parameters
+    ----------
+    trees : sequence of Tree
+        Trees whose `g` and `h` are known.
+    params : TreeParams
+        Parameters that the trees were grown with. ``base_weights`` depends on the regularisation.
     """
     columns: dict[str, list[Any]] = {name: [] for name, _ in NODE_FIELDS}
     for tree in trees:
         for name in ("feature", "threshold", "left", "default_left", "value"):
             columns[name].append(getattr(tree, name))
         columns["sum_hessian"].append(tree.h)
+        # XGBoost's file format has these fields for every node.
         columns["base_weights"].append(base_weights(tree, params))
         columns["loss_changes"].append(np.zeros(len(tree)) if tree.gain is None else tree.gain)
     arrays: dict[str, NDArray[Any]] = {
-        name: np.concatenate([np.zeros(0, kind), *columns[name]]).astype(kind)
-        for name, kind in NODE_FIELDS
+        name: np.concatenate([np.zeros(0, dtype), *columns[name]]).astype(dtype)
+        for name, dtype in NODE_FIELDS
     }
     return {"sizes": np.array([len(t) for t in trees], dtype=np.int64), **arrays}
 
 
 def base_weights(tree: Tree, params: TreeParams) -> NDArray[np.float32]:
-    """Return XGBoost's ``base_weights`` of a tree that knows its sums, float32, shape (n_nodes,).
+    """Return XGBoost's ``base_weights`` of a tree, float32, shape (n_nodes,).
 
-    Leaf outputs at leaves, weights without learning rate at inner nodes; and at a root that is a
-    leaf, which XGBoost weighs before it knows that no split follows.
+    These are leaf outputs at leaves, and weights without learning rate at inner nodes. A root that
+    is a leaf also has a weight without learning rate, because XGBoost computes its weight before it
+    knows that no split follows.
     """
     assert tree.g is not None
     assert tree.h is not None
-    alone = np.arange(len(tree)) == 0  # the root
+    is_root = np.arange(len(tree)) == 0
     weight = weights_of(tree.g, tree.h, params)
-    found: NDArray[np.float32] = np.where((tree.feature >= 0) | alone, weight, tree.value)
-    return found
+    weights: NDArray[np.float32] = np.where((tree.feature >= 0) | is_root, weight, tree.value)
+    return weights
 
 
 def unpack(
@@ -66,12 +73,22 @@ def unpack(
 ) -> list[Tree]:
     """Return the trees of a message.
 
-    `learning_rate, reg_lambda, reg_alpha`: float, optional. Given, gradient sums are recovered
-    where the message has hessian sums and weights: ``g = -w (h + lambda) - alpha sign(w)``, with
-    the precision of a float32; where w is 0, it may be anything from -alpha to alpha, and 0 is
-    returned. They mean nothing where a defense has overwritten the hessians.
+    Parameters
+    ----------
+    message : SharedTrees
+        Concatenated trees.
+    learning_rate, reg_lambda : float, optional
+        If both are given and the message contains hessian sums and weights, gradient sums are
+        recovered as ``g = -w (h + lambda) - alpha sign(w)``, with the precision of a float32. They
+        are meaningless if a defense has overwritten the hessians.
+    reg_alpha : float
+        L1 regularisation. A node with w = 0 can have any gradient sum from -alpha to alpha, and 0
+        is returned.
 
-    Raises `DataError` if the arrays do not fit the sizes.
+    Raises
+    ------
+    DataError
+        If the node arrays do not fit the sizes.
     """
     ends = np.concatenate([[0], np.cumsum(message.sizes)])
     if any(len(a) != ends[-1] for n, _ in NODE_FIELDS if (a := getattr(message, n)) is not None):
@@ -80,6 +97,7 @@ def unpack(
     h, weights = message.sum_hessian, message.base_weights
     if h is not None and weights is not None and not (learning_rate is None or reg_lambda is None):
         leaf = message.feature < 0
+        # Leaf values include the learning rate, which XGBoost multiplies in float32.
         w = np.where(leaf, message.value / np.float64(np.float32(learning_rate)), weights)
         g = -w * (h.astype(np.float64) + reg_lambda) - reg_alpha * np.sign(w)
     trees = []
@@ -91,6 +109,8 @@ def unpack(
                 feature=message.feature[span],
                 threshold=message.threshold[span],
                 left=left,
+                # XGBoost numbers siblings consecutively, so that the message contains only left
+                # children.
                 right=np.where(left < 0, -1, left + 1).astype(np.int32),
                 default_left=message.default_left[span],
                 value=message.value[span],
@@ -103,9 +123,9 @@ def unpack(
 
 
 def join(messages: Sequence[SharedTrees]) -> dict[str, NDArray[Any]]:
-    """Return the array fields of several messages as those of one, in order.
+    """Concatenate the array fields of several messages, in order.
 
-    A field that one of them lacks is left out.
+    Optional fields that are None in any message are left out.
     """
     names = ["sizes", *(name for name, _ in NODE_FIELDS)]
     return {

@@ -1,4 +1,4 @@
-"""The model that FedXGBllr ends with, and how it is told."""
+"""The model of FedXGBllr (Ma et al. 2023): trees of all clients, a network on their outputs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ from fedtrees.trees.boosted.intercept import start_margin
 from fedtrees.trees.boosted.losses import Objective, named_objective
 from fedtrees.trees.routing import Routed, Routes
 
-#: Rows whose hidden units are kept at once.
+#: Number of rows whose hidden units are in memory at once.
 _BLOCK = 4096
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TreeNetworkModel(ClientModels):
-    """Every client's own model, and the network over the outputs of their trees.
+    """The local models of all clients, and the network over the outputs of their trees.
 
-    `weights`: float32 array, shape (parameters,). As
-    `fedtrees.neural.tree_outputs.RatesNetwork.split` takes them.
+    Attributes
+    ----------
+    weights : float32 array, shape (parameters,)
+        In the order of `fedtrees.neural.tree_outputs.RatesNetwork.split`.
     """
 
+    # The trees keep the statistics with which the clients shared them.
     traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
+    # The network adds no type of information to that of the trees.
     discloses: ClassVar[frozenset[Reveal]] = ClientModels.discloses
     objective: str
     weights: NDArray[np.float32]
@@ -39,19 +43,24 @@ class TreeNetworkModel(ClientModels):
     def model(self) -> TreeNetwork:
         """Return the model.
 
-        Raises `DataError` if the arrays do not fit one another.
+        Raises
+        ------
+        DataError
+            If the shapes of the arrays do not match.
         """
         return TreeNetwork(self)
 
 
 def tree_outputs(models: ClientModels, X: NDArray[Any]) -> NDArray[np.float32]:
-    """Return what every tree says of rows, float32, shape (n, models, trees).
+    """Return the output of every tree for rows, float32, shape (n, models, trees per model).
 
-    Leaf values: log-odds or values with the learning rate in them, and without base scores. (In
-    the authors' code every tree's output has its model's base score in it.)
+    The outputs are leaf values: log-odds or target values, learning rate included, without base
+    scores. In the authors' code the output of every tree includes the base score of its model.
 
-    Raises `DataError` if the models have different numbers of trees, or X is narrower than the
-    features they use.
+    Raises
+    ------
+    DataError
+        If the models have different numbers of trees, or if X has fewer columns than they use.
     """
     return leaf_values(unpack(models), len(models.owner), Routes.of(unpack(models)), X)
 
@@ -59,29 +68,36 @@ def tree_outputs(models: ClientModels, X: NDArray[Any]) -> NDArray[np.float32]:
 def leaf_values(
     trees: list[Tree] | tuple[Tree, ...], models: int, routes: Routes, X: NDArray[Any]
 ) -> NDArray[np.float32]:
-    """Return the leaf values of rows, float32, shape (n, models, trees of each)."""
+    """Return the leaf values of rows, float32, shape (n, models, trees per model).
+
+    `routes` are the precomputed routes of `trees`, which are ordered model after model.
+    """
     leaves = routes.apply(X)
-    found = np.empty((len(leaves), len(trees)), dtype=np.float32)
+    values = np.empty((len(leaves), len(trees)), dtype=np.float32)
     for t, tree in enumerate(trees):
-        found[:, t] = tree.value[leaves[:, t]]
-    return found.reshape(len(found), models, len(trees) // models)
+        values[:, t] = tree.value[leaves[:, t]]
+    return values.reshape(len(values), models, len(trees) // models)
 
 
 def start_of(models: ClientModels, objective: Objective) -> np.float32:
-    """Return what is added to the network's output: the mean base score, as a margin.
+    """Return the constant that is added to the network's output: the mean base score, as a margin.
 
-    Base scores are averaged in their own units, so that a client of one class (0 or 1) moves the
-    log-odds no further than its share.
+    Base scores are averaged in XGBoost's units. A client of one class (base score 0 or 1) therefore
+    changes the log-odds by no more than its share.
     """
+    # The mean is computed in float64 and rounded once.
     mean = np.asarray(np.mean(models.base_score, axis=0, dtype=np.float64), dtype=np.float32)
     return np.float32(start_margin(objective, mean)[0])
 
 
 @dataclass(frozen=True, eq=False)
 class TreeNetwork(Routed):
-    """Trees of several clients and a network over their outputs; it predicts without torch.
+    """Predictor of trees of several clients with a network over their outputs. It needs no torch.
 
-    `told`: What it is made of.
+    Attributes
+    ----------
+    told : TreeNetworkModel
+        Trees and weights.
     """
 
     told: TreeNetworkModel
@@ -99,30 +115,31 @@ class TreeNetwork(Routed):
 
     @cached_property
     def objective(self) -> Objective:
-        """What turns the output into a prediction."""
+        """Objective that converts the output into a prediction."""
         return named_objective(self.told.objective, 1)
 
     @cached_property
     def network(self) -> RatesNetwork:
-        """The sizes of the network."""
+        """Architecture of the network."""
         models, trees = len(self.told.trees), int(self.told.trees[0])
         return RatesNetwork.of(models, trees, len(self.told.weights))
 
     def margin(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """Return log-odds or values, float32, shape (n,)."""
+        """Return log-odds or target values, float32, shape (n,)."""
         X = self._routes.rows(X)
         start = start_of(self.told, self.objective)
-        found = np.empty(len(X), dtype=np.float32)
+        margins = np.empty(len(X), dtype=np.float32)
         for begin in range(0, len(X), _BLOCK):
+            # Blocks of rows limit the memory of the hidden units.
             block = slice(begin, begin + _BLOCK)
             V = leaf_values(self.trees, self.network.models, self._routes, X[block])
-            found[block] = self.network.outputs(self.told.weights, V) + start
-        return found
+            margins[block] = self.network.outputs(self.told.weights, V) + start
+        return margins
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return probabilities of class 1, or values, float64, shape (n,)."""
+        """Return probabilities of class 1, or target values, float64, shape (n,)."""
         return self.objective.predict(self.margin(X)[None])
 
     def as_message(self) -> TreeNetworkModel:
-        """Return the message that tells it."""
+        """Return the message form of the model."""
         return self.told

@@ -1,7 +1,7 @@
-"""What parties with other columns of the same rows say, and what a party has seen of the trees.
+"""Messages of vertical tree protocols, and the tree nodes that a party can infer from them.
 
-Rows are named by their place in the order that all parties have agreed on, from 0; ids are the
-local data'.
+All parties have the same rows and different columns. Messages refer to a row by its position in the
+order that all parties agreed on, from 0. The ids of the rows stay in the local data.
 """
 
 from collections.abc import Iterator
@@ -17,21 +17,22 @@ from fedtrees.core.sealed import Sealed
 from fedtrees.core.view import View
 from fedtrees.trees.partition import RowPartition
 
-_NODES = frozenset({Reveal.IDS, Reveal.LABELS})  # which rows are alike tells of their labels
+# Rows that share a node have similar labels, so that the rows of a node reveal labels.
+_NODES = frozenset({Reveal.IDS, Reveal.LABELS})
 
 
 @dataclass(frozen=True, eq=False)
 class BinCountsRequest(Message):
-    """Ask a party how many bins its columns have, and tell it the key of the statistics to come.
+    """Send a party the public key, and ask for the numbers of bins of its columns.
 
     Attributes
     ----------
     holder : str
-        Who has the private key.
+        Name of the party with the private key.
     bits : int
         Length of the key.
     key : Sealed
-        The public part; it says nothing of rows.
+        The public key. It reveals nothing about rows.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
@@ -42,12 +43,17 @@ class BinCountsRequest(Message):
 
 @dataclass(frozen=True, eq=False)
 class BinCounts(Message):
-    """How many bins the columns of a party have.
+    """Numbers of bins of a party's columns.
 
-    `columns`: int32 array, shape (c,). Positions in the schema.
-    `n_bins`: int32 array, shape (c,)
+    Attributes
+    ----------
+    columns : int32 array, shape (c,)
+        Positions in the schema.
+    n_bins : int32 array, shape (c,)
+        Number of bins of each column.
     """
 
+    # The number of bins depends on the number of distinct values of a column.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     party: str
     columns: NDArray[np.int32]
@@ -56,11 +62,15 @@ class BinCounts(Message):
 
 @dataclass(frozen=True, eq=False)
 class RootRows(Message):
-    """The rows that a tree is grown on.
+    """The rows that a tree is trained on.
 
-    `rows`: int32 array, shape (m,). Ascending.
+    Attributes
+    ----------
+    rows : int32 array, shape (m,)
+        Positions of the rows, ascending.
     """
 
+    # Positions of rows refer to ids that all parties know.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS})
     tree: int
     rows: NDArray[np.int32]
@@ -68,11 +78,15 @@ class RootRows(Message):
 
 @dataclass(frozen=True, eq=False)
 class TreeColumns(Message):
-    """A party's answer to `RootRows`: which of its columns the tree may use.
+    """A party's reply to `RootRows`: the columns that the tree may use.
 
-    `columns`: int32 array, shape (c,). Positions in the schema, ascending.
+    Attributes
+    ----------
+    columns : int32 array, shape (c,)
+        Positions in the schema, ascending.
     """
 
+    # The columns are drawn at random, independently of the data.
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
     party: str
     columns: NDArray[np.int32]
@@ -82,11 +96,16 @@ class TreeColumns(Message):
 class RowStatistics(Message):
     """Encrypted statistics of the rows of a tree: gradients and hessians, or one-hot labels.
 
-    `limit, terms`: The greatest absolute value of a statistic, and how many are added at most
-    (`fedtrees.sealing.slots.Slots`).
-    `statistics`: int64, shape (m, s); one ciphertext for all statistics of a row.
+    Attributes
+    ----------
+    limit, terms : int
+        Largest absolute value of a statistic, and largest number of rows that are added
+        (`fedtrees.sealing.slots.Slots`).
+    statistics : Sealed
+        int64, shape (m, s). One ciphertext contains all s statistics of a row.
     """
 
+    # To the holder of the key. All other parties receive ciphertexts.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     tree: int
     limit: int
@@ -96,12 +115,16 @@ class RowStatistics(Message):
 
 @dataclass(frozen=True, eq=False)
 class OwnRowStatistics(Message):
-    """What the holder of the key put into a `RowStatistics`; it notes it, and nothing crosses.
+    """Plain content of a `RowStatistics`, noted by the key holder and never sent.
 
-    It is made of the labels that trees are grown on, as defenses changed them, and is 0 for rows
-    that a round left out: noise and draws of the holder's own are no secret to it.
+    The statistics are computed from the labels after the key holder's defenses changed them. Rows
+    that the sampling of a round left out have statistics 0. The key holder knows its noise and its
+    random draws, so that the plain content hides neither from it.
 
-    `statistics`: int64 array, shape (m, s). In the order of the rows of the tree.
+    Attributes
+    ----------
+    statistics : int64 array, shape (m, s)
+        In the order of the rows of the tree.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
@@ -111,20 +134,21 @@ class OwnRowStatistics(Message):
 
 @dataclass(frozen=True, eq=False)
 class NodeRows(Message):
-    """Ask for sums over the bins at some nodes, and tell which rows are in them.
+    """Ask for the sums over the bins at some nodes, and announce the rows of these nodes.
 
-    Of two children one is told; the other one has the rest of their parent's rows.
+    Only one of two sibling nodes is announced. The other one contains the remaining rows of the
+    parent.
 
     Attributes
     ----------
     asked : int32 array, shape (a,)
-        Nodes whose sums are wanted.
+        Nodes whose sums are requested.
     nodes, parents : int32 array, shape (k,)
-        Nodes of which the rows are told, and their parents; none for a root.
+        Nodes whose rows are announced, and their parents. Empty for a root.
     offsets : int64 array, shape (k + 1,)
         The rows of ``nodes[j]`` are ``rows[offsets[j]:offsets[j + 1]]``.
     rows : int32 array
-        Ascending within a node.
+        Positions of the rows, ascending within a node.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NODES
@@ -138,18 +162,19 @@ class NodeRows(Message):
 
 @dataclass(frozen=True, eq=False)
 class BinSums(Message):
-    """One party's encrypted sums per bin, the answer to `NodeRows`.
+    """One party's encrypted sums per bin, the reply to `NodeRows`.
 
     Attributes
     ----------
     nodes : int32 array, shape (a,)
-        As asked.
+        The requested nodes.
     columns : int32 array, shape (c,)
         Positions in the schema of the columns that this tree may use.
     sums : Sealed
         int64, shape (a, bins of these columns, s). Missing values are in no bin.
     """
 
+    # To the holder of the key. The party that adds cannot read the sums.
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
         {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
     )
@@ -162,19 +187,21 @@ class BinSums(Message):
 
 @dataclass(frozen=True, eq=False)
 class OpenedBinSums(Message):
-    """What is in a `BinSums`: the holder of the key notes it, and nothing crosses in the open.
+    """Plain content of a `BinSums`. It is noted and never sent in plain text.
 
-    A party that adds passes it through its defenses before it is sealed.
+    The key holder notes it after decryption. The party that adds creates it before encryption and
+    applies its defenses to it.
 
     Attributes
     ----------
     party, tree, nodes, columns
         As in the `BinSums`.
     sums : int64 array, shape (a, bins of these columns, s)
+        Fixed-point sums of the statistics.
     bits : int
         Binary places of the sums.
     rows : int64 array, shape (a, bins of these columns), or None
-        How many rows are in every bin, as the party that adds knows; None where it was opened.
+        Number of rows in every bin. Only the party that adds knows it. None after decryption.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(
@@ -189,26 +216,27 @@ class OpenedBinSums(Message):
     rows: NDArray[np.int64] | None = None
 
     def unit_of(self, field: str) -> tuple[float, bool]:
-        """Return the units of sums."""
+        """Return how many units of a field make 1, and that its numbers are integers."""
         return (2.0**self.bits if field == "sums" else 1.0), True
 
 
 @dataclass(frozen=True, eq=False)
 class ChosenSplits(Message):
-    """Tell a party which of its candidates were chosen, and at which nodes.
+    """Announce to a party which of its candidate splits were chosen, and at which nodes.
 
     Attributes
     ----------
     nodes, left : int32 array, shape (k,)
-        Nodes, and their left children; the right child is one more.
+        Nodes, and their left children. The number of the right child is one larger.
     columns : int32 array, shape (k,)
         Positions in the schema.
     bins : int32 array, shape (k,)
-        Rows up to this bin go left; -1: only those without a value.
+        Rows in this bin or a lower one go left. -1 if only rows with a missing value go left.
     default_left : bool array, shape (k,)
-        Where rows without a value go.
+        Whether rows with a missing value go left.
     """
 
+    # The choice depends on the labels, and the splits are part of the model.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS, Reveal.MODEL})
     tree: int
     nodes: NDArray[np.int32]
@@ -220,11 +248,14 @@ class ChosenSplits(Message):
 
 @dataclass(frozen=True, eq=False)
 class RoutedRows(Message):
-    """The owner's answer to `ChosenSplits`.
+    """The reply of the column owner to `ChosenSplits`: the direction of every row.
 
-    `nodes, left`: int32 array, shape (k,). As chosen.
-    `goes_left`: bool array. Of the rows of all these nodes, one node after the other, ascending
-    within a node.
+    Attributes
+    ----------
+    nodes, left : int32 array, shape (k,)
+        As in the `ChosenSplits`.
+    goes_left : bool array
+        Directions of the rows of all these nodes, concatenated, ascending within a node.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS, Reveal.FEATURES})
@@ -236,15 +267,16 @@ class RoutedRows(Message):
 
 @dataclass(frozen=True, eq=False)
 class RowsToRoute(Message):
-    """Ask where rows to predict go at the nodes that a party split.
+    """Ask a party for the directions of test rows at the nodes that it split.
 
     Attributes
     ----------
     trees, nodes : int32 array, shape (k,)
+        Tree and node of each question.
     offsets : int64 array, shape (k + 1,)
-        Asked of node j are ``rows[offsets[j]:offsets[j + 1]]``.
+        Question j concerns ``rows[offsets[j]:offsets[j + 1]]``.
     rows : int32 array
-        Places among the rows to predict.
+        Positions among the test rows.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _NODES
@@ -256,27 +288,32 @@ class RowsToRoute(Message):
 
 @dataclass(frozen=True, eq=False)
 class RoutesOfRows(Message):
-    """The answer to `RowsToRoute`: who goes left, bool, in the order of its rows."""
+    """The reply to `RowsToRoute`: whether each row goes left, bool, in the order of its rows."""
 
+    # The direction of a test row depends on its value.
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     goes_left: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class RowBuckets(Message):
-    """The bin of every row in a party's columns, as FederBoost sends it once.
+    """The bin of every row in a party's columns. FederBoost sends it once, before training.
 
     Attributes
     ----------
     party : str
+        Name of the party.
     columns : int32 array, shape (c,)
         Positions in the schema.
     n_bins : int32 array, shape (c,)
+        Number of bins of each column.
     bins : int64 array, shape (c, n)
-        From 0, in the order of values; -1: no value. Randomised where the protocol says so.
+        From 0, in the order of the values. -1 for a missing value. Randomised if the protocol has a
+        budget.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+    # Bin numbers can be equal to values of rows by chance, for example for categories.
     verbatim: ClassVar[frozenset[str]] = frozenset({"bins"})
     party: str
     columns: NDArray[np.int32]
@@ -285,35 +322,48 @@ class RowBuckets(Message):
 
 
 def routed(view: View) -> Iterator[tuple[int, int, NDArray[np.int32], NDArray[np.bool_]]]:
-    """Yield tree, node, rows to predict that were asked about there, and which of them go left."""
-    asked: RowsToRoute | None = None
+    """Yield tree, node, the test rows at that node, and whether each of them goes left.
+
+    The directions are those that the view contains: replies to `RowsToRoute`.
+    """
+    request: RowsToRoute | None = None
     for item in view.seen:
-        m = item.message
-        if isinstance(m, RowsToRoute):
-            asked = m
-        elif isinstance(m, RoutesOfRows) and asked is not None:
-            for j, (tree, node) in enumerate(zip(asked.trees, asked.nodes, strict=True)):
-                here = slice(asked.offsets[j], asked.offsets[j + 1])
-                yield int(tree), int(node), asked.rows[here], m.goes_left[here]
+        message = item.message
+        if isinstance(message, RowsToRoute):
+            # Each reply belongs to the last request before it.
+            request = message
+        elif isinstance(message, RoutesOfRows) and request is not None:
+            for j, (tree, node) in enumerate(zip(request.trees, request.nodes, strict=True)):
+                rows_at_node = slice(request.offsets[j], request.offsets[j + 1])
+                yield (
+                    int(tree),
+                    int(node),
+                    request.rows[rows_at_node],
+                    message.goes_left[rows_at_node],
+                )
 
 
 def sibling(node: int) -> int:
-    """Return the other child of a node's parent: children come in pairs, the left one is odd."""
+    """Return the other child of a node's parent. Children form pairs, and the left child is odd."""
     return node + 1 if node % 2 else node - 1
 
 
 class KnownNodes:
-    """The nodes of one tree that somebody knows, and their rows, from what crossed.
+    """The nodes of one tree, and their rows, as far as the messages determine them.
 
-    The parties that are asked keep it, and so does whoever replays what they received: what a
-    party computes with and what it has seen are one thing.
+    Passive parties use it in training, and attacks replay received messages with it. What a party
+    computes with is therefore exactly what it can infer.
 
-    `rows`: int32 array, shape (m,). Of the root, ascending.
+    Parameters
+    ----------
+    rows : int32 array, shape (m,)
+        Rows of the root, ascending.
     """
 
     def __init__(self, rows: NDArray[np.int32]) -> None:
         self.partition = RowPartition(rows)
         self._left: dict[int, int] = {}  # left child by node, of all known splits
+        # Scratch space: a mask over all rows, cleared after every use.
         self._in_node = np.zeros(int(rows.max(initial=-1)) + 1, dtype=bool)
 
     @property
@@ -323,38 +373,46 @@ class KnownNodes:
 
     @property
     def left(self) -> dict[int, int]:
-        """The left child of every node whose children are known; the right one is one more."""
+        """Left child of every node whose children are known. The right child is one larger."""
         return dict(self._left)
 
     @property
     def leaves(self) -> list[int]:
-        """Known nodes of which no child is known."""
+        """Known nodes without a known child."""
         return [node for node in self.nodes if node not in self._left]
 
     def rows_of(self, node: int) -> NDArray[np.int32]:
         """Return the rows of a known node, int32, ascending."""
-        return np.sort(self._rows(node))  # its children's rows stand one after the other
+        # The partition stores the rows of one child after those of the other.
+        return np.sort(self._rows(node))
 
     def _rows(self, node: int) -> NDArray[np.int32]:
         ((begin, end),) = self.partition.ranges(np.array([node], dtype=np.int32))
         return self.partition.rows[begin:end]
 
     def told(self, message: NodeRows) -> None:
-        """Take in which rows are in which nodes.
+        """Record the announced rows of nodes, and infer those of their siblings.
 
-        Raises `ProtocolError` if a parent is not known.
+        Raises
+        ------
+        ProtocolError
+            If the rows of a parent are unknown.
         """
         for j, (node, parent) in enumerate(zip(message.nodes, message.parents, strict=True)):
+            # Several requests can announce the same child. The first one already determined both
+            # children.
             if int(parent) in self._left:
                 continue
-            inside = message.rows[message.offsets[j] : message.offsets[j + 1]]
-            self._in_node[inside] = True
+            announced_rows = message.rows[message.offsets[j] : message.offsets[j + 1]]
+            self._in_node[announced_rows] = True
+            # The announced node is the left child if its number is odd. `is_left` marks the rows of
+            # the parent that belong to the left child, whichever of the two was announced.
             is_left = self._in_node[self._known(int(parent))] == bool(node % 2)
-            self._in_node[inside] = False
+            self._in_node[announced_rows] = False
             self._split(np.array([parent]), np.array([min(node, sibling(int(node)))]), is_left)
 
     def routed(self, message: RoutedRows) -> None:
-        """Take in how an owner split nodes."""
+        """Record how a column owner split nodes."""
         if len(message.nodes) and int(message.nodes[0]) not in self._left:
             self._split(message.nodes, message.left, message.goes_left)
 
@@ -371,41 +429,53 @@ class KnownNodes:
 
 
 def replayed(view: View) -> dict[int, KnownNodes]:
-    """Return what the principals have seen of every tree, by the tree's number.
+    """Return what the principals can infer about every tree, by tree number.
 
-    It is replayed from the messages that they received and sent, whatever the number of parties:
-    the rows of roots, of nodes that they were asked about, of the other child of such a node, and
-    of the children of nodes that they split. Trees that they were not told of are left out.
+    The result follows from the messages that they received and sent, for any number of principals.
+    It contains the rows of roots, of announced nodes, of the siblings of such nodes, and of the
+    children of nodes that the principals split. Trees without a message to the principals are
+    missing.
     """
-    found: dict[int, KnownNodes] = {}
+    trees: dict[int, KnownNodes] = {}
     for item in view.seen:
         message = item.message
         if isinstance(message, RootRows):
-            found.setdefault(message.tree, KnownNodes(message.rows))
+            # Several colluding parties receive the same message, which must not reset the tree.
+            trees.setdefault(message.tree, KnownNodes(message.rows))
         elif isinstance(message, NodeRows):
-            found[message.tree].told(message)
+            trees[message.tree].told(message)
         elif isinstance(message, RoutedRows):
-            found[message.tree].routed(message)
-    return found
+            trees[message.tree].routed(message)
+    return trees
 
 
 def visible_leaves(view: View) -> NDArray[np.int32]:
-    """Return in which visible leaf of which tree a row is, int32, shape (N, T); -1: in none.
+    """Return which visible leaf of each tree contains each row.
 
-    A visible leaf is a node that the principals know the rows of, and of no child of it. Rows stand
-    in the order of ``view.own[0].ids``; trees in that of their numbers, up to the last one seen. Of
-    a tree that they were not told of, or did not draw a row of, there is no leaf.
+    A visible leaf is a node whose rows the principals know, while they know the rows of none of its
+    children.
+
+    Parameters
+    ----------
+    view : View
+        Messages of the principals.
+
+    Returns
+    -------
+    leaves : int32 array, shape (N, T)
+        Rows are in the order of ``view.own[0].ids``. Trees are in the order of their numbers, up to
+        the last visible one. -1 if the tree is not visible or was not trained on the row.
     """
     trees = replayed(view)
     leaves = np.full((view.n_rows, 1 + max(trees, default=-1)), -1, dtype=np.int32)
-    for tree, known in trees.items():
-        for node in known.leaves:
-            leaves[known.rows_of(node), tree] = node
+    for tree, tree_nodes in trees.items():
+        for node in tree_nodes.leaves:
+            leaves[tree_nodes.rows_of(node), tree] = node
     return leaves
 
 
 def visible_nodes(view: View) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
-    """Yield tree, node and rows of everything visible: roots, inner nodes and leaves."""
-    for tree, known in sorted(replayed(view).items()):
-        for node in known.nodes:
-            yield tree, node, known.rows_of(node)
+    """Yield tree, node and rows of every visible node: roots, inner nodes and leaves."""
+    for tree, tree_nodes in sorted(replayed(view).items()):
+        for node in tree_nodes.nodes:
+            yield tree, node, tree_nodes.rows_of(node)

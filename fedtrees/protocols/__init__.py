@@ -1,4 +1,4 @@
-"""Federated training protocols: parties and their choreography.
+"""Federated training protocols: the parties, and the order of their messages.
 
-It may import `messages` and below.
+This package may import `messages` and the layers below it.
 """

@@ -1,4 +1,9 @@
-"""What every protocol is: parties and a coordinator, run over a federation's local data."""
+"""Base classes of protocols and coordinators.
+
+A protocol creates the parties of a run, declares the messages that they may send, and states its
+own privacy guarantee. One of the parties is the coordinator, which starts the training.
+`fedtrees.protocols.training` runs a protocol over the local data of a federation.
+"""
 
 from __future__ import annotations
 
@@ -38,80 +43,106 @@ from fedtrees.trees.forest.random_decision import undeclared
 if TYPE_CHECKING:
     from fedtrees.protocols.training import Training
 
-#: `Protocol.file` of a model that is no forest: as messages are encoded.
+#: `Protocol.file` of models that are not forests: the file contains the encoded message form.
 ENCODED_FILE = (".ftm", "a model that is no forest; XGBoost has no such one")
 
 
 class Coordinator(Party):
-    """The party that drives; the others answer.
+    """The party that starts training. All other parties react to its messages.
 
-    `model`: What `train` returned, as the defenses left it.
+    Attributes
+    ----------
+    model : Model
+        Result of `train` after the defenses processed it.
     """
 
     role = "server"
     model: Any
 
     def train(self, net: Network) -> Model:
-        """Run the protocol and return the model it ends with."""
+        """Run the protocol and return the final model."""
         raise TypeError(f"{type(self).__name__} must define train(net)")
 
     def predict(self, net: Network) -> NDArray[np.float64]:
-        """Return the scores of everybody's `queries`; only where no model is released."""
+        """Return the scores of the test rows that all parties received as `queries`, float64.
+
+        It is called only if the protocol releases no model, so that a prediction needs messages.
+        """
         raise TypeError(f"{type(self).__name__} must define predict(net): no model is released")
 
     def leaves(self, net: Network) -> NDArray[np.int32]:
-        """Return the leaves of everybody's `queries`, int32, (n, T); only where no model is."""
+        """Return the leaf of every test row in every tree, int32, shape (n, T).
+
+        It is called only if the protocol releases no model.
+
+        Raises
+        ------
+        ProtocolError
+            Always, unless a subclass overrides the method.
+        """
         raise ProtocolError(f"a {type(self).__name__} answers no leaf ids; ask for scores")
 
     def finished(self, net: Network) -> None:
-        """Do what is left to do once the defenses have left `model` as it stays."""
+        """Finish the run after the defenses processed `model` and the network published it."""
 
 
 class Protocol(ABC):
-    """Base of all protocols: a frozen dataclass whose fields are public parameters.
+    """Base class of all protocols: a frozen dataclass whose fields are public parameters.
+
+    A protocol is registered with ``@register.protocol(name)``. A subclass must define `party`, and
+    usually declares the following class attributes.
 
     Attributes
     ----------
     name : str
-        Set by ``@register.protocol``.
-    layout : str
-        How the data layer spreads a table over the parties that hold some of it
-        (`fedtrees.data.layout`): ``horizontal``, ``vertical``, ``centralised``.
+        Registered name, set by ``@register.protocol``.
+    layout : {"horizontal", "vertical", "centralised"}
+        How the data layer partitions a table over the parties (`fedtrees.data.layout`).
     holders : tuple of str
-        Roles that hold data.
+        Roles that have local data.
     says : tuple of Message types
-        What may cross in training; defenses that act on nothing of it are refused.
+        Messages that training may send. A defense that acts on none of them is refused.
     sometimes : mapping of Message type to str
-        Of `says`, what crosses only under some parameters or defenses, each with when.
+        Those messages in `says` that are sent only under some parameters or defenses, with the
+        condition as text.
     serves : frozenset of str
-        Hooks and limits of defenses that its parties keep to (`fedtrees.protocols.fit`): of
-        ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows``,
+        Hooks and limits of defenses that the parties implement (`fedtrees.protocols.fit`): a subset
+        of ``rows``, ``candidates``, ``shown``, ``gradient_clip``, ``least_leaf_rows``,
         ``poisson_sampling``, ``declared_rows`` and ``row_bounds``.
     summed : tuple of Message types
-        Replies of which the coordinator learns only the sum, by an ideal secure sum.
+        Replies of which the coordinator receives only the sum, by the ideal functionality of a
+        secure sum.
     noised : tuple of Message types
-        What a protocol that claims a budget adds noise to, at its holders or on the way from them:
-        no defense may act there before. Empty: anything that it says.
+        Messages that a protocol with a privacy budget adds noise to, at the parties with data or on
+        the way from them. No defense may act there before the noise is added. Empty for all
+        messages in `says`.
     released : bool
-        Whether the model is told to the role ``public``; otherwise nobody holds it whole.
+        True if the model is sent to the role ``public``. Otherwise no party has the complete model,
+        and the parties predict together.
     adversaries : tuple of str
-        Threats under which a suite attacks it that names none of its roles.
+        Threats that a suite attacks if it names no threat of a role of this protocol.
     usual_parties : int
-        How many hold data where nobody says it.
+        Default number of parties with data.
     alone : str
-        What the reference is called of who holds labels and trains with nobody else.
+        Display name of the baseline that each label-holding party trains on its local data.
     example : str
-        A dataset that needs no file to show it on.
+        Data set of demonstrations. It needs no file.
     called : mapping of str to (str, str)
-        What a reader calls one party of a role, and several.
+        Display name of one party of a role, and of several.
     file : tuple of str
-        How the name of a file with its model ends, and what that is.
+        Suffix of model files, and a description of the format.
     needs : tuple of str
-        Modules of an extra that it trains with.
+        Modules that training imports and that only an extra installs.
     deployed : mapping of str to Deployed
-        Systems that run it, with what is set there.
+        Frameworks that implement the protocol, with the corresponding settings.
     peers : bool
-        Whether parties tell one another what no coordinator asked for.
+        True if parties send messages that no coordinator requested.
+
+    Examples
+    --------
+    >>> from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+    >>> dict(FedTreeHist().roles(2))
+    {'server': 'server', 'client-0': 'client', 'client-1': 'client'}
     """
 
     name: ClassVar[str] = "protocol"
@@ -138,47 +169,69 @@ class Protocol(ABC):
     peers: ClassVar[bool] = False
 
     def roles(self, parties: int) -> Mapping[str, str]:
-        """Return the role of every party by name, given how many hold data.
+        """Return the role of every party by name, for a number of parties with data.
 
-        The order is that in which they join, and get their local data.
+        The parties join the network and receive their local data in this order.
         """
         return {"server": "server", **dict.fromkeys(client_names(parties), "client")}
 
     def holder_names(self, parties: int) -> list[str]:
-        """Return the names of the parties that hold data, in order."""
+        """Return the names of the parties with local data, in order."""
         return [name for name, role in self.roles(parties).items() if role in self.holders]
 
     @abstractmethod
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Party:
-        """Make one party around what it holds; one of them is a `Coordinator`."""
+        """Create one party of a run. Exactly one of the parties must be a `Coordinator`.
+
+        Parameters
+        ----------
+        name, role : str
+            Name and role of the party.
+        held : LocalData or None
+            Local data of the party. None if its role has none.
+        schema : Schema
+            Columns and target.
+        defense : Composition
+            Defenses of the run.
+        """
 
     @classmethod
     def missing(cls) -> list[str]:
-        """Return the modules it needs that are not installed."""
+        """Return the names of modules in `needs` that are not installed."""
         return [module for module in cls.needs if find_spec(module) is None]
 
     def claim(self) -> Guarantee:
-        """State what the protocol guarantees by itself; most protocols guarantee nothing."""
+        """Return the privacy guarantee of the protocol without defenses. The default is none."""
         return NoGuarantee()
 
     def claimed(self, defense: Composition) -> Guarantee:
-        """State what it guarantees where a defense settles cut points; by default `claim`."""
+        """Return the guarantee under a defense that chooses the cut points. By default `claim`."""
         return self.claim()
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose what a run of the protocol by itself spent; by default the claim."""
+        """Compose the privacy loss that a run recorded for the protocol. The default is `claim`."""
         return self.claim()
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
-        """State what the protocol itself does to what rows bring (`Defense.channels`)."""
+        """Return how the protocol changes the contributions of rows (compare `Defense.channels`).
+
+        For example, a differentially private protocol states the distribution of its noise.
+        """
         return {}
 
     def stated_laws(self, schema: Schema, parties: int) -> Mapping[Place, Change]:
-        """Return `laws` for a given number of parties that hold data.
+        """Return `laws` for a given number of parties with data.
 
-        The law of a released sum depends on how many noise shares it contains.
+        The distribution of a released sum depends on the number of noise shares that it contains.
+
+        Parameters
+        ----------
+        schema : Schema
+            Columns and target.
+        parties : int
+            Number of parties with data.
         """
         resolved: dict[Place, Change] = {}
         for place, change in self.laws(schema).items():
@@ -190,23 +243,35 @@ class Protocol(ABC):
         return resolved
 
     def check_parties(self, parties: int) -> None:
-        """Refuse a number of parties with data that the parameters do not suit (`UsageError`)."""
+        """Check the number of parties with data.
+
+        Raises
+        ------
+        UsageError
+            If the parameters do not allow it.
+        """
         return
 
     def exact(self) -> Protocol | None:
-        """Return the same protocol without what `laws` states, drawn otherwise alike; None: no."""
+        """Return the same protocol without the changes in `laws`, with otherwise equal randomness.
+
+        None if there is no such protocol.
+        """
         return None
 
     def nodes_shown(self, view: View) -> Iterator[NDArray[np.int32]]:
-        """Yield the rows of every node that somebody is shown; none where nodes are not shown."""
+        """Yield the rows of every node that the messages show. Empty if messages show no nodes."""
         return iter(())
 
     def save(self, training: Training, path: Path) -> None:
-        """Write a trained model into a file with the suffix of `file`.
+        """Write the trained model to a file with the suffix of `file`.
 
         An XGBoost model takes the values of the table, not codes (`in_table_values`).
 
-        Raises `DataError` if the file cannot be written, or cannot contain the values of a column.
+        Raises
+        ------
+        DataError
+            If the file cannot be written, or cannot contain the values of a column.
         """
         if self.file == ENCODED_FILE:
             write_whole(path, encode(as_message(training.model)))
@@ -216,88 +281,153 @@ class Protocol(ABC):
         from fedtrees.trees.files.xgboost import save_xgboost, writable
 
         names = training.schema.names
+        # XGBoost's model file also contains training parameters, if the protocol has them.
         params = self if isinstance(self, TreeParams) else None
         forest, categories = in_table_values(training.model, training.schema.features)
         save_xgboost(forest, path, len(names), writable(names), params, categories)
 
     def canaries(self) -> Any:
-        """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""
+        """Create the rows that a privacy audit inserts, or None if there is no audit.
+
+        See `fedtrees.protocols.canaries.Canaries`.
+        """
         return None
 
     def worst_case(self, defense: Composition) -> tuple[Protocol, Any] | None:
-        """Return the parameters, and the rows, by which an audit sees most of a row; None: as is.
+        """Return parameters and canaries that reveal most about a row, for a privacy audit.
 
-        A claim of epsilon holds whatever the table and the public parameters are, so that an
-        auditor chooses both: one tree, few columns, gradients near their bound.
+        A claim about epsilon must be true for every table and all public parameters. The auditor
+        therefore chooses both: one tree, few columns, and gradients near their bound.
+
+        Returns
+        -------
+        worst_case : (Protocol, Canaries) or None
+            None if the audit has no better choice than the given parameters and `canaries`.
         """
         return None
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The public parameters, by name."""
+        """Public parameters by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def check(self, schema: Schema) -> None:  # noqa: B027 - most take any target
-        """Refuse a target that this protocol cannot train on.
+        """Check that the protocol can train on the target.
 
-        Raises `UsageError`.
+        Raises
+        ------
+        UsageError
+            If it cannot, for example if a forest gets a numeric target.
         """
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:  # noqa: B027
-        """Refuse what one party holds, at its host, before it is made.
+        """Check the local data of one party. Its host calls this before it creates the party.
 
-        Raises `DataError`.
+        Parameters
+        ----------
+        name : str
+            Name of the party.
+        held : LocalData
+            Its local data.
+        schema : Schema
+            Columns and target.
+
+        Raises
+        ------
+        DataError
+            If the protocol cannot train on the data.
         """
 
     def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:  # noqa: B027
-        """Refuse what the parties say they hold together, by name.
+        """Check what all parties declared about their local data.
 
-        Raises `DataError`.
+        Parameters
+        ----------
+        said : mapping of str to Declared
+            Declared number of rows, columns and labels, by party name.
+        schema : Schema
+            Columns and target.
+
+        Raises
+        ------
+        DataError
+            If the declarations do not form a valid table together.
         """
 
     def grown_on(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
-        """Return which of a party's n rows a round of training uses, bool (n,); None: all.
+        """Return which of a party's rows a round of training uses.
 
-        ``streams`` are the party's; a ``defense`` may say how rows are drawn. What the harness
-        knows, and nobody else does.
+        The harness calls this to compute the ground truth. No party of the run knows the result for
+        another party.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows of the party.
+        streams : Streams
+            Randomness of the party.
+        round : int
+            Number of the round.
+        defense : Composition or None
+            Defense of the run, which may determine how rows are sampled.
+
+        Returns
+        -------
+        mask : bool array, shape (n,), or None
+            None if the round uses all rows.
         """
         return None
 
     def sealing(self) -> Sealing | None:
-        """Say how one run computes on sealed values; None: nothing is sealed."""
+        """Return how the parties of a run compute on encrypted values. None without encryption."""
         return None
 
     def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
-        """Return what colluding parties open of what they saw, as one alone could not; nothing.
+        """Return the messages that colluding parties can decrypt only together. By default none.
 
-        ``sealing`` is what each of them computes with, by name.
+        Parameters
+        ----------
+        seen : sequence of Seen
+            Messages in the view of the colluding parties.
+        sealing : mapping of str to object
+            Cryptographic state of each of them, by name.
         """
         return []
 
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
-        """Return what such a table lacks for this protocol under a defense, None if nothing."""
+        """Return what a table lacks for this protocol under a defense, None if nothing is missing.
+
+        For example, public cut points need a declared range of every column.
+        """
         plan = defense.cut_plan
         return undeclared(schema) if plan is not None and plan.method == "public" else None
 
     def predict(
         self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.float64]:
-        """Return the scores of rows that nobody trained on; by default of the model alone.
+        """Return the scores of test rows.
 
-        A model that nobody holds whole predicts by messages, which are on record.
+        A released model predicts without messages. Otherwise the parties predict together, and the
+        transcript records their messages.
 
         Parameters
         ----------
         net : LocalNetwork or None
-            Of the training; None where that was in an earlier process.
+            Network of the training. None if the training ran in an earlier process.
         model : Model
-            What the coordinator ended with.
+            Final model of the coordinator.
         queries : mapping of str to LocalData
-            What each holder has of the rows, without labels.
+            Test rows by party: the columns of that party, without labels.
+
+        Returns
+        -------
+        scores : float64 array, shape (n,) or (n, K)
         """
         if self.released:
+            # Test rows have all columns at every party of a horizontal protocol, so that any
+            # party's do.
             scores: NDArray[np.float64] = model.predict(next(iter(queries.values())).X)
             return scores
         return _still_there(net).predict(queries)
@@ -305,9 +435,17 @@ class Protocol(ABC):
     def leaves(
         self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, T); otherwise as `predict`.
+        """Return the leaf of every test row in every tree, int32, shape (n, T).
 
-        Raises `ProtocolError` if the model has no leaves.
+        Parameters
+        ----------
+        net, model, queries
+            As for `predict`.
+
+        Raises
+        ------
+        ProtocolError
+            If the model has no leaves.
         """
         if not self.released:
             return _still_there(net).predict(queries, "leaves")
@@ -319,6 +457,7 @@ class Protocol(ABC):
 
 
 def _still_there(net: LocalNetwork | None) -> LocalNetwork:
+    """Return the network, or raise `ProtocolError` if the parties of the training are gone."""
     if net is None:
         raise ProtocolError("nobody holds this model whole, and its parties are gone: train it")
     return net

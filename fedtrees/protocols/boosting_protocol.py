@@ -1,4 +1,4 @@
-"""What all protocols of boosted trees have in common: the engine's parameters and an objective."""
+"""Parameters that all protocols of boosted trees share: those of the engine, and an objective."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,12 @@ from fedtrees.trees.boosted.params import TreeParams
 
 @dataclass(frozen=True, kw_only=True)
 class BoostingProtocol(TreeParams, Protocol):
-    """Boosted trees: the engine's parameters, and this.
+    """Boosted trees with the parameters of the engine (`TreeParams`) and an objective.
 
-    `objective`: None: what the target asks for.
+    Parameters
+    ----------
+    objective : str or None
+        Loss function. None chooses it by the target.
     """
 
     objective: str | None = None
@@ -26,10 +29,13 @@ class BoostingProtocol(TreeParams, Protocol):
             self._check_probability()
 
     def objective_for(self, schema: Schema) -> Objective:
-        """Return what is minimised on such a target.
+        """Return the loss function for a target.
 
-        Raises `UsageError` if the objective does not suit it, or the base score does not suit the
-        objective.
+        Raises
+        ------
+        UsageError
+            If the objective does not suit the target, or the base score does not suit the
+            objective.
         """
         objective = objective_of(self.objective, schema.classes)
         if isinstance(objective, Logistic):
@@ -37,7 +43,7 @@ class BoostingProtocol(TreeParams, Protocol):
         return objective
 
     def check(self, schema: Schema) -> None:
-        """Refuse a target that the objective does not suit."""
+        """Check that the objective suits the target."""
         self.objective_for(schema)
 
     def _check_probability(self) -> None:
@@ -51,9 +57,12 @@ class BoostingProtocol(TreeParams, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainBoosting(BoostingProtocol):
-    """Two classes, and all rows and columns in every tree, level by level.
+    """Binary classification with all rows and columns in every tree, level by level.
 
-    Raises `UsageError` for anything else.
+    Raises
+    ------
+    UsageError
+        If a parameter asks for anything else.
     """
 
     trees: int = 10
@@ -68,7 +77,7 @@ class PlainBoosting(BoostingProtocol):
         check_known("objective", self.objective or Logistic.name, (Logistic.name,))
 
     def objective_for(self, schema: Schema) -> Objective:
-        """Return the logistic loss; raises `UsageError` unless there are two classes."""
+        """Return the logistic loss. Raise `UsageError` unless the target has two classes."""
         objective = super().objective_for(schema)
         if not isinstance(objective, Logistic):
             raise UsageError(f"{self.name!r} trains on two classes, not {objective.name}")

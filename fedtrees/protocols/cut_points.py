@@ -1,4 +1,4 @@
-"""How clients and server settle common cut points, whatever is grown on them."""
+"""Agreement of clients and server on common cut points, independent of the trees."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,14 +35,15 @@ from fedtrees.trees.sketch import (
 )
 
 CUT_METHODS = ("sketch", "xgboost", "equal-width", "public")
-_GRID = CutPlan("grid", 1024, 2)  # as `grid-cuts`
+_GRID = CutPlan("grid", 1024, 2)  # the default parameters of the defense `grid-cuts`
 
 
 class BinningClient(Party):
-    """A client that summarises its columns for the server, and bins its rows.
+    """A client that sends summaries of its columns to the server, and bins its rows.
 
-    How often it does so, and how finely, follows from its own agreement (`agreed_plan`), so that a
-    dishonest server cannot have a private summary drawn twice or an exact one sent in its place.
+    The number and resolution of the summaries follow from its copy of the agreement
+    (`agreed_plan`). A dishonest server can therefore not request a private summary twice, or an
+    exact one in its place.
     """
 
     role = "client"
@@ -52,13 +53,16 @@ class BinningClient(Party):
         super().__init__(name)
         self.data = data
         self.summary, self.grids = Once(), 0
-        self.cells: list[int] = []  # of every column, in the grid that was counted last
+        self.cells: list[int] = []  # cells of every column in the last counted grid
 
     @property
     def summarised_rows(self) -> NDArray[np.float32]:
-        """The rows that cut points are made for, float32, shape (n, d).
+        """The rows that cut points are computed from, float32, shape (n, d).
 
-        Raises `BeyondParametersError` if they were binned before.
+        Raises
+        ------
+        BeyondParametersError
+            If they were binned before.
         """
         if self.binned:
             raise BeyondParametersError(f"{self.name!r} has binned its rows; it keeps no values")
@@ -93,25 +97,29 @@ class BinningClient(Party):
         round="in order, each once, at most the agreed number of rounds",
     )
     def count_rows(self, message: GridRequest) -> GridCounts:
-        """Answer with the number of rows in every cell of a grid that the agreement allows."""
+        """Answer with the number of rows in every cell of a grid that the agreement permits."""
         borders = self.checked_grid(message)
         rows = self.summarised_rows
+        # The number of cells bounds the borders of the next grid (`checked_grid`).
         self.grids, self.cells = self.grids + 1, [len(b) + 1 if len(b) else 0 for b in borders]
         return GridCounts(sum(len(b) > 0 for b in borders), count_cells(rows, borders))
 
     def checked_grid(self, message: GridRequest) -> list[NDArray[np.float32]]:
-        """Return the borders of every column; raises `BeyondParametersError`."""
+        """Return the borders of every column, or raise `BeyondParametersError`."""
         plan, d = agreed_plan(self.agreement), len(self.agreement.schema.features)
         if plan.method != "grid":
             refuse(message, "", f"cut points are settled by {plan.method!r}, not on a grid")
+        # A grid that was counted before would spend the budget again.
         turns = Turns(plan.rounds)
         turns.next = self.grids
         turns.take(message, "round")
+        # Malformed offsets could make a client count a column several times.
         offsets, end = message.offsets, len(message.borders)
         shaped = offsets.shape == (d + 1,) and message.borders.ndim == 1
         if not shaped or offsets[0] or offsets[-1] != end or (np.diff(offsets) < 0).any():
             refuse(message, "offsets", f"{d} columns divide {end} borders, in order")
         borders = np.split(message.borders, offsets[1:-1])
+        # The first grid follows from public facts. A different one would be a dishonest request.
         if message.round == 0:
             public = public_grid(self.agreement, plan)
             if not all(map(np.array_equal, borders, public.borders)):
@@ -119,11 +127,15 @@ class BinningClient(Party):
             return borders
         names = self.agreement.schema.names
         for name, inner, before in zip(names, borders, self.cells, strict=True):
-            # A cell is cut into its share of the agreed number, or stays one, and both of its ends
-            # may be new borders beside merged cells.
-            most = plan.cells + 2 * before if before else 0
-            if len(inner) > most or not np.isfinite(inner).all() or (np.diff(inner) <= 0).any():
-                rule = f"column {name!r} has at most {most} increasing borders in this round"
+            # Each cell is divided into its share of the agreed number of cells, or remains
+            # undivided. Both of its ends may be new borders next to merged cells.
+            max_borders = plan.cells + 2 * before if before else 0
+            if (
+                len(inner) > max_borders
+                or not np.isfinite(inner).all()
+                or (np.diff(inner) <= 0).any()
+            ):
+                rule = f"column {name!r} has at most {max_borders} increasing borders in this round"
                 refuse(message, "borders", rule)
         return borders
 
@@ -135,9 +147,12 @@ class BinningClient(Party):
         categorical="as `values`",
     )
     def bin(self, message: CutPoints) -> None:
-        """Bin the rows once and for all; their values are let go, which take more than all else.
+        """Bin the rows once, and delete their values, which need most of the memory.
 
-        Raises `BeyondParametersError` if they were binned before.
+        Raises
+        ------
+        BeyondParametersError
+            If they were binned before.
         """
         if self.binned:
             raise BeyondParametersError(f"{self.name!r} was told cut points before; they stand")
@@ -154,17 +169,17 @@ class BinningClient(Party):
 
 
 def agreed_plan(agreement: Agreement) -> CutPlan:
-    """Return how all parties agreed that cut points are settled.
+    """Return the agreed method for cut points.
 
     A defense decides, or else the protocol's parameter ``cuts``. A protocol without that parameter
-    takes declared cut points and asks no client.
+    uses declared cut points and asks no client.
     """
     method = agreement.parameters.get("cuts", "public")
     return agreement.defense.cut_plan or (_GRID if method == _GRID.method else CutPlan(method))
 
 
 def public_grid(agreement: Agreement, plan: CutPlan) -> Grid:
-    """Return the grid of the first round, which follows from the schema and public parameters."""
+    """Return the grid of the first round, which follows from schema and public parameters."""
     schema, parameters = agreement.schema, agreement.parameters
     by_category = schema.categorical & bool(parameters.get("enable_categorical"))
     counted = counted_features(schema, parameters["max_bin"], by_category)
@@ -185,15 +200,27 @@ def settle_cuts(
     *,
     gather: bool = False,
 ) -> Cuts:
-    """Agree on cut points and tell all clients, as the defenses say or else by the method.
+    """Agree on cut points, and send them to all clients.
 
-    `method`: {"sketch", "xgboost", "equal-width", "public", "grid"}. ``xgboost``: as ``sketch``,
-    and merged sketches are pruned as XGBoost prunes them. ``grid``: by counts that the protocol
-    sums securely.
-    `schema`: Its cut points and public ranges are used where the method is "public".
-    `categories`: int32 array, shape (d,). Number of categories of each feature that is split by
-    categories, else 0.
-    `gather`: Pass every client's sketch on to all of them, as XGBoost's collective does.
+    Parameters
+    ----------
+    net : Network
+        Network of the run.
+    method : {"sketch", "xgboost", "equal-width", "public", "grid"}
+        Method, unless a defense chooses it. ``xgboost`` is ``sketch`` with merged sketches pruned
+        as in XGBoost. ``grid`` uses counts that are summed securely.
+    max_bin : int
+        Largest number of bins of a column.
+    schema : Schema
+        Columns. Method ``public`` uses their declared cut points and ranges.
+    categories : int32 array, shape (d,), optional
+        Number of categories of each feature that is split by categories, otherwise 0.
+    gather : bool
+        Forward every client's sketch to all clients, as XGBoost's collective does.
+
+    Returns
+    -------
+    cuts : Cuts
     """
     plan = net.cut_plan() or (_GRID if method == _GRID.method else CutPlan(method))
     if plan.method == "public":
@@ -205,8 +232,9 @@ def settle_cuts(
     else:
         request = CutsRequest(_summary_of(plan), max_bin)
         parts = net.ask("client", request, why="to settle cut points")
-        if net.cut_plan() is None:  # else a defense may have drawn numbers of rows
+        if net.cut_plan() is None:  # a defense may replace numbers of rows
             check_sketches(net, parts)
+        # XGBoost's collective sends every sketch to every client, which an attack can read.
         if gather:
             share_sketches(net, parts)
         cuts = merge_summaries(parts, max_bin, plan.method)
@@ -219,19 +247,22 @@ def settle_cuts(
 
 
 def check_sketches(net: Network, parts: Sequence[Message]) -> None:
-    """Raise `BeyondParametersError` if a sketch is of more rows than its client declared."""
+    """Raise `BeyondParametersError` if a sketch has more rows than its client declared."""
     for owner, part in zip(net.members("client"), parts, strict=True):
         if owner in net.declared and isinstance(part, FeatureSketch) and len(part.weights):
-            most, per_column = net.declared[owner], np.split(part.weights, part.offsets[1:-1])
+            limit, per_column = (
+                net.declared[owner],
+                np.split(part.weights, part.offsets[1:-1]),
+            )
             rows = max(sum(weights.tolist()) for weights in per_column)
-            if rows > most or part.weights.min() < 0:
+            if rows > limit or part.weights.min() < 0:
                 raise BeyondParametersError(
-                    f"the sketch of {owner!r} counts {rows} rows of a column; it declared {most}"
+                    f"the sketch of {owner!r} counts {rows} rows of a column; it declared {limit}"
                 )
 
 
 def share_sketches(net: Network, parts: Sequence[Message]) -> None:
-    """Tell all clients every client's sketch; other summaries stay with who asked for them."""
+    """Forward every client's sketch to all clients. Other summaries are not forwarded."""
     for owner, part in zip(net.members("client"), parts, strict=True):
         if isinstance(part, FeatureSketch):
             why = "every client merges the sketches of all by itself"
@@ -239,34 +270,51 @@ def share_sketches(net: Network, parts: Sequence[Message]) -> None:
 
 
 def column_ranges(X: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the smallest and largest present value of each column, NaN where there is none."""
+    """Return the smallest and largest present value of each column, NaN if there is none."""
     missing = np.isnan(X)
     low = np.min(np.where(missing, np.float32(np.inf), X), axis=0, initial=np.inf)
     high = np.max(np.where(missing, np.float32(-np.inf), X), axis=0, initial=-np.inf)
+    # A column without values keeps the initial infinities in reversed order.
     empty = low > high
     low[empty] = high[empty] = np.nan
     return low.astype(np.float32), high.astype(np.float32)
 
 
 def merge_summaries(parts: list, max_bin: int, method: str) -> Cuts:  # type: ignore[type-arg]
-    """Return common cut points from the clients' sketches or ranges."""
+    """Return common cut points from the clients' sketches or ranges.
+
+    Parameters
+    ----------
+    parts : list of FeatureSketch or of FeatureRanges
+        One summary per client.
+    max_bin : int
+        Largest number of bins of a column.
+    method : str
+        ``xgboost`` prunes merged sketches as XGBoost does.
+    """
     if isinstance(parts[0], FeatureSketch):
         sketches = [Sketch(p.points, p.weights, p.offsets, p.low) for p in parts]
         choose = pruned_cuts if method == "xgboost" else choose_cuts
         return merge_sketches(sketches, max_bin, choose)
+    # `fmin` ignores NaN, the range of a client without values in the column.
     low = np.fmin.reduce([p.low for p in parts])
     high = np.fmax.reduce([p.high for p in parts])
     return equal_width_cuts(low, high, max_bin)
 
 
 def public_cuts(schema: Schema, max_bin: int) -> Cuts:
-    """Return the declared cut points, where there are none equal-width ones of declared ranges.
+    """Return the declared cut points, or equal-width cut points of declared ranges.
 
-    Raises `DataError` if a continuous feature declares neither.
+    Raises
+    ------
+    DataError
+        If a continuous feature declares neither.
     """
+    # Columns with declared cut points have no range here, and their part is replaced below.
     equal_width = equal_width_cuts(*public_ranges(schema), max_bin)
     values, minimum = [], equal_width.minimum.copy()
     for k, feature in enumerate(schema.features):
+        # The first declared cut point is the lower end of the first bin.
         values.append(feature.cuts[1:] or equal_width.of(k))
         if feature.cuts:
             minimum[k] = feature.cuts[0]
@@ -274,9 +322,14 @@ def public_cuts(schema: Schema, max_bin: int) -> Cuts:
 
 
 def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the declared ranges of all features, float32, shape (d,) each; NaN beside cuts.
+    """Return the declared ranges of all features, float32, shape (d,) each.
 
-    Raises `DataError` if a continuous feature declares neither a range nor cut points.
+    NaN for features with declared cut points.
+
+    Raises
+    ------
+    DataError
+        If a continuous feature declares neither a range nor cut points.
     """
     low, high = schema.ranges
     missing = [f.name for f, a in zip(schema.features, low, strict=True) if np.isnan(a)]
@@ -288,6 +341,6 @@ def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float
             f"({len(missing)} in all) have none: declare them in the schema, or use cuts=sketch or "
             "the defense grid-cuts, which need none"
         )
-    beside_cuts = np.array([bool(f.cuts) for f in schema.features])
-    low[beside_cuts] = high[beside_cuts] = np.nan
+    has_cuts = np.array([bool(f.cuts) for f in schema.features])
+    low[has_cuts] = high[has_cuts] = np.nan
     return low, high

@@ -1,4 +1,8 @@
-"""Does this fit, and if not, why? The one place that answers, with a code (`Reason`)."""
+"""Compatibility of protocol, defense, attack, threat and data.
+
+All parts of the project decide compatibility with `fit`, which returns a `Reason`. Texts are
+written from the code of the reason elsewhere.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +22,27 @@ from fedtrees.isolation.process import attacks as process
 
 @dataclass(frozen=True)
 class Data:
-    """What is known of the table and of what was seen of it; what is not known excludes nothing."""
+    """Known properties of the table and of the view. Unknown properties exclude nothing.
+
+    Attributes
+    ----------
+    schema : Schema or None
+        Columns and target.
+    rows : int
+        Number of training rows.
+    roles : mapping of str to str
+        Role of every party by name.
+    scored : callable or None
+        Function of the claim type of an attack (its `gives`): whether a metric scores such claims.
+    view : View or None
+        View that an attack receives.
+    """
 
     schema: Schema | None = None
-    rows: int = 0  # that are trained on
-    roles: Mapping[str, str] = field(default_factory=dict)  # role of every party by name
-    # whether anything here compares such claims of an attack (its `gives`)
+    rows: int = 0
+    roles: Mapping[str, str] = field(default_factory=dict)
     scored: Callable[[Any], bool] | None = None
-    view: View | None = None  # what an attack reads
+    view: View | None = None
 
 
 def fit(
@@ -35,48 +52,68 @@ def fit(
     threat: Sequence[str] = (),
     data: Data | None = None,
 ) -> Reason:
-    """Return whether what is given goes together, and if not, the first reason why.
+    """Return whether the given parts are compatible, or else the first reason why they are not.
 
-    `defense`: Parts that may not be composed are a reason, too.
-    `threat`: Names of those who collude.
+    Parameters
+    ----------
+    protocol : Protocol or None
+        None checks the remaining parts without a protocol.
+    defense : Composition or sequence of Defense
+        Parts that cannot be composed are also a reason.
+    attack : Spec or None
+        Attack with its parameters.
+    threat : sequence of str
+        Names of the colluding parties.
+    data : Data or None
+        Known properties of the table.
+
+    Returns
+    -------
+    reason : Reason
+        `FITS` if everything is compatible.
     """
     data = data or Data()
     try:
-        made = defense if isinstance(defense, Composition) else Composition(tuple(defense))
+        composition = defense if isinstance(defense, Composition) else Composition(tuple(defense))
     except Unfit as err:
         return err.reason
-    undone = (part.undone_by(threat, data.roles) for part in made.parts)
+    # A coalition that can decrypt a protected value would have a view that no transcript shows.
+    opened = (part.undone_by(threat, data.roles) for part in composition.parts)
     return (
-        (protocol is not None and _defended(protocol, made, data.schema))
-        or next(filter(None, undone), None)
+        (protocol is not None and _defended(protocol, composition, data.schema))
+        or next(filter(None, opened), None)
         or (FITS if attack is None else fits([attack], data)[0])
     )
 
 
 def fits(attacks: Sequence[Spec], data: Data) -> list[Reason]:
-    """Return of several attacks whether there is anything for them, all asked at once."""
-    found = [before(attack, data) for attack in attacks]
+    """Return for each attack whether it applies. All attacks are asked in one process."""
+    reasons = [before(attack, data) for attack in attacks]
     if data.view is None:
-        return found
-    left = [attack for attack, reason in zip(attacks, found, strict=True) if reason.ok]
-    told = iter(_asked(left, data.view) if left else ())
-    return [next(told) if reason.ok else reason for reason in found]
+        return reasons
+    remaining = [attack for attack, reason in zip(attacks, reasons, strict=True) if reason.ok]
+    answers = iter(_asked(remaining, data.view) if remaining else ())
+    return [next(answers) if reason.ok else reason for reason in reasons]
 
 
 def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Reason | None:
-    """Return why a defense makes no sense in a protocol, on such a table if one is given."""
+    """Return why a defense is incompatible with a protocol on a table, None if it is compatible."""
     named = {"protocol": protocol.name}
     roles = set(protocol.roles(2).values())
     for part in defense.parts:
+        # A released model answers any number of queries, so that a defense of the endpoint is void.
         if protocol.released and "endpoint" in part.acts_through:
             return Reason("model-released", subject=part.name, **named)
         if part.guards and part.at and not part.at & roles:
-            at, there = ", ".join(sorted(part.at)), ", ".join(sorted(roles))
-            return Reason("defense-role", subject=part.name, at=at, roles=there, **named)
+            defense_roles, protocol_roles = ", ".join(sorted(part.at)), ", ".join(sorted(roles))
+            return Reason(
+                "defense-role", subject=part.name, at=defense_roles, roles=protocol_roles, **named
+            )
     for part in defense.parts:
-        wanted = part.requires or part.guards
-        if wanted and not any(said in wanted for said in protocol.says):
-            types = ", ".join(t.__name__ for t in wanted)
+        # A defense that finds none of its messages would have no effect and is refused.
+        handled = part.requires or part.guards
+        if handled and not any(message_type in handled for message_type in protocol.says):
+            types = ", ".join(t.__name__ for t in handled)
             return Reason("defense-message", subject=part.name, types=types, **named)
         unserved = sorted(_wanted(part) - protocol.serves)
         if unserved:
@@ -86,14 +123,15 @@ def _defended(protocol: Any, defense: Composition, schema: Schema | None) -> Rea
     if protocol.claim().budget:
         noised = protocol.noised or protocol.says
         shares = protocol.summed
+        # A claim about noise is void if a defense changes values before the noise is added.
         reason = misplaced_in(defense.parts, protocol.name, noised, protocol.holders, shares)
     return reason or (None if schema is None else protocol.lacks(schema, defense))
 
 
 def _wanted(part: Defense) -> set[str]:
-    """Return the hooks and limits of a part that not every protocol's parties serve."""
+    """Return the hooks and limits of a defense that the parties of the protocol must implement."""
     hooks = {*part.acts_through} & {"rows", "candidates", "shown"}
-    if part.acts_on == {"labels"}:  # which need no hook of the protocol
+    if part.acts_on == {"labels"}:  # applied before the party is created, without a hook
         hooks.discard("rows")
     limits = {
         "gradient_clip": part.gradient_clip is not None,
@@ -106,17 +144,23 @@ def _wanted(part: Defense) -> set[str]:
 
 
 def before(attack: Spec, data: Data) -> Reason:
-    """Return why an attack need not even be asked: too many rows, or nothing scores its claims."""
+    """Return why an attack cannot apply, before it is asked itself.
+
+    The reasons are malicious behaviours that the attack does not read or that did not occur, too
+    many rows, and claims about a numeric target that no metric scores.
+    """
     maker = register.get("attack", attack.name)
     reads_cheats: tuple[str, ...] = getattr(maker, "behaviours", ())
     did = () if data.view is None else data.view.behaviours
+    # An attack that reads a malicious run does not apply to an honest one, and vice versa.
     if data.view is not None and not {*reads_cheats} & {*did} and (reads_cheats or did):
         if did:
             return Reason("other-behaviour", behaviour=", ".join(did))
         return Reason("nobody-cheats", behaviour=", ".join(reads_cheats))
-    most = getattr(maker, "most_rows", None)
-    if most is not None and data.rows > most:
-        return Reason("too-many-rows", rows=data.rows, most=most)
+    # Some attacks have a running time that grows faster than linearly.
+    max_rows = getattr(maker, "most_rows", None)
+    if max_rows is not None and data.rows > max_rows:
+        return Reason("too-many-rows", rows=data.rows, most=max_rows)
     numeric = data.schema is not None and not data.schema.classes
     reads = getattr(maker, "numbers", False)
     if numeric and not reads and data.scored and not data.scored(getattr(maker, "gives", None)):
@@ -125,13 +169,14 @@ def before(attack: Spec, data: Data) -> Reason:
 
 
 def _asked(attacks: Sequence[Spec], view: View) -> list[Reason]:
-    """Ask attacks in their own process; one by one where any of them breaks."""
+    """Ask attacks in their own process. If one of them breaks, ask each one separately."""
     try:
         return process().reasons(attacks, view)
     except UsageError as err:
         if len(attacks) == 1:
             return [Reason("needs-parameter", error=str(err))]
-    except FedtreesError:  # an attack that breaks has not been withstood
+    except FedtreesError:
+        # An attack with an error is not evidence of safety, so that it counts as applicable.
         if len(attacks) == 1:
             return [FITS]
     return [reason for attack in attacks for reason in _asked([attack], view)]

@@ -1,4 +1,4 @@
-"""What the two random-forest protocols share: public parameters and checks."""
+"""Parameters and checks that the random-forest protocols share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,18 @@ from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.forest.params import ForestParams
 
-#: How a file with a forest ends, and what it is.
+#: Suffix and description of model files.
 FOREST_FILE = (".npz", "a random forest; XGBoost has no such model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForestProtocol(ForestParams, Protocol):
-    """A random forest over the clients' rows: the engine's parameters, and these.
+    """A random forest over the clients' rows, with the parameters of the engine (`ForestParams`).
 
-    `leaf_counts`: Tell the clients every leaf's class counts beside the probabilities they predict
-    with.
+    Parameters
+    ----------
+    leaf_counts : bool
+        Send the clients the class counts of every leaf in addition to the predicted probabilities.
     """
 
     leaf_counts: bool = True
@@ -32,7 +34,10 @@ class ForestProtocol(ForestParams, Protocol):
         check_flag("leaf_counts", self.leaf_counts)
 
     def save(self, training: Training, path: Path) -> None:
-        """Write the forest; where every row is counted once in each tree, so that this is known."""
+        """Write the forest to a file.
+
+        If every tree counts every row once, the file states it.
+        """
         once = training.defense.sums_exactly and not self.bootstrap
         model = training.model
         save_random_forest(model.counted_once() if once else model, path)
@@ -45,7 +50,10 @@ class ForestProtocol(ForestParams, Protocol):
 def class_count(schema: Schema) -> int:
     """Return the number of classes K.
 
-    Raises `UsageError` if the target has no classes.
+    Raises
+    ------
+    UsageError
+        If the target has no classes.
     """
     if len(schema.classes) < 2:
         raise UsageError(
@@ -56,9 +64,12 @@ def class_count(schema: Schema) -> int:
 
 
 def checked_rows(data: Table, n_classes: int) -> Table:
-    """Return a client's rows if they can be counted.
+    """Return a client's rows if a forest can count them.
 
-    Raises `DataError` if rows carry weights, or a label is no class code.
+    Raises
+    ------
+    DataError
+        If rows have weights, or a label is not a class code.
     """
     if data.weight is not None:
         raise DataError("random forests count rows and take no sample weights; drop the weights")

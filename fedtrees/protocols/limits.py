@@ -1,4 +1,4 @@
-"""Defenses whose channel leaves nothing of any sum are refused before training."""
+"""Check before training that a defense leaves information in the gradient sums."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -18,14 +18,29 @@ from fedtrees.trees.boosted.losses import objective_of
 def check_channels(
     defense: Composition, schema: Schema, parameters: Mapping[str, Any], rows: int
 ) -> None:
-    """Refuse what sends all sums of gradients over so many rows alike.
+    """Refuse a defense that maps all possible sums of gradients to the same value.
 
-    Raises `UsageError`.
+    Parameters
+    ----------
+    defense : Composition
+        Defenses of the run.
+    schema : Schema
+        Columns and target.
+    parameters : mapping of str to object
+        Public parameters of the protocol.
+    rows : int
+        Number of training rows. It bounds all sums.
+
+    Raises
+    ------
+    UsageError
+        If a defense sends all sums alike.
     """
     for part in defense.parts:
-        stated = part.channels(schema, parameters)
+        channels = part.channels(schema, parameters)
         for site in (Histogram, GlobalHistogram):
-            law = stated.get((site, "sums"))
+            law = channels.get((site, "sums"))
+            # A change without a known distribution cannot be checked.
             if not isinstance(law, Channel):
                 continue
             bounds = objective_of(parameters.get("objective"), schema.classes).bounds
@@ -38,13 +53,13 @@ def check_channels(
 
 
 def _erases(law: Channel, largest: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
-    """Tell whether what is left open is wider than all sums, or the largest are sent as 0."""
-    least, most = law.spread(2)
-    if np.isfinite([least, most]).all():
-        return bool((most - least > 2 * largest).all())
+    """Return whether the channel's uncertainty exceeds all sums, or maps the largest ones to 0."""
+    low, high = law.spread(2)
+    if np.isfinite([low, high]).all():
+        return bool((high - low > 2 * largest).all())
     return law.deterministic and not law.send(np.stack([largest, [-1, 1] * largest])).any()
 
 
 def _written(part: Defense) -> str:
-    given = (f"{f.name}={getattr(part, f.name)}" for f in fields(part))  # type: ignore[arg-type]
-    return f"{part.name}[{','.join(given)}]"
+    parameters = (f"{f.name}={getattr(part, f.name)}" for f in fields(part))  # type: ignore[arg-type]
+    return f"{part.name}[{','.join(parameters)}]"

@@ -1,4 +1,9 @@
-"""Parties that go on by themselves as soon as what they wait for has come: no server asks."""
+"""Parties of protocols without a coordinator that requests each message.
+
+Each party runs a script (a generator) that sends messages to all parties and waits for theirs. It
+continues as soon as the awaited message arrives. The protocols `xgboost-ring`, `lightgbm-data` and
+`xgboost-vertical` use it.
+"""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -19,7 +24,7 @@ Script = Generator[Any, Any, Any]
 
 
 def hears(kind: type[Message]) -> Callable[[Any, Message], None]:
-    """Return a method of a `Lockstep` that takes note of messages of one type."""
+    """Return a method of a `Lockstep` party that stores received messages of one type."""
 
     def heard(self: Any, message: Message) -> None:
         self.arrived(message)
@@ -29,14 +34,20 @@ def hears(kind: type[Message]) -> Callable[[Any, Message], None]:
 
 
 class Lockstep(Party):
-    """One of several alike; each follows its script, and tells the others what it comes to.
+    """One of several equal parties, each of which follows its script.
 
-    Subclasses write the script, `trained`; it yields the keys of messages that it waits for.
+    Subclasses write the script, `trained`. It yields the keys of the messages that it waits for.
 
-    `audience`: Roles of all of them.
-    `names`: All of them, by rank.
-    `rank, world`: int.
-    `model`: Model. What it ends with.
+    Attributes
+    ----------
+    audience : tuple of str
+        Roles of all parties.
+    names : list of str
+        Names of all parties, by rank.
+    rank, world : int
+        Rank of this party, and number of parties.
+    model : Model
+        Final model. None before the script ends.
     """
 
     audience: ClassVar[tuple[str, ...]] = ("client",)
@@ -50,65 +61,76 @@ class Lockstep(Party):
         self.model: Any = None
 
     def trained(self) -> Script:
-        """Train; at the end `model` is set."""
+        """Train. The script must set `model`."""
         raise TypeError(f"{type(self).__name__} must define trained()")
 
     def key(self, message: Message, rank: int | None = None) -> Any:
-        """Return what a message is waited for as; `rank`: as that of another one, alike."""
+        """Return the key under which the script waits for a message.
+
+        Parameters
+        ----------
+        message : Message
+            A message, or a similar one.
+        rank : int or None
+            None for the key of this message. Otherwise the key of the same message from the party
+            of that rank.
+        """
         raise TypeError(f"{type(self).__name__} must define key(message, rank)")
 
     def sit(self) -> None:
-        """Take its place among all."""
+        """Determine the ranks of all parties."""
         self.names: list[str] = [n for role in self.audience for n in self.net.members(role)]
         self.rank, self.world = self.names.index(self.name), len(self.names)
 
     def arrived(self, message: Message) -> None:
-        """Keep a message, and go on if it was waited for."""
+        """Store a message, and continue the script if it waits for this message."""
         self.inbox[self.key(message)] = message
         self.go_on()
 
     def go_on(self) -> None:
-        """Do what can be done with what has come."""
+        """Run the script until it needs a message that has not arrived."""
+        # A message that arrives while the script sends is only stored. The running loop finds it.
         if self.running:
             return
         self.running = True
         while self.waits is not None and (not self.begun or self.waits in self.inbox):
-            told = self.inbox.pop(self.waits) if self.begun else None
+            received = self.inbox.pop(self.waits) if self.begun else None
             self.begun = True
             try:
-                self.waits = self.script.send(cast(Message, told))
+                self.waits = self.script.send(cast(Message, received))
             except StopIteration:
                 self.waits = None
         self.running = False
 
     def to_others(self, message: Said, why: str) -> Said:
-        """Tell all others; return the message as it left."""
-        told = message
+        """Send a message to all other parties, and return it as it was sent after the defenses."""
+        sent = message
         for role in self.audience:
             if {*self.net.members(role)} - {self.name}:
-                told = self.net.tell(role, message, why=why)
-        return told
+                sent = self.net.tell(role, message, why=why)
+        return sent
 
     def gathered(self, message: Said, why: str) -> Generator[Any, Any, list[Said]]:
-        """Tell all others, and return what everybody told, by rank."""
-        own, found = self.to_others(message, why), []
+        """Send a message to all other parties, and return the messages of all parties by rank."""
+        sent, messages = self.to_others(message, why), []
         for rank in range(self.world):
-            found.append(own if rank == self.rank else (yield self.key(message, rank)))
-        return cast(list[Said], found)
+            # The party waits for one message of every other party, in the order of ranks.
+            messages.append(sent if rank == self.rank else (yield self.key(message, rank)))
+        return cast(list[Said], messages)
 
 
 class First(Lockstep, Coordinator):
-    """The one of rank 0, where a run is started."""
+    """The party of rank 0, which starts the run."""
 
     def train(self, net: Network) -> Any:
-        """Begin; all others go on as they are told something."""
+        """Start the script. All other parties continue when they receive messages."""
         self.go_on()
         assert self.model is not None
         return self.model
 
 
 class RowHolder(Lockstep):
-    """One that holds rows, as all of them do."""
+    """A party with complete rows, as in horizontal protocols."""
 
     role = "client"
 
@@ -121,19 +143,29 @@ class RowHolder(Lockstep):
 
 @dataclass(frozen=True, kw_only=True)
 class RowPeers(Protocol):
-    """A protocol of equals that hold rows; the first one begins.
+    """A horizontal protocol of equal parties without a server. The first party starts.
 
-    `alike`: What they are called.
-    `kinds`: What the first one is, and what the others are.
+    Attributes
+    ----------
+    alike : str
+        Plural noun for the parties in error messages.
+    kinds : (type, type)
+        Class of the first party, and class of the remaining parties.
     """
 
     peers: ClassVar[bool] = True
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
     alike: ClassVar[str]
     kinds: ClassVar[tuple[type[RowHolder], type[RowHolder]]]
 
     def roles(self, parties: int) -> Mapping[str, str]:
-        """Return all of them, who are alike; raises `UsageError` if there is one alone."""
+        """Return the roles of all parties, which are clients.
+
+        Raises
+        ------
+        UsageError
+            If there is a single party.
+        """
         if parties < 2:
             raise UsageError(f"{self.name!r} needs two {self.alike} or more")
         return dict.fromkeys(client_names(parties), "client")
@@ -141,6 +173,6 @@ class RowPeers(Protocol):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> RowHolder:
-        """Make one of them; the first one begins."""
+        """Create a party. The first one starts the run."""
         assert held is not None
         return self.kinds[name != client_names(1)[0]](name, held.table, schema, self)

@@ -1,4 +1,4 @@
-"""Rows that an audit of histograms and of cut points looks for: one a client, of one column."""
+"""Canaries for audits of histograms and of cut points: one row per client, one column."""
 
 from __future__ import annotations
 
@@ -20,19 +20,25 @@ from fedtrees.protocols.canaries import Canaries, brings, laws_of_sums
 from fedtrees.trees.binning import Cuts, bin_rows
 
 _MANY, _HIGH = 64, 1 << 20
-_BARE = 1  # clients without a canary, for whoever needs several
-_SURE = 40.0  # nats, where a release rules one of two tables out
+_BARE = 1  # clients without a canary, because some protocols need several clients
+_SURE = 40.0  # nats, for a release that is impossible under one of the two tables
 
 
 @dataclass(frozen=True)
 class StumpCanaries(Canaries):
-    """Canaries of which each is all that its client adds to what everybody knows.
+    """Canaries of which each is the only unknown row of its client.
 
-    One column and one split: a row is then in the fewest sums, which share the whole budget.
+    One column and one split: a row then contributes to the fewest sums, which share the complete
+    budget.
 
-    `most`: 1 where only sums of all clients' histograms are opened.
-    `quantiles`: Of a summary that each client draws; 0: none is drawn.
-    `cuts_alone`: Whether to read nothing but what cut points are made of.
+    Parameters
+    ----------
+    most : int
+        Largest number of canaries. 1 if only sums of all clients' histograms are decrypted.
+    quantiles : int
+        Number of quantiles of a summary that each client draws. 0 if none is drawn.
+    cuts_alone : bool
+        Read only messages that cut points are computed from.
     """
 
     most: int = _MANY
@@ -43,44 +49,45 @@ class StumpCanaries(Canaries):
 
     @classmethod
     def of(cls, defense: Composition) -> StumpCanaries:
-        """Make the canaries that suit a defense."""
+        """Create the canaries that suit a defense."""
         quantiles = next((p.quantiles for p in defense.parts if hasattr(p, "quantiles")), 0)
         bounded = [c for c in defense.claims() if c.budget and c.budget[0] == "epsilon"]
+        # If only cut points have a claim, histograms are outside of the audit.
         alone = all(getattr(c, "unit", "") == "cuts" for c in bounded)
         return cls(1 if Histogram in defense.summed and not alone else _MANY, quantiles, alone)
 
     @property
     def runs(self) -> int:  # type: ignore[override]
-        """As many as make 2,048 canaries, or 1,024 where a run holds one."""
+        """Number of runs for 2,048 canaries in total, or 1,024 runs with one canary each."""
         return min(2048 // self.most, 1024)
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
-        """Return rows of class 0, and what each client holds besides.
+        """Return canaries of class 0, and the further rows of each client.
 
-        Of summaries that are drawn, the number of rows then falls on either side of a step, and a
-        canary moves quantiles from a wide range to a narrow one. Elsewhere all have cells of their
-        own, and there is one row besides.
+        For summaries that clients draw, the number of rows is then on either side of a step, and a
+        canary moves quantiles from a wide range to a narrow one. Otherwise all canaries have
+        separate cells, and there is one further row.
         """
         step = 2 * (self.quantiles + 1) - 1 if self.quantiles else 1
         besides = np.full((step, 1), 0.75 * _HIGH if self.quantiles else 0, np.float32)
-        at = np.ones(count) if self.quantiles else (np.arange(count) + 0.5) / count
-        X = (at[:, None] * _HIGH).astype(np.float32)
+        position = np.ones(count) if self.quantiles else (np.arange(count) + 0.5) / count
+        X = (position[:, None] * _HIGH).astype(np.float32)
         return Table(X, np.zeros(count, np.int64)), Table(besides, np.ones(step, np.int64))
 
     def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
-        """Return a canary or none for each client, all for one where clients' sums are opened."""
+        """Return at most one canary per client, or all for one client if only sums are visible."""
         each = np.eye(len(rows), dtype=bool) if self._apart else np.ones((1, len(rows)), bool)
-        mine = [Table.concat([rows.take(there & own), others]) for own in each]
-        return over_clients([*mine, *[others] * _BARE])
+        client_tables = [Table.concat([rows.take(there & selected), others]) for selected in each]
+        return over_clients([*client_tables, *[others] * _BARE])
 
     @property
     def _apart(self) -> bool:
         return bool(self.quantiles) or not self.cuts_alone
 
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
-        """Compare everything that is released with what it is where a canary is there or not."""
-        who = {name: i for i, name in enumerate(client_names(len(rows)))}
-        found, borders = np.zeros(len(rows)), np.zeros(0, np.float32)
+        """Compare every released message with its distributions with and without the canary."""
+        client_index = {name: i for i, name in enumerate(client_names(len(rows)))}
+        scores, borders = np.zeros(len(rows)), np.zeros(0, np.float32)
         roots: list[Histogram] = []
         cuts: Cuts | None = None
         for d in training.transcript:
@@ -89,95 +96,113 @@ class StumpCanaries(Canaries):
                 borders = m.borders
             elif isinstance(m, CutPoints):
                 cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
-            elif closed(m) or not (summed or d.sender in who):
+            elif closed(m) or not (summed or d.sender in client_index):
                 continue
             elif isinstance(m, GridCounts) and summed:
-                found += _of_grid(training, m, borders, rows, others)
+                scores += _of_grid(training, m, borders, rows, others)
+            # A drawn summary has a known distribution under both tables, with and without the
+            # canary.
             elif isinstance(m, FeatureSketch):
-                i = who[d.sender]
+                i = client_index[d.sender]
                 X = np.concatenate([rows.X[[i]], others.X])
                 for part in training.defense.parts:
                     a, b = (part.log_chance(m, x, training.schema) for x in (X, others.X))
-                    found[i] += np.nan_to_num(a - b) if np.isfinite(max(a, b)) else 0.0
+                    scores[i] += np.nan_to_num(a - b) if np.isfinite(max(a, b)) else 0.0
             elif type(m) is Histogram and 0 in m.nodes and not self.cuts_alone:
                 roots.append(m)
         if roots and cuts is not None:
-            found += _of_roots(training, roots, cuts, rows, others)
-        return found
+            scores += _of_roots(training, roots, cuts, rows, others)
+        return scores
 
     def residuals(
         self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
     ) -> NDArray[np.float64]:
-        """Compare the noisy bins of each client's first root with those of the rows it holds."""
+        """Compare the noisy bins of each client's first root with those of its rows."""
         law, _, row = laws_of_sums(training)
         if law is None or law.hides or row or self.cuts_alone:
             return np.zeros(0)
-        who, parts = {name: i for i, name in enumerate(client_names(len(rows)))}, [np.zeros(0)]
+        client_index, parts = (
+            {name: i for i, name in enumerate(client_names(len(rows)))},
+            [np.zeros(0)],
+        )
         for d in training.transcript:
             m = d.message
             if isinstance(m, CutPoints):
                 cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
-            elif type(m) is Histogram and d.sender in who and m.tree == 0 and not closed(m):
-                i, units = who[d.sender], m.unit_of("sums")[0]
-                held = Table.concat([rows.take(np.flatnonzero(there[i : i + 1]) + i), others])
-                y, place = m.sums[0].astype(np.float64), bin_rows(held.X, cuts).codes[:, 0]
+            elif (
+                type(m) is Histogram and d.sender in client_index and m.tree == 0 and not closed(m)
+            ):
+                i, units = client_index[d.sender], m.unit_of("sums")[0]
+                included = Table.concat([rows.take(np.flatnonzero(there[i : i + 1]) + i), others])
+                y, place = m.sums[0].astype(np.float64), bin_rows(included.X, cuts).codes[:, 0]
                 x = np.zeros_like(y)
-                np.add.at(x, place, np.rint(brings(training, 0, held) * units))
+                np.add.at(x, place, np.rint(brings(training, 0, included) * units))
                 mean, variance = law.within(units).error(y)
                 noisy = (variance > 0) & np.isfinite(variance)
+                # Bins without noise, or with unbounded variance, have no meaningful residual.
                 parts.append((mean - x)[noisy] / np.sqrt(variance[noisy]))
         return np.concatenate(parts)
 
 
 def _of_grid(
-    training: Any, message: GridCounts, borders: NDArray[np.float32], rows: Table, others: Table
+    training: Any, message: GridCounts, borders: NDArray[np.float32], rows: Table, other_rows: Table
 ) -> NDArray[np.float64]:
-    """Return the log odds of rows by the counts of their cells."""
+    """Return the log odds of canaries from the counts of their cells."""
     public = (training.schema, training.protocol.parameters)
     clients = len(training.columns)
     law = chained(training.defense.changes((GridCounts, "counts"), *public), clients) or Chain(())
-    cells, rest = (np.searchsorted(borders, of.X[:, 0], side="right") for of in (rows, others))
+    cells, rest = (np.searchsorted(borders, of.X[:, 0], side="right") for of in (rows, other_rows))
     base = clients * np.bincount(rest, minlength=len(message.counts))[cells, None]
-    beside, found = np.bincount(cells)[cells] - 1, np.zeros(len(rows))
-    for k in np.unique(beside):
-        y = message.counts[cells[beside == k], None]
-        found[beside == k] = _told(law, y, base[beside == k], np.ones(1), int(k))
-    return found
+    n_companions, scores = np.bincount(cells)[cells] - 1, np.zeros(len(rows))
+    for k in np.unique(n_companions):
+        y = message.counts[cells[n_companions == k], None]
+        scores[n_companions == k] = _told(law, y, base[n_companions == k], np.ones(1), int(k))
+    return scores
 
 
 def _of_roots(
-    training: Any, roots: list[Histogram], cuts: Cuts, rows: Table, others: Table
+    training: Any, roots: list[Histogram], cuts: Cuts, rows: Table, other_rows: Table
 ) -> NDArray[np.float64]:
-    """Return the log odds of rows by the roots that their clients send, or by the sum of all."""
-    alone, together, row = laws_of_sums(training)
+    """Return the log odds of canaries from the roots of their clients, or from the total."""
+    client_law, total_law, row = laws_of_sums(training)
     clients = len(training.columns)
     summed, units = len(rows) == 1, roots[0].unit_of("sums")[0]
-    mine, rest = (np.rint(brings(training, 0, of) * units) for of in (rows, others))
-    places, beside = (bin_rows(of.X, cuts).codes[:, 0] for of in (rows, others))
-    x = np.stack([rest[beside == place].sum(axis=0) for place in places])
-    law = ((together if summed else alone) or Chain(())).within(units)
+    contribution, rest = (np.rint(brings(training, 0, of) * units) for of in (rows, other_rows))
+    places, other_places = (bin_rows(of.X, cuts).codes[:, 0] for of in (rows, other_rows))
+    x = np.stack([rest[other_places == place].sum(axis=0) for place in places])
+    law = ((total_law if summed else client_law) or Chain(())).within(units)
     root = int(np.flatnonzero(roots[0].nodes == 0)[0])
     bins = np.stack([m.sums[root, p] for m, p in zip(roots, places, strict=True)])
     totals = np.stack([m.totals[0] for m in roots])
+    # The sum over all clients contains the known rows of every client.
     times = clients if summed else 1
-    cell = slice(1, None) if row else slice(None)  # noise of its own hides a row's gradient
-    by_bin = _told(law, bins[:, cell], times * x[:, cell], mine[:, cell])
-    return by_bin + _told(law, totals[:, cell], times * rest.sum(axis=0)[cell], mine[:, cell])
+    # Noise on single rows hides the gradient, so that only hessians remain.
+    cell = slice(1, None) if row else slice(None)
+    by_bin = _told(law, bins[:, cell], times * x[:, cell], contribution[:, cell])
+    return by_bin + _told(
+        law, totals[:, cell], times * rest.sum(axis=0)[cell], contribution[:, cell]
+    )
 
 
 def _told(
-    law: Channel, y: NDArray[Any], x: NDArray[Any], mine: NDArray[Any], beside: int = 0
+    law: Channel,
+    y: NDArray[Any],
+    x: NDArray[Any],
+    contribution: NDArray[Any],
+    n_companions: int = 0,
 ) -> NDArray[np.float64]:
-    """Return the log odds that a row is in a release y, and not what others bring alone, x.
+    """Return the log odds of a release y with the canary (x + contribution) to without it (x).
 
-    So many others that bring the same as it are each there by a coin flip. Arrays broadcast to
-    shape (n, c), of n rows; the log odds have shape (n,).
+    `n_companions` further canaries with the same contribution each took part by a coin flip. Arrays
+    broadcast to shape (n, c) for n canaries. The log odds have shape (n,).
     """
-    others = np.arange(beside + 1)
-    weight = -gammaln(others + 1) - gammaln(beside - others + 1)
+    n_included = np.arange(n_companions + 1)
+    # Logarithm of the binomial weights, up to a constant that cancels in the difference.
+    weight = -gammaln(n_included + 1) - gammaln(n_companions - n_included + 1)
     log_chance = [
-        np.stack([law.log_likelihood(y, x + j * mine) for j in others + k]) for k in (1, 0)
+        np.stack([law.log_likelihood(y, x + j * contribution) for j in n_included + k])
+        for k in (1, 0)
     ]
-    there, not_there = (logsumexp(weight[:, None] + each, axis=0) for each in log_chance)
+    with_row, without_row = (logsumexp(weight[:, None] + each, axis=0) for each in log_chance)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.clip(np.nan_to_num(there - not_there), -_SURE, _SURE))
+        return np.asarray(np.clip(np.nan_to_num(with_row - without_row), -_SURE, _SURE))

@@ -1,4 +1,8 @@
-"""Runs of a protocol in one process, and what they end with."""
+"""Training of a protocol in one process, and its result.
+
+`train` creates a host and a party for every name, connects them to a `LocalNetwork`, and runs the
+coordinator. `Training` contains the model and the transcript.
+"""
 
 from __future__ import annotations
 
@@ -43,28 +47,37 @@ from fedtrees.protocols.limits import check_channels
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A finished run.
+    """Result of a training.
 
     Attributes
     ----------
     model : Model
-        What the coordinator ended with; where the protocol releases it, as released.
+        Final model of the coordinator. The released model if the protocol releases one. None if an
+        honest party stopped the run.
+    transcript : Transcript
+        All messages, costs and privacy-loss events.
+    protocol : Protocol
+        The protocol that ran.
+    defense : Composition
+        The defenses of the run.
+    schema : Schema
+        Columns and target.
     n_rows : int
-        Training rows over all parties.
+        Number of training rows over all parties.
     context : Context
-        The coordinator's, for answering queries.
+        Context of the coordinator, which answers to queries need.
     columns : mapping of str to intp array
-        Columns of every holder, by name.
+        Columns of each party with data, by name.
     net : LocalNetwork or None
-        The parties, to ask again; None if the training was in an earlier process.
+        The parties, which can be queried again. None if the training ran in an earlier process.
     noise_from : {"system", "seed"}
-        Where noise came from (`fedtrees.core.streams.NoiseFrom`).
+        Source of noise (`fedtrees.core.streams.NoiseFrom`).
     void : bool
-        Whether no claim that rests on noise holds (`to_rely_on`).
+        True if no claim that depends on noise is valid (`to_rely_on`).
     behaviours : mapping of str to str
-        Of the parties that cheat, by name.
+        Behaviour of each malicious party, by name.
     refused : str
-        What an honest party said when it refused to go on; there is no model then.
+        Message of the honest party that stopped the run. Empty if the run finished.
     """
 
     model: Any
@@ -82,19 +95,33 @@ class Training:
     refused: str = ""
 
     def to_rely_on(self) -> Training:
-        """Return the run as who hands out its model may rely on it: noise from a seed is none.
+        """Return the run as a data owner may rely on it: noise from a seed gives no privacy.
 
-        A bench measures what noise of the same law leaves; it has no claim to keep.
+        Anyone with the seed can reproduce such noise. An experiment measures the leak under noise
+        of the same distribution, and keeps the claim as a hypothesis.
         """
         return replace(self, void=self.noise_from == "seed")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "net": None}  # the parties stay where they are
+        # The parties stay in this process. Their local data must not reach another one.
+        return {**self.__dict__, "net": None}
 
     def predict(self, X: NDArray[np.float32], on: Transcript | None = None) -> NDArray[np.float64]:
-        """Return what an inference query gets, float64.
+        """Return the answers of an inference endpoint to queries.
 
-        Probabilities of class 1, shape (n,); of every class, (n, K), if there are more; or values.
+        Parameters
+        ----------
+        X : float32 array, shape (n, d)
+            Test rows.
+        on : Transcript or None
+            Transcript that records the messages of a joint prediction. None for the
+            network's transcript of predictions.
+
+        Returns
+        -------
+        scores : float64 array, shape (n,) or (n, K)
+            Probabilities of class 1 if there are two classes, of each class if there are more, or
+            predicted values.
         """
         return self.defense.answer(self._asked(self.protocol.predict, X, on), self.context)
 
@@ -104,36 +131,39 @@ class Training:
 
     @property
     def claims(self) -> list[Guarantee]:
-        """What the protocol and each part of the defense claim, in that order."""
+        """Claimed guarantees of the protocol and of each part of the defense, in that order."""
         return [self.protocol.claimed(self.defense), *self.defense.claims()]
 
     @property
     def spent(self) -> list[Guarantee]:
-        """What the protocol and each part of the defense spent, in that order."""
+        """Guarantees that the protocol and each part of the defense spent, in that order."""
         guarantees = [self.protocol.spent(self.transcript), *self.defense.spent(self.transcript)]
         return [without_noise(g) for g in guarantees] if self.void else guarantees
 
     @property
     def epsilons(self) -> tuple[AdversaryEpsilon, ...]:
-        """What the run cost one row against each adversary; empty if no finite epsilon was spent.
+        """Privacy loss of one row against each adversary. Empty if no finite epsilon was spent.
 
         An outsider, coalitions of clients, and trusted roles have different epsilons if clients
-        share the noise, because a client knows its own share.
+        share the noise, because a client knows its share.
         """
         with_epsilon = [g for g in self.spent if isinstance(g, PureDP | ApproximateDP)]
         if not with_epsilon or any(math.isinf(g.epsilon) for g in with_epsilon):
             return ()
+        # One delta for the composition of all parts: the largest that any of them claims.
         delta = max(getattr(g, "delta", 0.0) for g in with_epsilon)
         events = self.transcript.events
+        # Releases over all rows compose once. Releases over single clients' rows compose per
+        # client.
         everyone = [e for e in events if e.party not in self.columns]
         single = [e for e in events if e.party in self.columns]
         return epsilon_by_adversary(for_each_party(everyone, single), delta)
 
     @property
     def splits(self) -> dict[tuple[int, int], tuple[str, int, float]]:
-        """Owner, column and threshold of the splits that one party alone knows, by tree and node.
+        """Owner, column and threshold of splits that only their owner knows, by tree and node.
 
-        For the harness. Empty where the model is released, or the parties are gone.
+        Only the harness uses it. Empty if the model is released or the parties are gone.
         """
         by_party = {} if self.net is None else self.net.own_thresholds()
         return {
@@ -144,9 +174,9 @@ class Training:
 
     @property
     def bins_of_rows(self) -> dict[tuple[str, int], NDArray[np.int64]]:
-        """Bins of the rows of each party, by name and column; -1: no value.
+        """Bins of the rows of each party, by name and column, -1 for a missing value.
 
-        For the harness. Empty where parties have no bins of their own, or are gone.
+        Only the harness uses it. Empty if parties have no local bins, or are gone.
         """
         by_party = {} if self.net is None else self.net.own_bins()
         return {
@@ -156,6 +186,7 @@ class Training:
     def _asked(
         self, answer: Callable[..., NDArray[Any]], X: NDArray[np.float32], on: Transcript | None
     ) -> NDArray[Any]:
+        """Distribute test rows over the parties and call `answer`, recording messages on `on`."""
         rows = np.arange(len(X))
         queries = {
             name: LocalData(rows, columns, np.asarray(X, dtype=np.float32)[:, columns])
@@ -180,31 +211,54 @@ def train(
     noise_from: NoiseFrom = "system",
     behaviours: Mapping[str, str] | None = None,
 ) -> Training:
-    """Run a protocol in one process.
+    """Train a protocol in one process.
 
     Parameters
     ----------
+    protocol : Protocol
+        Protocol with its public parameters.
     local_data : mapping of str to LocalData
-        What each party that holds data holds, by name (`fedtrees.core.local_data.over_clients`).
+        Local data of each party that has some, by name (`fedtrees.core.local_data.over_clients`).
+    schema : Schema
+        Columns and target.
     defense : Composition, optional
-        None is no defense.
+        None for no defense.
     seed : int
-        Every random draw of the run derives from it, noise apart.
+        Seed of all random draws except noise.
     noise_from : {"system", "seed"}
-        What noise, and samples that hide a row, are drawn from; ``seed``: a run that can be
-        repeated, and no claim that rests on noise holds.
+        Source of noise and of samples that hide a row. With ``seed``, the run can be repeated, and
+        no claim that depends on noise is valid.
     behaviours : mapping of str to str, optional
-        Of parties that cheat, by name. Where an honest one refuses to go on the run ends.
+        Behaviour of each malicious party, by name. The run ends when an honest party refuses a
+        message.
+
+    Returns
+    -------
+    training : Training
+        Model, transcript and parties.
 
     Raises
     ------
     DataError
-        If nobody holds a row.
+        If no party has a row.
     UsageError
-        If the names are not the protocol's; `Unfit`, if the defense or a behaviour makes no sense
-        with it.
+        If the names are not those of the protocol.
+    Unfit
+        If the defense or a behaviour is incompatible with the protocol.
     UnguardedMessageError
-        If a defense meets a message it does not handle.
+        If a defense receives a message that it does not handle.
+
+    Examples
+    --------
+    >>> from fedtrees.core.local_data import over_clients
+    >>> from fedtrees.core.schema import Feature, Schema, Table
+    >>> from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+    >>> X = np.arange(40, dtype=np.float32).reshape(20, 2)
+    >>> table = Table(X, (X[:, 0] > 20).astype(np.int64))
+    >>> schema = Schema((Feature("a"), Feature("b")), "y")
+    >>> training = train(FedTreeHist(trees=2), over_clients([table, table]), schema)
+    >>> len(training.model.trees)
+    2
     """
     defense = defense or Composition()
     if not local_data or not sum(map(len, local_data.values())):
@@ -219,6 +273,7 @@ def train(
     for name, party_data in local_data.items():
         check_own(name, party_data, schema)
     declared = {name: Declared.of(part) for name, part in local_data.items()}
+    # Local data were checked by their party, declarations are checked together.
     n_rows = rows_agreed(protocol, agreement, declared)
     check_ids(local_data)
     for name, party_data in local_data.items():
@@ -228,9 +283,11 @@ def train(
     net = LocalNetwork(agreement, Streams(seed, noise_from), None if weighted else n_rows)
     net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
     for name in agreement.roles:
-        streams = Streams(seed, noise_from)  # of its own: nobody draws another's noise
+        # Every party has separate streams, so that no party can reproduce the noise of another one.
+        streams = Streams(seed, noise_from)
         local, sums = local_data.get(name), net.aggregation
         net.join(seated(protocol, agreement, name, streams, sums, local, sealing))
+    # A malicious party is created as an honest one, and then gets the class of its behaviour.
     cheats, refused = behaviours or {}, ""
     for party in net.parties:
         if party.name in cheats:
@@ -238,6 +295,7 @@ def train(
     try:
         model, context = drive(protocol, net, sealing)
     except FedtreesError as err:
+        # An error of an honest run is a defect. With a malicious party it can be a correct refusal.
         if not cheats:
             raise
         model, context, refused = None, net.context(net.transcript.coordinator), str(err)
@@ -258,9 +316,25 @@ def train(
 
 
 def agreed(protocol: Protocol, schema: Schema, defense: Composition, holders: int) -> Agreement:
-    """Return what everybody knows of a run, where so many hold data.
+    """Return the public agreement of a run.
 
-    Raises `UsageError`; `Unfit`, if the defense makes no sense with the protocol.
+    Parameters
+    ----------
+    protocol : Protocol
+        Protocol with its public parameters.
+    schema : Schema
+        Columns and target.
+    defense : Composition
+        Defenses of the run.
+    holders : int
+        Number of parties with data.
+
+    Raises
+    ------
+    UsageError
+        If the parameters do not allow this number of parties.
+    Unfit
+        If the defense is incompatible with the protocol.
     """
     reason = fit(protocol, defense, data=Data(schema))
     if not reason.ok:
@@ -273,11 +347,24 @@ def agreed(protocol: Protocol, schema: Schema, defense: Composition, holders: in
 
 
 def rows_agreed(protocol: Protocol, agreement: Agreement, said: Mapping[str, Declared]) -> int:
-    """Return how many different rows the holders of data say they have, by name.
+    """Return the number of distinct training rows that the parties declared together.
 
-    Raises `DataError` if together these make up no table that the protocol takes.
+    Parameters
+    ----------
+    protocol : Protocol
+        Protocol with its public parameters.
+    agreement : Agreement
+        Public agreement of the run.
+    said : mapping of str to Declared
+        Declarations by party name.
+
+    Raises
+    ------
+    DataError
+        If the declarations do not form a table that the protocol can train on.
     """
     n_rows, schema = rows_declared(said.values()), agreement.schema
+    # A weighted sum is not bounded by the number of rows, so that the check would be wrong.
     if not any(one.weighted for one in said.values()):
         check_channels(agreement.defense, schema, agreement.parameters, n_rows)
     check_together(said, schema)
@@ -294,7 +381,25 @@ def seated(
     held: LocalData | None,
     sealing: Sealing | None,
 ) -> Host:
-    """Make one party, beside its host."""
+    """Create the host and the party of one name, and return the host.
+
+    Parameters
+    ----------
+    protocol : Protocol
+        Protocol with its public parameters.
+    agreement : Agreement
+        Public agreement of the run.
+    name : str
+        Name of the party.
+    streams : Streams
+        Randomness of the party.
+    aggregation : Aggregation
+        Secure aggregation of the run.
+    held : LocalData or None
+        Local data of the party, None if it has none.
+    sealing : Sealing or None
+        How the run computes on encrypted values.
+    """
     options: dict[str, Any] = {"aggregation": aggregation, "held": held, "sealing": sealing}
     host = Host(agreement, name, streams, **options)
     host.join(_made(protocol, host, held))
@@ -302,12 +407,27 @@ def seated(
 
 
 def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tuple[Any, Context]:
-    """Train over a network, one of whose own parties is the coordinator.
+    """Train over a network in which one local party is the coordinator.
 
-    Returns the model as the defenses left it, and the coordinator's context.
+    Parameters
+    ----------
+    protocol : Protocol
+        Protocol with its public parameters.
+    net : LocalNetwork
+        Network with all parties.
+    sealing : Sealing or None
+        How the run computes on encrypted values.
+
+    Returns
+    -------
+    model : Model
+        The model after the defenses processed it.
+    context : Context
+        Context of the coordinator.
     """
     coordinator = _driving(protocol, net.parties)
     defense = net.defense
+    # Defenses that limit leaf sizes or answers act without a message that could record it.
     limits = (
         i
         for i, part in enumerate(defense.parts)
@@ -318,6 +438,7 @@ def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tup
     with acting(coordinator):
         model = coordinator.train(net)
         context = net.context(coordinator.name)
+        # Defenses of models act before the model is released or used for predictions.
         coordinator.model = model = defense.finish(model, context)
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")
@@ -328,24 +449,27 @@ def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tup
 
 
 def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
-    """Return the messages that hold a share of noise, as a protocol states."""
+    """Return the types of messages that contain a share of noise according to the protocol."""
     laws = protocol.laws(schema).items()
     return tuple(k for (k, _), law in laws if isinstance(law, Share) and not isinstance(k, str))
 
 
-def _made(protocol: Protocol, host: Host, held: LocalData | None) -> Party:
-    """Make a party around what it holds, as its defenses change its labels."""
+def _made(protocol: Protocol, host: Host, local: LocalData | None) -> Party:
+    """Create a party from its local data, after its defenses changed the labels."""
     schema, defense = host.agreement.schema, host.agreement.defense
-    if held is not None and held.y is not None:
-        with acting(Party(host.name)):  # the hook is its own, though it has yet to be made
-            y = defense.rows(Stage("labels"), held.y, host.context)
-        held = held if y is held.y else replace(held, y=y)
-    return protocol.party(host.name, host.role, held, schema, defense)
+    if local is not None and local.y is not None:
+        # The hook runs as this party, although the party itself does not exist yet.
+        with acting(Party(host.name)):
+            # Defenses of labels act before any other computation, so that nothing depends on true
+            # labels.
+            y = defense.rows(Stage("labels"), local.y, host.context)
+        local = local if y is local.y else replace(local, y=y)
+    return protocol.party(host.name, host.role, local, schema, defense)
 
 
 def _driving(protocol: Protocol, parties: Sequence[Party]) -> Coordinator:
-    """Return the one party that drives."""
-    driving = [party for party in parties if isinstance(party, Coordinator)]
-    if len(driving) != 1:
-        raise UsageError(f"{protocol.name!r} needs one coordinator; it has {len(driving)}")
-    return driving[0]
+    """Return the coordinator, the only party that may start training."""
+    coordinators = [party for party in parties if isinstance(party, Coordinator)]
+    if len(coordinators) != 1:
+        raise UsageError(f"{protocol.name!r} needs one coordinator; it has {len(coordinators)}")
+    return coordinators[0]

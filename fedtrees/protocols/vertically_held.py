@@ -1,4 +1,8 @@
-"""One party with the labels, and others with more columns of the same rows."""
+"""Roles and checks of vertical protocols.
+
+The active party has the labels and some columns. Passive parties have further columns of the same
+rows.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +19,7 @@ ACTIVE, PASSIVE = "active", "passive"
 
 @dataclass(frozen=True, kw_only=True)
 class VerticallyHeld(Protocol):
-    """A protocol of such parties: who they are, and what is refused of what they hold."""
+    """Base class of vertical protocols with one active party and at least one passive party."""
 
     layout: ClassVar[str] = "vertical"
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
@@ -28,21 +32,21 @@ class VerticallyHeld(Protocol):
     }
 
     def roles(self, parties: int) -> Mapping[str, str]:
-        """Return the active party, who has the labels, and the passive ones."""
+        """Return the roles: the active party, which has the labels, and the passive parties."""
         return {ACTIVE: ACTIVE, **{f"{PASSIVE}-{i}": PASSIVE for i in range(1, parties)}}
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
-        """Refuse labels of one class."""
+        """Refuse labels that all belong to one class."""
         y = held.y
         if y is not None and schema.classes and len(y) and (y == y[0]).all():
             raise DataError(f"all labels of {name!r} are of one class; it takes two classes")
 
     def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
-        """Refuse labels in other hands, other rows, parties without columns."""
-        (active, first), *others = said.items()
+        """Refuse labels at a passive party, unequal numbers of rows, and missing columns."""
+        (active, first), *passive_parties = said.items()
         if not first.labels:
             raise DataError(f"{active!r} holds no labels; give them to it, whoever else has them")
-        for name, one in others:
+        for name, one in passive_parties:
             if one.labels:
                 raise DataError(f"{name!r} holds labels; only {active!r} may have them")
             if not one.columns:

@@ -1,4 +1,8 @@
-"""What a threat sees of a training: its view, with the endpoint that it may ask."""
+"""Views of a finished training: the knowledge of the colluding parties of a threat.
+
+A view contains their local data, the messages that they received and sent, and an oracle if the
+threat has query access.
+"""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -29,14 +33,15 @@ def _oracle(
     records: str,
     rows: NDArray[np.float32] | None,
 ) -> Oracle:
-    """Return what answers queries; of a released model it leads to no more than the model."""
+    """Return the inference endpoint that answers the queries of the principals."""
     schema = training.schema
     if answers == "label" and not schema.classes:
         raise UsageError(f"the target {schema.target!r} is a number: an endpoint has no labels")
     if records != "chosen" and training.protocol.layout not in ("vertical", "columns"):
         raise UsageError(f"records={records}: nobody else holds columns of the rows that are asked")
     answers, budget = training.defense.endpoint(answers, budget)
-    transcript = Transcript()  # of one who asks alone: nobody else's view has it
+    # Queries have a separate transcript, so that they are in no other party's view.
+    transcript = Transcript()
     model, defense, context = training.model, training.defense, training.context
 
     def scores(X: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -46,8 +51,10 @@ def _oracle(
 
     def answer(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
         if ids is not None:
-            parts = local_data if records == "held" else _parts(rows, local_data)
-            X = _looked_up(X, ids, {n: h for n, h in parts.items() if n not in who})
+            # The other parties contribute their columns of training rows (held) or of test rows
+            # (new).
+            row_parts = local_data if records == "held" else _parts(rows, local_data)
+            X = _looked_up(X, ids, {n: h for n, h in row_parts.items() if n not in who})
         if answers == "leaf-ids":
             return training.leaves(X, transcript)
         outputs = scores(X)
@@ -62,7 +69,7 @@ def _oracle(
 def _parts(
     X: NDArray[np.float32] | None, local_data: Mapping[str, LocalData]
 ) -> dict[str, LocalData]:
-    """Return what each party holds of rows to predict, by place."""
+    """Return the columns of each party for the test rows, by position."""
     if X is None:
         raise DataError("records=new: there are no rows to predict")
     X, places = np.asarray(X, dtype=np.float32), np.arange(len(X))
@@ -70,22 +77,24 @@ def _parts(
 
 
 def _looked_up(
-    X: NDArray[np.float32], ids: NDArray[np.int64], others: Mapping[str, LocalData]
+    X: NDArray[np.float32], ids: NDArray[np.int64], other_parties: Mapping[str, LocalData]
 ) -> NDArray[np.float32]:
-    """Return rows with the columns that others hold of the training rows of such ids."""
+    """Return rows with the columns of other parties, taken from the training rows of these ids."""
     X = X.copy()
-    for name, part in others.items():
+    for name, part in other_parties.items():
         order = np.argsort(part.ids)
-        at = np.minimum(np.searchsorted(part.ids[order], ids), len(order) - 1)
-        strange = np.setdiff1d(ids, part.ids)[:5].tolist()
-        if strange:
-            raise DataError(f"{name!r} holds no rows {strange}; ask by ids of rows that it holds")
-        X[:, part.columns] = part.X[order[at]]
+        position = np.minimum(np.searchsorted(part.ids[order], ids), len(order) - 1)
+        unknown_ids = np.setdiff1d(ids, part.ids)[:5].tolist()
+        if unknown_ids:
+            raise DataError(
+                f"{name!r} holds no rows {unknown_ids}; ask by ids of rows that it holds"
+            )
+        X[:, part.columns] = part.X[order[position]]
     return X
 
 
 def _asked(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
-    """Return the columns of some parties side by side."""
+    """Return the columns of the colluding parties for the test rows, side by side."""
     adversary_parts = [part for name, part in parts.items() if name in who]
     columns = np.concatenate([np.zeros(0, dtype=np.intp), *(p.columns for p in adversary_parts)])
     places = next(iter(parts.values())).ids
@@ -95,12 +104,21 @@ def _asked(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
 
 
 def stated(protocol: Protocol, schema: Schema, parties: int) -> tuple[tuple[str, str, Change], ...]:
-    """Return the laws of a protocol's fields as a view contains them.
+    """Return the changes that a protocol states for its fields, in the form that a view contains.
 
     Parameters
     ----------
+    protocol : Protocol
+        Protocol with its public parameters.
+    schema : Schema
+        Columns and target.
     parties : int
-        Number of parties that hold data.
+        Number of parties with data.
+
+    Returns
+    -------
+    changes : tuple of (str, str, Change)
+        Message type, field, and how the protocol changes the field.
     """
     return tuple(
         (site if isinstance(site, str) else site.__name__, field, change)
@@ -119,46 +137,54 @@ def view_of(
     entries: KnownEntries | None = None,
     rows: NDArray[np.float32] | None = None,
 ) -> View:
-    """Return what the principals know after a run.
-
-    Raises `Unfit` if together they open what a defense seals: the transcript does not have it.
+    """Return the view of colluding parties after a training.
 
     Parameters
     ----------
+    training : Training
+        The finished training.
     principals : sequence of str
         Names of the colluding parties.
     local_data : mapping of str to LocalData
-        What everybody holds; only the principals' own enters the view.
+        Local data of all parties. The view contains only that of the principals.
     queries : int
-        Rows that an inference endpoint answers them; 0: there is none.
+        Number of rows that the inference endpoint answers. 0 for no endpoint.
     answers, records : str
-        What it answers, and who says what others hold of a row (`Oracle`).
+        Kind of answers, and source of the columns of other parties (`Oracle`).
     known : LocalData, optional
-        Ids and labels of rows that they know besides.
+        Ids and labels of additional rows that the principals know.
     entries : KnownEntries, optional
-        Single values of others' rows that they know besides.
+        Single values of other parties' rows that the principals know.
     rows : float32 array, shape (m, d), optional
-        Rows to predict, which ``records=new`` is about.
+        Test rows for ``records=new``.
+
+    Raises
+    ------
+    Unfit
+        If the principals together can decrypt a protected value. The transcript contains only its
+        protected form, so that the view would be incomplete.
 
     Notes
     -----
-    Where a defense hides leaf ids, nobody sees the routing of rows to predict: it takes parties
-    that route without telling each other the way.
+    If a defense hides leaf ids, the view does not contain how test rows are routed. This assumes
+    that the parties route rows without showing each other the path.
     """
     who = tuple(principals)
     reason = fit(None, training.defense, None, who, Data(roles=training.transcript.roles))
     if not reason.ok:
         raise Unfit(reason)
+    # An endpoint that replaces leaf ids hides the routes of test rows from the parties, too.
     hidden = training.defense.endpoint("leaf-ids", 1)[0] != "leaf-ids"
     served = () if training.net is None or hidden else see(training.net.inference, who)
     seen = see(training.transcript, who)
     if training.net is not None:
+        # The transcript contains ciphertexts. A coalition with the key holder can decrypt them.
         seen = (*seen, *training.protocol.opened_together(seen, training.net.sealing_of(who)))
     return View(
         principals=who,
         roles=dict(training.transcript.roles),
         own=tuple(part for name, part in local_data.items() if name in principals),
-        schema=deepcopy(training.schema),  # nothing in a view leads back to the dataset
+        schema=deepcopy(training.schema),  # no reference from a view to the data set
         protocol=training.protocol.name,
         parameters=training.protocol.parameters,
         n_rows=training.n_rows,

@@ -1,1 +1,1 @@
-"""Behaviours of parties that cheat: each takes the place of an honest party of a protocol."""
+"""Behaviours of malicious parties. Each one replaces an honest party of a protocol."""

@@ -1,4 +1,7 @@
-"""`cheating`: an active party whose rows bring powers of two, to nodes that it makes up."""
+"""Behaviour `cheating`: a malicious active party encrypts powers of two in place of gradients.
+
+The sum of a node then shows by its bits which rows are in which bin of a passive party.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +20,23 @@ from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.partition import ROOT, RowPartition
 
-#: Standard deviations of noise that the least power is above, where nothing bounds them.
+#: Smallest power in standard deviations of the noise, if no proof bounds the statistics.
 CLEAR = 16
 
 
 @dataclass(frozen=True)
 class Powers:
-    """The powers of two that the rows of a node bring: sums tell by their bits whose they are.
+    """The powers of two that replace the statistics of a node's rows.
 
-    `first`: The exponent of the least, in units of 2^-30.
-    `g`, `h`: How many are gradients, and hessians; as proven, of at most 1 and 1/4.
+    The binary representation of a sum shows which rows contribute to it.
+
+    Attributes
+    ----------
+    first : int
+        Exponent of the smallest power, in units of 2^-30.
+    g, h : int
+        Number of rows with a power as gradient, and as hessian. The defaults satisfy proofs of a
+        gradient of at most 1 and a hessian of at most 1/4.
     """
 
     first: int = 0
@@ -35,11 +45,11 @@ class Powers:
 
     @property
     def rows(self) -> int:
-        """How many rows of a node bring one."""
+        """Number of rows of a node with a power."""
         return self.g + self.h
 
     def of(self, turn: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what the rows of a node bring, (n, 2), by their number in it."""
+        """Return the statistics of rows, int64, shape (n, 2), by their number in the node."""
         g = np.where(turn < self.g, 1 << (self.first + np.minimum(turn, self.g - 1)), 0)
         h = np.where(turn < self.g, 0, 1 << (self.first + np.maximum(turn - self.g, 0)))
         return np.stack([g, h], axis=1)
@@ -47,14 +57,14 @@ class Powers:
 
 @register.behaviour("cheating")
 class Cheating(Behaviour, BoostingActive):
-    """Let each row of a node bring another power of two, in the first half of the trees.
+    """Send a different power of two for each row of a node, in the first half of the trees.
 
-    Nodes are the halves of halves of all rows, as deep as the parameters allow, of 60 rows at
-    last; each tree goes on where the one before ended, and is a leaf of value 0. Where bins of few
-    rows are suppressed, nodes have more rows, drawn anew for every tree, most of which bring 0.
-    Where sums are noisy, all rows bring more than the noise, as far as that is allowed, with signs
-    drawn for every tree; where nobody proves what they bring, powers above the noise, in slots as
-    wide as rows with weights take.
+    The nodes result from halving all rows repeatedly, down to 60 rows if the depth permits. Each
+    tree continues with the rows after those of the previous tree, and its result is a leaf of value
+    0. If a defense suppresses bins with few rows, nodes have more rows, drawn again for every tree,
+    and most of them have statistics 0. If sums are noisy and statistics are proven, all rows have
+    the largest permitted statistics, with random signs for every tree. If sums are noisy without
+    proofs, the powers exceed the noise, in plaintext slots as wide as those of rows with weights.
     """
 
     beyond = "seals powers of two in place of gradients, and makes up which rows are in a node"
@@ -63,8 +73,19 @@ class Cheating(Behaviour, BoostingActive):
     def grow(
         self, net: Network, number: int, round: int, gh: NDArray[np.int64]
     ) -> tuple[Any, RowPartition]:
-        """Ask for the sums of nodes of so few rows that sums name them."""
+        """Request the sums of nodes with so few rows that sums identify rows.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        number, round : int
+            Number of the tree, and round of boosting.
+        gh : int64 array, shape (n, 2)
+            True statistics. Only honest trees use them.
+        """
         n = len(gh)
+        # The second half of the trees is honest, so that the run trains a model.
         if self.together or 2 * number >= self.params.trees * self.objective.n_outputs:
             return super().grow(net, number, round, gh)
         group, statistics = self.planned(n, number)
@@ -94,21 +115,22 @@ class Cheating(Behaviour, BoostingActive):
         return TreeBuilder().build(), tree.rows
 
     def planned(self, n: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the leaf of every row of a tree, (n,), and what it brings, (n, 2)."""
+        """Return the leaf of every row, shape (n,), and its statistics, shape (n, 2)."""
         max_leaves = 2 ** (self.params.max_depth - 1)
         rng = self.streams.rng("made-up nodes", number)
         few = [change for change in self.sums_law if isinstance(change, FewRows)]
         powers = Powers()
-        if len(few) < len(self.sums_law):  # noise
+        if len(few) < len(self.sums_law):  # one of the changes is noise
             law = chained(self.sums_law)
             assert law is not None
-            off = float(np.sqrt(np.ravel(law.error(np.zeros(1))[1])[0]))
+            noise_deviation = float(np.sqrt(np.ravel(law.error(np.zeros(1))[1])[0]))
             if self.proven:
-                return self._beside_noise(n, max_leaves, off, rng)
-            first = self.bits[0] + int(np.ceil(np.log2(CLEAR * off)))
-            each = max(self.slots(n).limit.bit_length() - 1 - first, 1)
-            powers = Powers(first, each, each)
+                return self._beside_noise(n, max_leaves, noise_deviation, rng)
+            first = self.bits[0] + int(np.ceil(np.log2(CLEAR * noise_deviation)))
+            n_powers = max(self.slots(n).limit.bit_length() - 1 - first, 1)
+            powers = Powers(first, n_powers, n_powers)
         rows = powers.rows
+        # Each tree continues after the last row of the tree before.
         place = (np.arange(n) - number * max_leaves * rows) % n
         group = np.minimum(place // rows, max_leaves - 1)
         counts = place < max_leaves * rows
@@ -117,6 +139,7 @@ class Cheating(Behaviour, BoostingActive):
             turns = getattr(self, "turns", np.zeros(n, dtype=np.int64))
             first_of = rng.permutation(n)
             group = rng.permutation(n) * leaves // n
+            # Rows that had the fewest turns so far get a power first.
             order = np.lexsort((first_of, turns, group))
             place = np.empty(n, dtype=np.int64)
             place[order] = np.arange(n) - np.searchsorted(group[order], group[order])
@@ -125,10 +148,13 @@ class Cheating(Behaviour, BoostingActive):
         return group, np.where(counts[:, None], powers.of(place % rows), 0)
 
     def _beside_noise(
-        self, n: int, most: int, off: float, rng: np.random.Generator
+        self, n: int, max_leaves: int, off: float, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return leaves, and as much as rows may bring; sums of different sizes tell them apart."""
-        group, statistics = rng.permutation(n) * most // n, np.zeros((n, 2), dtype=np.int64)
+        """Return leaves and the largest permitted statistics.
+
+        Statistics of different sizes distinguish the rows.
+        """
+        group, statistics = rng.permutation(n) * max_leaves // n, np.zeros((n, 2), dtype=np.int64)
         (_, high), (_, hessian) = self.params.ranges(self.objective, self.clip or 1.0)
         size = rng.uniform(min(1.0, 3 * off), 1.0, n)
         statistics[:, 0] = rng.choice([-1, 1], n) * size * high
@@ -136,19 +162,23 @@ class Cheating(Behaviour, BoostingActive):
         return group, statistics
 
     def slots(self, rows: int) -> Slots:
-        """Return slots for whatever an int64 holds, as of rows with weights, unless proofs bind."""
+        """Return plaintext slots for any int64, or the honest ones if proofs bound statistics."""
         return super().slots(rows) if self.proven else Slots((2**63 - 1) // rows, rows)
 
-    def _leaves_shown(self, n: int, most: int, few: list[FewRows], bring: int) -> int:
-        """Return of how many leaves, a power of two, most rows are seen that bring something."""
+    def _leaves_shown(self, n: int, max_leaves: int, few: list[FewRows], bring: int) -> int:
+        """Return the number of leaves, a power of two, that shows most rows with statistics."""
+        # Assumes that the rows of a node are evenly distributed over the bins of a column.
         rare = 1 / max(int(self.cuts.n_bins.max()), 2)
-        least, node = max(change.least for change in few), max(change.node for change in few)
+        min_bin_rows, min_node_rows = (
+            max(change.least for change in few),
+            max(change.node for change in few),
+        )
 
         def seen(leaves: int) -> float:
             rows = n // leaves
-            if rows < node:
+            if rows < min_node_rows:
                 return 0.0
-            return float(leaves * min(rows, bring) * binom.sf(least - 2, rows - 1, rare))
+            return float(leaves * min(rows, bring) * binom.sf(min_bin_rows - 2, rows - 1, rare))
 
-        n_leaves: int = max((2**k for k in range(most.bit_length())), key=seen)
+        n_leaves: int = max((2**k for k in range(max_leaves.bit_length())), key=seen)
         return n_leaves

@@ -1,7 +1,7 @@
-"""`lying-count` and `asking-twice`: coordinators whose requests differ from the agreement.
+"""Behaviours `lying-count` and `asking-twice`: requests that differ from the agreement.
 
-Both take the place of any coordinator. They change requests on their way from the honest code of
-the protocol to the network, so that all other parties receive typed messages of the protocol.
+Both replace the coordinator of any protocol. They change requests between the honest code of the
+protocol and the network, so that all other parties receive typed messages of the protocol.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.protocols.base import Coordinator
 
-#: Given a message and what sends it to its receivers, return the replies to go on with.
+#: Function of a request and of a function that sends it. It returns the replies to continue with.
 Asking = Callable[[Message, Callable[[Message], list[Message]]], list[Message]]
 
 
 class _ChangedRequests:
-    """A network whose requests pass through a function; all else is that of the network."""
+    """A network that changes requests with a function and forwards everything else."""
 
     def __init__(self, net: Network, asking: Asking) -> None:
         self._net, self._asking = net, asking
@@ -32,19 +32,19 @@ class _ChangedRequests:
         return getattr(self._net, name)
 
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
-        """Send what the function makes of a request."""
+        """Send the changed request, or several."""
         return self._asking(message, lambda sent: self._net.ask(to, sent, why=why))
 
 
 class _DishonestRequests(Behaviour, Coordinator):
-    """Base of coordinators that change requests and are honest in everything else."""
+    """Base class of coordinators that change requests and are otherwise honest."""
 
     def train(self, net: Network) -> Any:
         """Run the protocol over a network that changes requests."""
         return super().train(cast(Network, _ChangedRequests(net, self.asking)))
 
     def asking(self, message: Message, send: Callable[[Message], list[Message]]) -> list[Message]:
-        """Send a request, or others in its place, and return the replies to go on with."""
+        """Send a request or its replacement, and return the replies to continue with."""
         raise TypeError(f"{type(self).__name__} must define asking(message, send)")
 
 
@@ -52,10 +52,11 @@ class _DishonestRequests(Behaviour, Coordinator):
 class LyingCount(_DishonestRequests):
     """Write other numbers into every request than the parties agreed on.
 
-    Whole numbers (of a tree, a round or bins, the length of a key) are one larger. Lists of whole
-    numbers, and what belongs to them, come twice: leaves, nodes, tests of trees. Of the clients
-    that take part in a round only the first is named. A client that took these numbers from the
-    request would draw too little noise, answer for more than its budget covers, or be summed alone.
+    Integers (for example a tree, a round, a number of bins, or the length of a key) are increased
+    by one. Lists of integers, and the lists that belong to them, are repeated: leaves, nodes, tests
+    of trees. Of the participants of a round only the first client is named. A client that trusted
+    these numbers would draw too little noise, answer more than its budget covers, or be summed
+    without other clients.
     """
 
     beyond = "writes other numbers into requests: of trees, rounds, bins, leaves, or participants"
@@ -68,9 +69,9 @@ class LyingCount(_DishonestRequests):
 
 @register.behaviour("asking-twice")
 class AskingTwice(_DishonestRequests):
-    """Send every request a second time, its lists in reverse order.
+    """Send every request a second time, with its lists in reverse order.
 
-    Two answers to one request cost the privacy budget twice; if both used one stream of noise, the
+    Two replies to one request spend the privacy budget twice. If both used one stream of noise, the
     difference of two leaves would be exact.
     """
 
@@ -78,19 +79,21 @@ class AskingTwice(_DishonestRequests):
     noticed = "yes: a party answers each request once, in order, and refuses the second one"
 
     def asking(self, message: Message, send: Callable[[Message], list[Message]]) -> list[Message]:
-        """Send a request twice, and go on with the first replies."""
+        """Send a request twice, and continue with the first replies."""
         replies = send(message)
         send(reversed_lists(message))
         return replies
 
 
 def with_other_counts(message: Message, clients: Sequence[str] = ()) -> Message:
-    """Return a message with other numbers (`LyingCount`); itself if it states none.
+    """Return a message with other numbers (`LyingCount`). Unchanged if it contains none.
 
     Parameters
     ----------
+    message : Message
+        The honest request.
     clients : sequence of str
-        All clients, of which the first is named as the only participant of a round.
+        Names of all clients. The first one is named as the only participant of a round.
     """
     fields = {name: getattr(message, name) for name in names_of(message)}
     changed: dict[str, Any] = {}
@@ -100,13 +103,14 @@ def with_other_counts(message: Message, clients: Sequence[str] = ()) -> Message:
             changed[name] = value + 1
         elif isinstance(value, np.ndarray) and value.ndim and len(value) in sizes:
             changed[name] = np.concatenate([value, value])
+    # A single participant would make the secure sum its reply.
     if "chosen" in fields and clients:
         changed["chosen"] = clients[0]
     return replace(message, **changed) if changed else message
 
 
 def reversed_lists(message: Message) -> Message:
-    """Return a message with its lists of whole numbers, and what belongs to them, in reverse."""
+    """Return a message with its lists of integers, and lists of the same lengths, reversed."""
     fields = {name: getattr(message, name) for name in names_of(message)}
     sizes = {len(a) for a in fields.values() if _is_list(a)}
     changed = {
@@ -118,5 +122,5 @@ def reversed_lists(message: Message) -> Message:
 
 
 def _is_list(value: Any) -> bool:
-    """Tell whether a field lists whole numbers."""
+    """Return whether a field is a list of integers."""
     return isinstance(value, np.ndarray) and value.ndim > 0 and value.dtype.kind in "iu"

@@ -1,4 +1,4 @@
-"""`isolating`: a server that tells one client other splits than the rest."""
+"""Behaviour `isolating`: a malicious server sends different splits to one client."""
 
 import numpy as np
 
@@ -18,10 +18,12 @@ LEFT = ROOT + 1
 
 @register.behaviour("isolating")
 class Isolating(Behaviour, DecidingServer):
-    """Tell one client to keep all but the top bin of a column, the others its lowest bin alone.
+    """Send one client a split at a column's top bin, and the remaining clients another split.
 
-    What is between is then that client's: its sum is asked for. One tree a column, each a leaf of
-    value 0 that moves nobody's predictions; then it is honest.
+    The remaining clients split at the lowest bin of the column. The left child then contains the
+    bins between both splits only for the victim, so that the sum over all clients shows the
+    victim's rows. The server uses one tree per column, each with a leaf of value 0 that changes no
+    prediction, and is then honest.
     """
 
     beyond = "tells the last client other splits than the rest: all bins between are then its own"
@@ -29,14 +31,15 @@ class Isolating(Behaviour, DecidingServer):
         "no: every split is legal; a sum over who was told otherwise opens nothing, which under "
         "paillier the holder of the key sees, else nobody but the server"
     )
-    readable = True  # sums open
+    readable = True  # False once a sum could not be opened
 
     def grow(self, net: Network, tree: int) -> Tree:
-        """Isolate a column in each of the first trees."""
+        """Isolate the victim's bins of one column in each of the first trees."""
         if tree >= self.cuts.n_features and self.readable:
             return super().grow(net, tree)
         if self.readable:
             self.ask_histograms(net, tree, ROOT)
+        # With two bins there is no bin between the lowest and the top one.
         if self.readable and self.cuts.n_bins[tree] > 2:
             *other_names, victim = net.members("client")
             for name in other_names:
@@ -51,7 +54,19 @@ class Isolating(Behaviour, DecidingServer):
         return TreeBuilder().build()
 
     def send(self, net: Network, name: str, tree: int, bin: int) -> None:
-        """Tell one client a split of the root, in the column of the tree's number."""
+        """Send one client a split of the root, in the column with the number of the tree.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        name : str
+            Name of the client.
+        tree : int
+            Number of the tree and of the column.
+        bin : int
+            Last bin that goes left.
+        """
         column, cut = ROOT + np.int32(tree), ROOT + np.int32(bin)
         where, default = self.cuts.thresholds(column, cut), np.zeros(1, dtype=bool)
         message = NodeSplits(tree, ROOT, column, cut, where, default, LEFT)

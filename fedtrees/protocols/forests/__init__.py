@@ -1,1 +1,1 @@
-"""Forests: grown jointly, pooled, or of random tests with private counts."""
+"""Protocols of random forests: grown jointly, pooled, or with random tests and private counts."""

@@ -1,4 +1,4 @@
-"""`dp-forest`: random decision trees with differentially private class counts in their leaves."""
+"""Protocol `dp-forest`: random decision trees with differentially private class counts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_decision_forest
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits, public_tests
 
-#: Mechanism -> what the accountant knows it as (`fedtrees.privacy.accounting`).
+#: Mechanism -> its name in the accountant (`fedtrees.privacy.accounting`).
 MECHANISMS = {
     "geometric": "geometric",
     "published": "truncated-laplace",
@@ -46,7 +46,7 @@ _MOST_LEAVES = 1 << 22
 
 
 class CountingClient(Party):
-    """A client that counts its rows in the leaves of trees that others drew."""
+    """A client that counts its rows in the leaves of trees that the server drew."""
 
     role = "client"
 
@@ -62,7 +62,7 @@ class CountingClient(Party):
         threshold="one for each test",
     )
     def count(self, message: RandomTests) -> LeafClassCounts:
-        """Answer once with class counts of all leaves, and a share of the noise if it is shared."""
+        """Answer once with the class counts of all leaves, plus a noise share if it is shared."""
         self.check_tests(message)
         self.asked.take(message)
         counts = message.splits().count(self.data.X, self.data.y, self.n_classes)
@@ -70,11 +70,12 @@ class CountingClient(Party):
             rng, scale = self.streams.noise.rng("noise"), self.params.scale
             shares = self.params.shares(len(self.agreement.members("client")))
             counts = counts + discrete_laplace_share(scale, counts.shape, rng, shares)
+        # The claim does not cover the number of rows, so that it is optional.
         rows = len(self.data) if self.params.rows == "known" else 0
         return LeafClassCounts(counts, np.array([rows]))
 
     def check_tests(self, message: RandomTests) -> None:
-        """Refuse tests of other trees than agreed: the noise is that of a fixed number of trees."""
+        """Refuse trees of another number or shape than agreed, because the noise is fixed."""
         p, columns = self.params, self.data.X.shape[1]
         shape, feature = (p.trees, 2**p.depth - 1), message.feature
         rule = f"{p.trees} trees of depth {p.depth} have tests of shape {shape}"
@@ -90,11 +91,11 @@ class CountingClient(Party):
         **dict.fromkeys(("feature", "threshold", "counts", "rows"), "not read"),
     )
     def take(self, message: PrivateForest) -> None:
-        """Take note of the model."""
+        """Receive the model. It does not change the client's state."""
 
 
 class DrawingServer(Coordinator):
-    """The server: draws the tests, opens the sum of counts, adds noise where it is trusted to."""
+    """The server. It draws the tests, sums the counts, and adds noise if it is trusted to."""
 
     def __init__(self, protocol: DPForest, schema: Schema) -> None:
         super().__init__("server")
@@ -102,8 +103,9 @@ class DrawingServer(Coordinator):
         self.n_classes = class_count(schema)
 
     def train(self, net: Network) -> RandomDecisionForest:
-        """Draw all trees, ask once for counts, release."""
+        """Draw all trees, request the counts once, and release them."""
         p = self.params
+        # Tests depend only on the schema and on randomness, so that they cost no privacy.
         splits = draw_splits(
             self.schema,
             p.depth,
@@ -113,6 +115,7 @@ class DrawingServer(Coordinator):
             repeats=p.repeats,
         )
         tests = RandomTests(splits.feature, splits.threshold)
+        # One request for all trees. A second one would spend the budget again.
         total = add_messages(net.ask("client", tests, why="class counts in the leaves"))
         assert isinstance(total, LeafClassCounts)
         if p.noisy:
@@ -126,10 +129,11 @@ class DrawingServer(Coordinator):
         return forest
 
     def released(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what is released of summed counts, int64, shape (T, 2^depth, K)."""
+        """Return the released counts, int64, shape (T, 2^depth, K)."""
         p, rng = self.params, self.streams.noise.rng("noise")
         if p.mechanism == "majority":
             labels = permute_and_flip(counts, 1.0 / p.scale if p.noisy else math.inf, rng)
+            # A released label is represented by a count of 1 for its class.
             return np.eye(self.n_classes, dtype=np.int64)[labels]
         if p.noise == "distributed" or not p.noisy:
             return counts
@@ -141,36 +145,38 @@ class DrawingServer(Coordinator):
 class DPForest(Protocol):
     """Random decision trees with noisy class counts (Jagannathan et al. 2012).
 
-    Tests are drawn from the schema alone, all rows are counted in the leaves of every tree, and
-    the counts are released with noise. A row is in one leaf of each of T trees, which gives every
-    tree ``epsilon / trees``. Clients answer once; every number needs a declared range.
+    Tests are drawn from the schema without data, all rows are counted in the leaves of every tree,
+    and the counts are released with noise. A row is in one leaf of each of T trees, so that every
+    tree gets ``epsilon / trees``. Clients answer a single request. Every numeric column needs a
+    declared range.
 
     Parameters
     ----------
     epsilon : float
-        In nats, for one row added or removed; inf: exact counts.
+        In nats, for one row added or removed. inf for exact counts.
     trees, depth : int
-        T, and tests on every path, 1 to 16.
+        Number of trees T, and number of tests on every path, 1 to 16.
     mechanism : {"geometric", "published", "majority"}
-        ``geometric``: two-sided geometric noise on every count. ``published``: Laplace noise cut
-        off toward 0, as Gorgé et al. (2025) attack it, which costs ``trees ln 2`` more than it
-        claims. ``majority``: of a leaf its label alone, by permute-and-flip, as Holohan et al.
-        (2019) do, who give every tree rows of its own.
+        ``geometric``: two-sided geometric noise on every count. ``published``: Laplace noise
+        rounded toward 0, as attacked by Gorgé et al. (2025), which costs ``trees ln 2`` more than
+        claimed. ``majority``: only the label of a leaf, by permute-and-flip, as in Holohan et al.
+        (2019), who train each tree on separate rows.
     noise : {"central", "distributed"}
-        ``central``: the server sees the exact sum (``secure-sum`` and ``masking`` hide whose rows
-        they are) and adds the noise. ``distributed``: each client adds a share, only the sum is
-        opened, and nobody is trusted with more than a share.
+        ``central``: the server receives the exact sum (``secure-sum`` and ``masking`` hide the
+        contribution of each client) and adds the noise. ``distributed``: each client adds a share
+        of the noise, only the sum is decrypted, and no party must be trusted with more than a
+        share.
     colluders : int
         Number of colluding clients against whom `epsilon` holds if clients share the noise. A
-        client knows its own share, so that the shares of m clients are scaled as if there were
-        ``m - colluders`` of them. 0: `epsilon` holds for outsiders only.
+        client knows its own share, so that the shares of m clients are scaled as if there were ``m
+        - colluders`` of them. 0: `epsilon` holds for outsiders only.
     rows : {"known", "noised"}
-        Whether the number of rows is told with the model, or left to what noisy counts say (the
-        claim is about added or removed rows and says nothing of a number that is told).
+        Whether the number of rows is published with the model, or only implied by the noisy counts.
+        The claim concerns added or removed rows and does not cover a published number.
     bins : int
-        Of a number without declared cut points, 2 to 65534.
+        Number of bins of a numeric column without declared cut points, 2 to 65534.
     repeats : bool
-        Draw tests that the path has decided already, as the study does.
+        Allow tests whose result the path has already determined, as in the study.
     """
 
     epsilon: float = 1.0
@@ -186,7 +192,7 @@ class DPForest(Protocol):
     says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
     noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
     adversaries: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
     file: ClassVar[tuple[str, str]] = FOREST_FILE
 
     def __post_init__(self) -> None:
@@ -197,6 +203,7 @@ class DPForest(Protocol):
             )
         for name, low, high in (("trees", 1, 10_000), ("depth", 1, 16), ("bins", 2, 65534)):
             check_whole(name, getattr(self, name), low, high)
+        # The counts of all leaves are one message.
         if self.trees << self.depth > _MOST_LEAVES:
             raise UsageError(
                 f"trees={self.trees} of depth={self.depth} have {self.trees << self.depth} leaves; "
@@ -214,7 +221,7 @@ class DPForest(Protocol):
             )
 
     def save(self, training: Training, path: Path) -> None:
-        """Write the forest, with the noise that its counts carry."""
+        """Write the forest, and the noise in its counts, to a file."""
         noise = (self.mechanism, self.epsilon, training.noise_from)
         save_random_decision_forest(training.model, path, *noise)
 
@@ -230,17 +237,17 @@ class DPForest(Protocol):
 
     @property
     def summed(self) -> tuple[type[Message], ...]:  # type: ignore[override]
-        """Counts with shares of noise are summed securely: one share alone protects little."""
+        """Counts if they contain noise shares, because a single share protects little."""
         return (LeafClassCounts,) if self.noise == "distributed" else ()
 
     @property
     def law(self) -> Laplace:
-        """The noise on a count, where counts are released."""
+        """Distribution of the noise on a count, if counts are released."""
         kind = TruncatedLaplace if self.mechanism == "published" else Laplace
         return kind(self.scale, whole=True)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
-        """State the noise on released counts, and how clients share it."""
+        """Return the noise on released counts, and on single clients' counts if they share it."""
         released = (PrivateForest, "counts")
         if self.mechanism == "majority":
             return {released: Mechanism("of a leaf its label alone, by permute-and-flip")}
@@ -252,32 +259,35 @@ class DPForest(Protocol):
         return {released: SumOfShares(share), (LeafClassCounts, "counts"): share}
 
     def shares(self, clients: int) -> int:
-        """Return how many clients' shares add up to the noise of `scale`; 0: the server adds it.
+        """Return the number of noise shares that add up to `scale`, 0 if the server adds the noise.
 
-        Raises `UsageError` if there are not more clients than `colluders`.
+        Raises
+        ------
+        UsageError
+            If there are not more clients than `colluders`.
         """
         return honest_shares(clients, self.colluders) if self.noise == "distributed" else 0
 
     def noise_shares(self, clients: int) -> dict[str, Any]:
-        """Return how a `BudgetEvent` describes who adds the noise."""
+        """Return the fields of a `BudgetEvent` that describe who adds the noise."""
         if self.noise == "central":
             return {"trusted": "server"}
         return {"trusted": "clients", "shares": clients, "calibrated": self.shares(clients)}
 
     def check_parties(self, parties: int) -> None:
-        """Refuse as many colluders as there are clients."""
+        """Refuse a number of colluders that is not smaller than the number of clients."""
         self.shares(parties)
 
     def exact(self) -> DPForest:
-        """Return the same with exact sums."""
+        """Return the same protocol with exact sums."""
         return replace(self, epsilon=math.inf)
 
     def claim(self) -> Guarantee:
-        """Return pure DP of the released model, as published; of exact counts nothing."""
+        """Return the pure DP guarantee of the released model. None for exact counts."""
         return self._guarantee(float(self.epsilon)) if self.noisy else NoGuarantee()
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the ledger."""
+        """Compose the recorded privacy losses."""
         events = [e for e in transcript.events if e.what == LeafClassCounts.__name__]
         if not self.noisy:
             return NoGuarantee()
@@ -294,23 +304,23 @@ class DPForest(Protocol):
         )
 
     def canaries(self) -> ForestCanaries:
-        """Make rows that leaf counts are looked at for."""
+        """Create canaries for an audit of leaf counts."""
         return ForestCanaries(self.depth, self.mechanism, float(self.epsilon / self.trees))
 
     def worst_case(self, defense: Composition) -> tuple[DPForest, ForestCanaries]:
-        """Spend all on one tree, of so many leaves that a row has one for itself."""
+        """Spend the budget on one tree with so many leaves that no other canary shares its leaf."""
         deep = replace(self, trees=1, depth=ALONE_DEPTH, repeats=False)
         return deep, ForestCanaries(deep.depth, deep.mechanism, float(deep.epsilon), alone=True)
 
     def check(self, schema: Schema) -> None:
-        """Refuse a target without classes, and columns that cannot be tested without a look."""
+        """Refuse a target without classes, and columns that cannot be tested without data."""
         class_count(schema)
         public_tests(schema, self.bins)
 
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> DrawingServer | CountingClient:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return DrawingServer(self, schema)
         return CountingClient(name, held.table, self, class_count(schema))

@@ -1,4 +1,4 @@
-"""`forest-hist`: a random forest grown jointly from summed class histograms."""
+"""Protocol `forest-hist`: a random forest grown jointly from summed class histograms."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from fedtrees.trees.partition import Decisions, RowPartition
 
 
 class ForestClient(BinningClient):
-    """A client: draws its own rows for every tree, counts classes, moves its rows.
+    """A client that draws local rows for every tree, counts their classes, and moves them.
 
-    It counts each column at each node once, above the agreed depth and in the turn of the tree.
+    It counts each column at each node once, above the agreed depth, and only for the current tree.
     """
 
     def __init__(self, name: str, data: Table, params: ForestParams, n_classes: int) -> None:
@@ -48,11 +48,11 @@ class ForestClient(BinningClient):
         self.params, self.n_classes = params, n_classes
         self.tree, self.started = -1, Turns(params.trees)
         self.depths, self.waiting = list[int](), set[int]()
-        self.counted = set[tuple[int, int]]()  # nodes and columns
+        self.counted = set[tuple[int, int]]()  # pairs of node and column
 
     @handles(ClassTotalsRequest, tree="in order, each once, at most the agreed trees")
     def start_tree(self, message: ClassTotalsRequest) -> ClassTotals:
-        """Draw the rows of a tree with randomness nobody else knows, and put them into its root."""
+        """Draw the rows of a tree with secret local randomness, and put them into its root."""
         self.tree = self.started.take(message, "tree")
         self.depths, self.waiting = [0], {0}
         self.counted = set()
@@ -70,7 +70,7 @@ class ForestClient(BinningClient):
         offsets="in order",
     )
     def count(self, message: ClassCountsRequest) -> ClassCounts:
-        """Answer with the class counts of the asked features and nodes."""
+        """Answer with the class counts of the requested features and nodes."""
         self.check_counted(message)
         counts = class_histogram(
             self.bins,
@@ -85,7 +85,7 @@ class ForestClient(BinningClient):
         return ClassCounts(message.tree, message.nodes, counts)
 
     def check_counted(self, message: ClassCountsRequest) -> None:
-        """Refuse counts that the public parameters rule out, or that were sent before."""
+        """Refuse counts that the public parameters exclude, or that were sent before."""
         check_equal(message, "tree", self.tree, "the tree that is grown")
         nodes, offsets, columns = message.nodes.tolist(), message.offsets, self.cuts.n_features
         ordered = offsets.shape == (len(nodes) + 1,) and not (np.diff(offsets) < 0).any()
@@ -96,12 +96,13 @@ class ForestClient(BinningClient):
             for feature in message.features[begin:end].tolist():
                 if not 0 <= feature < columns:
                     refuse(message, "features", f"columns are 0 to {columns - 1}")
+                # If a defense adds noise, the mean of two answers would be more accurate than one.
                 if (node, feature) in self.counted:
                     refuse(message, "features", f"column {feature} of node {node} was counted")
                 self.counted.add((node, feature))
 
     def check_waits(self, message: Message, node: int) -> None:
-        """Refuse a node that is unknown, was split, or is as deep as leaves."""
+        """Refuse a node that is unknown, already split, or at the depth of leaves."""
         if node not in self.waiting:
             refuse(message, "nodes", f"node {node} is none that waits")
         if self.depths[node] >= self.params.depth:
@@ -118,7 +119,7 @@ class ForestClient(BinningClient):
         **dict.fromkeys(("g", "h", "gain", "categories"), "not read"),
     )
     def split(self, message: NodeSplits) -> None:
-        """Move rows to the children."""
+        """Move rows to the children of the split nodes."""
         m, n_bins = message, self.cuts.n_bins
         check_equal(message, "tree", self.tree, "the tree that is grown")
         parts = (m.feature, m.bin, m.threshold, m.default_left, m.left)
@@ -132,6 +133,7 @@ class ForestClient(BinningClient):
                 refuse(message, "bin", f"bin {bin} of column {feature} is none of the cut points")
             if left != len(self.depths):
                 refuse(message, "left", f"the next node has number {len(self.depths)}")
+            # Children wait for a split until the depth of leaves.
             self.waiting = (self.waiting - {node}) | {left, left + 1}
             self.depths += [self.depths[node] + 1] * 2
         chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)
@@ -142,11 +144,11 @@ class ForestClient(BinningClient):
         **dict.fromkeys(("tree", "nodes", "probability", "counts"), "not read"),
     )
     def end_tree(self, message: LeafClasses) -> None:
-        """Take note: the next tree does not depend on what this one predicts."""
+        """Receive the leaf predictions. The next tree does not depend on them."""
 
 
 class ForestServer(Coordinator):
-    """The server: draws the features, sums class counts, chooses and broadcasts the splits."""
+    """The server. It draws the features, sums class counts, and broadcasts the chosen splits."""
 
     def __init__(self, protocol: ForestHist, schema: Schema) -> None:
         super().__init__("server")
@@ -164,6 +166,7 @@ class ForestServer(Coordinator):
         totals = add_messages(net.ask("client", ClassTotalsRequest(tree), why=why))
         assert isinstance(totals, ClassTotals)
         randomness = self.streams.rng("columns", tree)
+        # The server draws the features of each node, so that clients count only these.
         columns, key = draw_columns(self.cuts.n_features, self.params, randomness)
         grower = ForestGrower(self.cuts, self.params, totals.counts, columns, key)
         while len(grower.nodes):
@@ -177,7 +180,17 @@ class ForestServer(Coordinator):
         return self.share_leaves(net, tree, grower.finish())
 
     def share_leaves(self, net: Network, tree: int, grown: ClassTree) -> ClassTree:
-        """Broadcast what the leaves predict; return the tree as released."""
+        """Broadcast the predictions of the leaves, and return the tree as released.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : int
+            Number of the tree.
+        grown : ClassTree
+            The tree with its class counts.
+        """
         assert grown.counts is not None
         leaves = grown.leaves
         counts = grown.counts[leaves] if self.params.leaf_counts else None
@@ -190,13 +203,16 @@ class ForestServer(Coordinator):
 @register.protocol("forest-hist")
 @dataclass(frozen=True, kw_only=True)
 class ForestHist(ForestProtocol):
-    """A random forest grown jointly: the server sums class counts, finds and broadcasts splits.
+    """A random forest grown jointly: the server sums class counts and broadcasts splits.
 
-    It grows the trees of the central engine, given the same cut points and drawn rows. Clients
-    are asked only for the features drawn at a node. Defaults of `max_bin` and `max_depth` keep
-    messages small; `max_bin` is that of fedtree-hist.
+    The trees equal those of the centralised engine with the same cut points and row samples. The
+    server requests only the features that were drawn at a node. The defaults of `max_bin` (that of
+    fedtree-hist) and `max_depth` keep the messages small.
 
-    `cuts`: As in the boosting protocols.
+    Parameters
+    ----------
+    cuts : str
+        Method for cut points, as in the boosting protocols.
     """
 
     max_depth: int | None = 10
@@ -221,7 +237,7 @@ class ForestHist(ForestProtocol):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> ForestServer | ForestClient:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return ForestServer(self, schema)
         return ForestClient(name, held.table, self, class_count(schema))

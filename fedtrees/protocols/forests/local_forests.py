@@ -1,4 +1,4 @@
-"""`local-forests`: every client grows its own trees, the server pools them."""
+"""Protocol `local-forests`: every client grows local trees, the server pools them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,20 @@ _FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability
 
 
 class GrowingClient(Party):
-    """A client that grows a forest on its own rows, with its own cut points and randomness.
+    """A client that grows a forest on its local rows, with local cut points and randomness.
 
-    `least_leaf_rows`: Different rows that a defense leaves on either side of a split.
+    Parameters
+    ----------
+    name : str
+        Name of the client.
+    data : Table
+        Local rows.
+    protocol : LocalForests
+        Public parameters.
+    n_classes : int
+        Number of classes.
+    least_leaf_rows : int
+        Smallest number of distinct rows on each side of a split, as a defense requires.
     """
 
     role = "client"
@@ -44,28 +55,31 @@ class GrowingClient(Party):
 
     @handles(LocalForestRequest)
     def grow(self, message: LocalForestRequest) -> LocalForest:
-        """Answer once with a forest; without rows enough for a leaf, with an empty one."""
+        """Answer once with a forest. It is empty if the client has too few rows for one leaf."""
         self.asked.take(message)
         X, y = self.data.X, self.data.y
+        # The rows of every tree are drawn first, to check that each tree has enough rows for a
+        # leaf.
         drawn = [
             rows_of_tree(len(X), self.params, self.streams, t) for t in range(self.params.trees)
         ]
         if not len(X) or min(int((d > 0).sum()) for d in drawn) < self.least_leaf_rows:
             return no_trees(self.n_classes)
         cuts = quantile_cuts(X, self.params.max_bin)
-        least = max(self.params.min_samples_leaf, self.least_leaf_rows)
+        min_rows = max(self.params.min_samples_leaf, self.least_leaf_rows)
         forest = grow_random_forest(
             X,
             y,
             cuts,
-            replace(self.params, min_samples_leaf=least),
+            replace(self.params, min_samples_leaf=min_rows),
             n_classes=self.n_classes,
             seed=self.streams,
         )
         grown = forest.trees
-        if self.least_leaf_rows and self.params.bootstrap:  # a row drawn twice is one row
+        # The bootstrap can draw a row twice, but the defense counts distinct rows.
+        if self.least_leaf_rows and self.params.bootstrap:
             parts = zip(grown, forest.apply(X).T, drawn, strict=True)
-            grown = tuple(keep_large_leaves(t, a[d > 0], least) for t, a, d in parts)
+            grown = tuple(keep_large_leaves(t, a[d > 0], min_rows) for t, a, d in parts)
         trees = []
         for tree in grown:
             leaves = tree.leaves
@@ -76,18 +90,18 @@ class GrowingClient(Party):
 
     @handles(PooledForest, **dict.fromkeys(_FIELDS, "not read"))
     def end(self, message: PooledForest) -> None:
-        """Take note of the ensemble."""
+        """Receive the ensemble. It does not change the client's state."""
 
 
 class PoolingServer(Coordinator):
-    """The server: asks for the clients' forests and broadcasts the ensemble."""
+    """The server. It requests the clients' forests and broadcasts the ensemble."""
 
     def __init__(self, schema: Schema) -> None:
         super().__init__("server")
         class_count(schema)
 
     def train(self, net: Network) -> RandomForest:
-        """Collect, pool, broadcast."""
+        """Request, pool and broadcast the forests."""
         why = "each client's own trees, to pool them"
         parts = net.ask("client", LocalForestRequest(), why=why)
         sent = net.tell("client", pool(parts), why="the pooled trees: the model")
@@ -98,11 +112,11 @@ class PoolingServer(Coordinator):
 @register.protocol("local-forests")
 @dataclass(frozen=True, kw_only=True)
 class LocalForests(ForestProtocol):
-    """Hauschild et al. (2022): clients grow forests on their own rows, the server pools them.
+    """Hauschild et al. (2022): clients grow forests on their local rows, the server pools them.
 
-    `trees` is what each client grows: the ensemble has ``trees`` times the number of clients with
-    rows, all of equal weight. The clients settle no common cut points, so every threshold is made
-    of one client's own values.
+    `trees` is the number of trees of each client. The ensemble has ``trees`` times the number of
+    clients with rows, all with equal weight. The clients do not agree on common cut points, so that
+    every threshold is computed from values of a single client.
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (LocalForestRequest, LocalForest, PooledForest)
@@ -111,7 +125,7 @@ class LocalForests(ForestProtocol):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> PoolingServer | GrowingClient:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return PoolingServer(schema)
         least = defense.least_leaf_rows
@@ -119,7 +133,7 @@ class LocalForests(ForestProtocol):
 
 
 def no_trees(n_classes: int) -> LocalForest:
-    """Return what a client without rows has to offer."""
+    """Return the reply of a client without enough rows."""
     return LocalForest(
         sizes=np.zeros(0, np.int64),
         feature=np.zeros(0, np.int32),
@@ -131,12 +145,16 @@ def no_trees(n_classes: int) -> LocalForest:
 
 
 def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
-    """Return the trees of all clients, in the order of the clients.
+    """Return the trees of all clients, in client order.
 
-    Raises `DataError` if no client sent a tree.
+    Raises
+    ------
+    DataError
+        If no client sent a tree.
     """
     parts = [p for p in parts if len(p.sizes)]
     if not parts:
         raise DataError("no client sent a tree; local-forests needs one with rows")
+    # A defense may have removed the counts of some clients.
     shared = [f for f in _FIELDS if all(getattr(p, f) is not None for p in parts)]
     return PooledForest(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in shared})

@@ -1,1 +1,1 @@
-"""Protocols for clients that hold different rows of the same columns."""
+"""Horizontal protocols: clients have different rows of the same columns."""

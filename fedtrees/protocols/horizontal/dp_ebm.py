@@ -1,4 +1,4 @@
-"""`dp-ebm`: explainable boosting machines with differential privacy, merged."""
+"""Protocol `dp-ebm`: merged explainable boosting machines with differential privacy."""
 
 from __future__ import annotations
 
@@ -30,28 +30,31 @@ from fedtrees.protocols.horizontal.ebm_merge import EBMMerge
 from fedtrees.protocols.horizontal.shape_canaries import ShapeCanaries
 from fedtrees.trees.forest.random_decision import undeclared
 
-#: What an audit chooses: twice as many even bins, less two; bags, of whose sums the noise is
-#: measured; and the share of epsilon that bins take.
+#: Parameters of an audit: `max_bins` (there are twice as many equal-width bins, minus two), the
+#: number of bags whose noise is measured, and the share of epsilon for the bins.
 _BINS, _BAGS, _BIN_SHARE = 3073, 64, 0.99
 
 
 @register.protocol("dp-ebm")
 @dataclass(frozen=True, kw_only=True)
 class DPEBM(EBMMerge):
-    """`ebm-merge` of DP-EBMs (Nori et al. 2021, Algorithm 2), as interpret-core has them.
+    """`ebm-merge` of DP-EBMs (Nori et al. 2021, Algorithm 2), as in interpret-core.
 
-    Each client adds Gaussian noise to the counts of even bins over declared ranges, merges bins by
-    these, and adds noise to the sums of residuals of each round's random splits. Clients hold
-    disjoint rows, so that `epsilon` is that of all. Numbers of rows cross as they are
-    (`bag_weights`; bins are merged by it, too). Its default learning rate is .01.
+    Each client adds Gaussian noise to the counts of equal-width bins over declared ranges, merges
+    bins by these counts, and adds noise to the sums of residuals of each round's random splits.
+    Clients have disjoint rows, so that `epsilon` holds for the merged model. Numbers of rows are
+    sent without noise (`bag_weights`, which also determine the merging of bins). The default
+    learning rate of interpret-core is .01.
 
     Parameters
     ----------
     epsilon : float
-        In nats, for one row added or removed; inf: no noise, `ebm-merge` with these parameters.
+        In nats, for one row added or removed. inf means no noise: `ebm-merge` with these
+        parameters.
     delta : float
+        Failure probability of the guarantee.
     bin_share : float
-        Of epsilon, for the bins; half of delta goes with it.
+        Share of epsilon for the bins. They also get half of delta.
     """
 
     max_bins: int = 32
@@ -64,7 +67,7 @@ class DPEBM(EBMMerge):
 
     noised: ClassVar[tuple[type[Message], ...]] = (ClientShapes,)
     adversaries: ClassVar[tuple[str, ...]] = ("public", "server")
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +77,7 @@ class DPEBM(EBMMerge):
         check_share("bin_share", self.bin_share)
 
     def estimator(self, schema: Schema, seed: int | None) -> Any:
-        """Return what a client fits."""
+        """Return the estimator that a client fits."""
         if not self.noisy:
             return super().estimator(schema, seed)
         from interpret.privacy import DPExplainableBoostingClassifier
@@ -90,26 +93,30 @@ class DPEBM(EBMMerge):
         return math.isfinite(self.epsilon)
 
     def exact(self) -> DPEBM:
-        """Return the same without noise."""
+        """Return the same protocol without noise."""
         return replace(self, epsilon=math.inf)
 
     def ranges(self, schema: Schema) -> list[tuple[float, float]]:
         """Return the declared range of every column.
 
-        Raises `UsageError` if one declares none: from rows it would be what noise is to hide.
+        Raises
+        ------
+        UsageError
+            If a column declares no range. A range computed from rows would not be private.
         """
-        found = [f.declared_range for f in schema.features]
-        if None in found:
+        ranges = [f.declared_range for f in schema.features]
+        if None in ranges:
             raise UsageError(str(self.lacks(schema, Composition())))
-        return [r for r in found if r is not None]
+        return [r for r in ranges if r is not None]
 
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
-        """Return which numbers declare no range."""
+        """Return which columns declare no range."""
         return undeclared(schema)
 
     def scales(self, columns: int) -> tuple[float, float]:
-        """Return the noise on counts of bins, in rows, and on sums of residuals."""
+        """Return the scales of the noise on counts of bins, in rows, and on sums of residuals."""
         half, share = self.delta / 2, self.bin_share
+        # Every round of every bag releases one noisy sum per column.
         rounds = self.max_rounds * columns * self.outer_bags
         return (
             math.sqrt(columns) / mu_of(share * self.epsilon, half),
@@ -117,14 +124,15 @@ class DPEBM(EBMMerge):
         )
 
     def seed_of(self, streams: Streams) -> int | None:
-        """Return a seed of the noise; None, for the system's, unless the experiment's is to do.
+        """Return the seed of the noise. None for the system's randomness.
 
-        Interpret-core's seeds have 31 bits: whoever tried them all out would know the noise.
+        A seed is used only in experiments with ``noise_from="seed"``. Seeds of interpret-core have
+        31 bits, so that an adversary could try all of them and learn the noise.
         """
         return None if streams.secret else int(streams.noise.rng("noise").integers(2**31))
 
     def enter_noise(self, net: Network, columns: int) -> None:
-        """Enter the counts of bins, and the sums of residuals of every round."""
+        """Record the privacy loss of the counts of bins and of the sums of all rounds."""
         if not self.noisy:
             return
         rounds, what = self.max_rounds * columns * self.outer_bags, ClientShapes.__name__
@@ -132,11 +140,11 @@ class DPEBM(EBMMerge):
             net.spend("gaussian", l2=1, scale=scale, count=count, what=what)
 
     def claim(self) -> Guarantee:
-        """Return what is claimed of each client's model, and so of all that is made of it."""
+        """Return the guarantee of each client's model, which also holds for the merged model."""
         return self._guarantee(float(self.epsilon)) if self.noisy else NoGuarantee()
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the ledger."""
+        """Compose the privacy losses of a transcript."""
         if not self.noisy:
             return NoGuarantee()
         return self._guarantee(composed(transcript.events, self.delta))
@@ -145,26 +153,28 @@ class DPEBM(EBMMerge):
         return ApproximateDP(epsilon, self.delta, unprotected="rows")
 
     def canaries(self) -> ShapeCanaries | None:
-        """Make rows that the counts of even bins are looked at for."""
+        """Create canaries for an audit of the bin counts. None without noise."""
         if not self.noisy:
             return None
+        # With several rounds, the scores are sums over rounds, and single sums are not visible.
         once = self.max_rounds == 1
         return ShapeCanaries(
             2 * (self.max_bins - 1) // 3, self.scales(1), self.learning_rate if once else 0.0
         )
 
     def worst_case(self, defense: Composition) -> tuple[DPEBM, ShapeCanaries] | None:
-        """Spend nearly all on the bins of one column, and one round on every bag."""
+        """Spend almost the complete budget on the bins of one column, with one round per bag."""
         bare = replace(self, max_bins=_BINS, max_rounds=1, outer_bags=_BAGS, bin_share=_BIN_SHARE)
         canaries = bare.canaries()
         return None if canaries is None else (bare, canaries)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
-        """State that counts and scores carry noise, of which bins are made, too."""
+        """Return that counts and scores contain noise. The merged cut points depend on it, too."""
         if not self.noisy:
             return {}
         why = "Gaussian noise on counts of even bins, and on each round's sums"
         counts = Mechanism(why, noise=Gaussian(self.scales(len(schema.features))[0]))
+        # The distribution of the noise on scores depends on the merged bins and is not stated.
         rest = Mechanism(why)
         return {
             (ClientShapes, "bin_weights"): counts,
@@ -173,13 +183,13 @@ class DPEBM(EBMMerge):
         }
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
-        """Refuse weights, by which a row brings more than its noise covers, and missing values."""
+        """Refuse missing values, and weights, which exceed the sensitivity of the noise."""
         if held.weight is not None:
             raise DataError(f"{self.name!r} takes no sample weights; drop those of {name!r}")
         if self.noisy and np.isnan(held.X).any():
             raise DataError(f"{self.name!r} has no bins for missing values, as {name!r} has")
 
     def check(self, schema: Schema) -> None:
-        """Refuse a target that is not of two classes, and columns without a declared range."""
+        """Refuse a target without exactly two classes, and columns without a declared range."""
         super().check(schema)
         self.ranges(schema)

@@ -1,4 +1,8 @@
-"""`dp-gbdt`: boosted trees that are split without a look at data, with private leaves."""
+"""Protocol `dp-gbdt`: boosted trees with random splits and differentially private leaves.
+
+The server draws all splits from public cut points. Clients send gradient sums in the leaves, to
+which the server or the clients add discrete Gaussian noise.
+"""
 
 from __future__ import annotations
 
@@ -71,15 +75,15 @@ from fedtrees.trees.forest.random_decision import (
 )
 from fedtrees.trees.partition import RowPartition
 
-#: Why a client of `dp-gbdt` need not check what a tree looks like.
+#: Reason why a client of `dp-gbdt` need not check the splits of a tree.
 _ANY_TREE = "any: a row is in one leaf of each tree, and its gradient is bounded whatever it is"
 
 
 class LeafClient(GrowingClient):
     """A client that sums the gradients of its rows in the leaves of trees that the server drew.
 
-    For each tree it answers one request, for all leaves in order, after the splits of all levels.
-    The number of noise shares, their scale and the units of sums follow from its own agreement.
+    It answers one request per tree, for all leaves in order, after the splits of all levels. The
+    number of noise shares, their scale and the units of sums follow from its copy of the agreement.
     """
 
     def __init__(self, name: str, data: Table, protocol: DPGBDT, objective: Objective) -> None:
@@ -90,9 +94,13 @@ class LeafClient(GrowingClient):
             )
         objective.check(data.y)
         self.params, self.objective, self.tree = protocol, objective, -1
+        # Budget and noise cover exactly this number of trees. Each can be started and released
+        # once.
         trees = protocol.trees * objective.n_outputs
         self.grown, self.asked = Turns(trees), Turns(trees)
-        self.level = protocol.max_depth  # of the tree that is grown: what comes first starts one
+        self.level = (
+            protocol.max_depth
+        )  # as after a finished tree, so that a split starts a new one
 
     @handles(
         BaseScore,
@@ -101,7 +109,7 @@ class LeafClient(GrowingClient):
         h_bits="as computed from the agreed norm and noise of hessians",
     )
     def start(self, message: BaseScore) -> None:
-        """Start every prediction at the agreed score, in the agreed units."""
+        """Store the initial prediction, after comparing it with the agreed score and units."""
         margin = self.objective.base_margin(self.params.base_score)
         check_equal(message, "margin", margin, "the start of every prediction")
         g_bits, h_bits = self.params.bits(self.objective)
@@ -121,12 +129,13 @@ class LeafClient(GrowingClient):
         **dict.fromkeys(("default_left", "g", "h", "gain"), _ANY_TREE),
     )
     def split(self, message: NodeSplits) -> None:
-        """Move rows to the children; the first split of a tree starts it."""
+        """Move rows to the children. The first split of a tree starts the tree."""
         if message.tree != self.tree or self.level == self.params.max_depth:
             self.grown.take(message, "tree")
             if self.tree != self.asked.last:
                 refuse(message, "tree", f"the leaves of tree {self.tree} were not asked for yet")
             self.start_tree(message.tree)
+        # In heap order, level l of a complete tree has the numbers 2^l - 1 to 2^(l + 1) - 2.
         nodes = np.arange(2**self.level - 1, 2 ** (self.level + 1) - 1, dtype=np.int32)
         check_equal(message, "nodes", nodes, "the next level of the tree")
         check_equal(message, "left", 2 * nodes + 1, "the left child of each node")
@@ -135,7 +144,7 @@ class LeafClient(GrowingClient):
         super().split(message)
 
     def check_tests(self, message: NodeSplits) -> None:
-        """Refuse tests of columns or bins that do not exist."""
+        """Refuse splits by columns or bins that do not exist."""
         feature, bins = message.feature, self.cuts.n_bins
         size = len(message.nodes)
         integral = all(a.dtype.kind == "i" for a in (feature, message.bin))
@@ -151,8 +160,9 @@ class LeafClient(GrowingClient):
             refuse(message, "categories", "trees test thresholds alone, one at each node")
 
     def start_tree(self, tree: int) -> None:
-        """Put all rows into the root; every round, compute the gradients of all its trees."""
+        """Put all rows into the root, and compute the gradients once per round."""
         self.tree, self.level, self.partition = tree, 0, RowPartition(len(self.data))
+        # All trees of a round use the gradients at the start of the round, as in XGBoost.
         if tree % self.objective.n_outputs == 0:
             gh = self.objective.gradients(self.margin, self.data.y)
             bound = self.params.bound(self.objective)
@@ -164,7 +174,7 @@ class LeafClient(GrowingClient):
         nodes="all leaves of the tree, in order",
     )
     def leaf_sums(self, message: LeafSumsRequest) -> LeafSums:
-        """Answer with the sums of all leaves, and a share of the noise where clients add it."""
+        """Answer with the sums of all leaves, plus a noise share if clients add the noise."""
         if message.tree != self.tree or self.level != self.params.max_depth:
             refuse(message, "tree", "leaves are asked for when all splits of their tree were sent")
         leaves = 2**self.level - 1 + np.arange(2**self.level, dtype=np.int32)
@@ -172,6 +182,7 @@ class LeafClient(GrowingClient):
         self.asked.take(message, "tree")
         gh = self.gradients[self.tree % self.objective.n_outputs]
         sums = node_sums(gh, self.partition.rows, self.partition.ranges(message.nodes))
+        # Client i adds a share whose sum over all honest clients has the calibrated distribution.
         if self.params.noise == "distributed" and self.params.noisy:
             rng, scales = (
                 self.streams.noise.rng("noise", message.tree),
@@ -179,6 +190,8 @@ class LeafClient(GrowingClient):
             )
             shares = self.params.shares(len(self.agreement.members("client")))
             for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
+                # Discrete noise on the fixed-point grid is added exactly, without floating-point
+                # leaks.
                 grid = math.ldexp(scale, places)
                 sums[:, part] += discrete_gaussian_share(grid, len(sums), rng, shares)
         return LeafSums(message.tree, sums)
@@ -192,7 +205,7 @@ class LeafClient(GrowingClient):
 
 
 class RandomTreeServer(Coordinator):
-    """The server: draws the tests, opens sums, adds noise where it is trusted to, boosts."""
+    """The server. It draws the splits, adds noise if it is trusted to, and computes leaf values."""
 
     def __init__(self, protocol: DPGBDT, schema: Schema) -> None:
         super().__init__("server")
@@ -202,7 +215,7 @@ class RandomTreeServer(Coordinator):
         self.bits: Bits = protocol.bits(self.objective)
 
     def train(self, net: Network) -> Forest:
-        """Draw all trees, then ask for the sums in the leaves of one after the other."""
+        """Draw all trees, then request the sums in the leaves of one tree after the other."""
         p = self.params
         self.cuts = self.settle_cuts(net)
         splits = self.draw()
@@ -210,8 +223,8 @@ class RandomTreeServer(Coordinator):
         sent = net.tell("client", start, why="the fixed start of every prediction")
         assert isinstance(sent, BaseScore)
         if p.noisy:
-            # Gradients and hessians are one vector, in scales of their noise: all in grid steps of
-            # the narrower.
+            # Gradients and hessians form one vector, each in units of its noise scale. The event
+            # expresses it in grid steps of the narrower noise.
             steps = float(np.ldexp(self.scales, self.bits).min())
             l2 = steps * p.bound(self.objective).norm / self.scales[0]
             what = LeafSums.__name__
@@ -221,7 +234,8 @@ class RandomTreeServer(Coordinator):
         return Forest(tuple(trees), sent.margin, self.objective)
 
     def settle_cuts(self, net: Network) -> Cuts:
-        """Tell the cut points that the schema declares, or settle them as the defenses say."""
+        """Broadcast the declared cut points, or agree on cut points as the defenses require."""
+        # A defense can determine cut points by counts with noise instead of declared ones.
         if net.cut_plan() is not None:
             return settle_cuts(net, "public", self.params.max_bin, self.schema)
         tests = public_tests(self.schema, self.params.max_bin)
@@ -229,6 +243,7 @@ class RandomTreeServer(Coordinator):
         for k, feature in enumerate(self.schema.features):
             if feature.cuts:
                 low[k], high[k] = feature.cuts[0], feature.cuts[-1]
+        # Sentinels just beyond the declared range close the outer bins.
         values = [np.append(t, upper_sentinel(end)) for t, end in zip(tests, high, strict=True)]
         cuts = Cuts.join(values, [lower_sentinel(end) for end in low])
         message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
@@ -236,18 +251,23 @@ class RandomTreeServer(Coordinator):
         return cuts
 
     def draw(self) -> RandomSplits:
-        """Draw the tests of all trees; columns take turns, in an order that is drawn anew."""
+        """Draw the splits of all trees.
+
+        Columns take turns, in an order that is drawn again in every turn.
+        """
         p, d = self.params, len(self.schema.features)
         tests = [self.cuts.of(f)[:-1] for f in range(d)]
         usable = np.flatnonzero([len(t) > 0 for t in tests])
         if not len(usable):
             raise DataError("no column has two values that a test could part; give another table")
-        trees, each = p.trees * self.objective.n_outputs, p.features_per_tree or len(usable)
+        # Columns without two distinct values cannot be split and are left out.
+        trees, n_columns = p.trees * self.objective.n_outputs, p.features_per_tree or len(usable)
         rng = self.streams.rng("columns")
-        turns = [rng.permutation(usable) for _ in range(-(-trees * each // len(usable)))]
+        # Enough permutations that each column occurs equally often, up to one turn.
+        turns = [rng.permutation(usable) for _ in range(-(-trees * n_columns // len(usable)))]
         columns = np.zeros((trees, d), dtype=bool)
-        at = np.repeat(np.arange(trees), each)
-        columns[at, np.concatenate(turns)[: len(at)]] = True
+        tree_of_turn = np.repeat(np.arange(trees), n_columns)
+        columns[tree_of_turn, np.concatenate(turns)[: len(tree_of_turn)]] = True
         return draw_splits(
             self.schema,
             p.max_depth,
@@ -258,16 +278,33 @@ class RandomTreeServer(Coordinator):
         )
 
     def grow(self, net: Network, tree: int, splits: RandomSplits) -> Tree:
-        """Tell the splits of a tree, release the sums of its leaves and what they predict."""
+        """Broadcast the splits of a tree, then the noisy sums and values of its leaves.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : int
+            Number of the tree.
+        splits : RandomSplits
+            Splits of all trees.
+
+        Returns
+        -------
+        tree : Tree
+            The tree as released.
+        """
         feature, threshold = splits.feature[tree], splits.threshold[tree]
         for level in range(splits.depth):
-            here = slice(2**level - 1, 2 ** (level + 1) - 1)
-            self.tell_splits(net, tree, here, feature[here], threshold[here])
+            level_nodes = slice(2**level - 1, 2 ** (level + 1) - 1)
+            self.tell_splits(net, tree, level_nodes, feature[level_nodes], threshold[level_nodes])
         nodes = np.arange(len(feature), 2 * len(feature) + 1, dtype=np.int32)
         request = LeafSumsRequest(tree, nodes)
         total = add_messages(net.ask("client", request, why="gradient sums in the leaves"))
         assert isinstance(total, LeafSums)
         sums = self.released(total)
+        # The leaf values are shrunk by the noise that the sums really contain, including excess
+        # shares.
         deviation = self.scales[0] * math.sqrt(self.params.excess(len(net.members("client"))))
         value = noisy_leaf_values(sums, self.params.tree_params, self.bits, deviation)
         g, h = from_fixed(sums, self.bits).T
@@ -275,6 +312,8 @@ class RandomTreeServer(Coordinator):
             "client", LeafValues(tree, nodes, value, g, h), why="the noisy sums and leaf values"
         )
         assert isinstance(sent, LeafValues)
+        # A defense may have removed the statistics, so that the released tree must not contain
+        # them.
         statistics = (
             None if sent.g is None or sent.h is None else np.stack([sent.g, sent.h], axis=1)
         )
@@ -288,7 +327,21 @@ class RandomTreeServer(Coordinator):
         feature: NDArray[np.int32],
         threshold: NDArray[np.float32],
     ) -> None:
-        """Tell one level's splits."""
+        """Broadcast the splits of one level.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : int
+            Number of the tree.
+        here : slice
+            Numbers of the level's nodes.
+        feature : int32 array, shape (k,)
+            Columns of the splits.
+        threshold : float32 array, shape (k,)
+            Thresholds of the splits.
+        """
         nodes = np.arange(here.start, here.stop, dtype=np.int32)
         bins = [
             np.searchsorted(self.cuts.of(f), t) for f, t in zip(feature, threshold, strict=True)
@@ -300,7 +353,7 @@ class RandomTreeServer(Coordinator):
         net.tell("client", message, why="splits that were drawn without a look at data")
 
     def released(self, total: LeafSums) -> NDArray[np.int64]:
-        """Return what is released of summed leaves, int64, shape (k, 2)."""
+        """Return the released sums of the leaves, int64, shape (k, 2)."""
         if self.params.noise == "distributed" or not self.params.noisy:
             return total.sums
         law = Gaussian(self.scales).within(np.ldexp(1.0, self.bits))
@@ -310,41 +363,43 @@ class RandomTreeServer(Coordinator):
 @register.protocol("dp-gbdt")
 @dataclass(frozen=True, kw_only=True)
 class DPGBDT(Protocol):
-    """Boosted trees with random splits and private Newton leaves.
+    """Boosted trees with random splits and differentially private Newton leaves.
 
-    Splits are drawn from public cut points, so that of every tree only the leaves' sums of
-    gradients and hessians are released, with discrete Gaussian noise; a row is in one leaf of every
-    tree, and all rounds compose exactly (`fedtrees.privacy.gaussian_dp`). Totally random trees are
-    those of Maddock et al. (2022); few columns per tree, in turns, are what Nori et al. (2021) do
-    with one.
+    Splits are drawn from public cut points, so that only the gradient and hessian sums in the
+    leaves are released, with discrete Gaussian noise. A row is in one leaf of every tree, and all
+    rounds compose exactly (`fedtrees.privacy.gaussian_dp`). Totally random trees are those of
+    Maddock et al. (2022). A few columns per tree, in turns, generalise Nori et al. (2021), who use
+    one column.
 
     Parameters
     ----------
     epsilon, delta : float
-        Of all sums, for one row added or removed; epsilon in nats, inf: exact sums. What a defense
-        spends on cut points comes on top, in the claim, too.
+        Budget of all sums, for one row added or removed. epsilon is in nats, inf means exact sums.
+        The claim adds the budget that a defense spends on cut points.
     trees : int
-        Boosting rounds; that many trees, times the classes beyond two.
+        Number of boosting rounds. Each round grows one tree, or one tree per class if there are
+        more than two classes.
     max_depth : int
-        Tests on every path, 1 to 12.
+        Number of splits on every path, 1 to 12.
     features_per_tree : int
-        Columns that a tree may test, in turns; 0: all.
+        Number of columns that a tree may use, in turns. 0 for all.
     learning_rate, reg_lambda, min_child_weight, max_bin, base_score, objective
-        As in the other boosting protocols, but that the base score is a number, which is public.
+        As in the other boosting protocols, except that the base score is a public number.
     hessian_share : float or None
-        Of mu squared, spent on hessians. None: what they get for nothing, as a row with a large
-        gradient has a small hessian; of a numeric target, a fifth.
+        Share of the squared mu that is spent on hessians. None for the share that costs nothing,
+        because a row with a large gradient has a small hessian, or for one fifth if the target is
+        numeric.
     clip : float or None
-        Bound on the Euclidean norm of a row's gradients of one round. None: what the loss allows;
-        a numeric target needs one, in its units.
+        Bound on the Euclidean norm of a row's gradients of one round. None for the bound of the
+        loss. A numeric target needs a bound, in its units.
     noise : {"central", "distributed"}
-        ``central``: the server sees exact sums (``secure-sum`` and ``masking`` hide whose) and adds
-        the noise. ``distributed``: each client adds a share, and only the sum is
-        opened.
+        ``central``: the server receives exact sums (``secure-sum`` and ``masking`` hide the
+        contribution of each client) and adds the noise. ``distributed``: each client adds a share
+        of the noise, and only the sum is decrypted.
     colluders : int
         Number of colluding clients against whom `epsilon` holds if clients share the noise. A
-        client knows its own share, so that the shares of m clients are scaled as if there were
-        ``m - colluders`` of them. The released sums then contain ``m / (m - colluders)`` times the
+        client knows its own share, so that the shares of m clients are scaled as if there were ``m
+        - colluders`` of them. The released sums then contain ``m / (m - colluders)`` times the
         variance that outsiders need. 0: `epsilon` holds for outsiders only.
     """
 
@@ -373,7 +428,7 @@ class DPGBDT(Protocol):
     }  # fmt: skip
     noised: ClassVar[tuple[type[Message], ...]] = (LeafSums,)
     adversaries: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits[rows=300]"  # its columns declare their range
+    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -392,11 +447,11 @@ class DPGBDT(Protocol):
             check_positive("clip", self.clip)
         check_known("noise", self.noise, ("central", "distributed"))
         check_whole("colluders", self.colluders, 0)
-        _ = self.tree_params  # checks the rest
+        _ = self.tree_params  # `TreeParams` checks the remaining parameters
 
     @property
     def tree_params(self) -> TreeParams:
-        """The engine's parameters."""
+        """Parameters of the tree engine."""
         return TreeParams(
             trees=self.trees, max_depth=self.max_depth, learning_rate=self.learning_rate,
             reg_lambda=self.reg_lambda, min_child_weight=self.min_child_weight,
@@ -410,19 +465,24 @@ class DPGBDT(Protocol):
 
     @property
     def summed(self) -> tuple[type[Message], ...]:  # type: ignore[override]
-        """Sums with shares of noise are opened together: one share alone protects little."""
+        """Leaf sums if they contain noise shares, because a single share protects little."""
         return (LeafSums,) if self.noise == "distributed" else ()
 
     def objective_for(self, schema: Schema) -> Objective:
-        """Return what is minimised on such a target."""
+        """Return the loss function for a target."""
         return objective_of(self.objective, schema.classes)
 
     def norms(self, objective: Objective) -> tuple[float, float]:
-        """Return the bounds on the norms of a row's gradients and hessians; infinite: none.
+        """Return the bounds on the norms of a row's gradients and hessians. Infinite without noise.
 
-        Raises `UsageError` if there is noise, and nothing bounds the gradients.
+        Raises
+        ------
+        UsageError
+            If there is noise, and neither the loss nor `clip` bounds the gradients.
         """
         g, h = objective.norms if self.noisy else (math.inf, math.inf)
+        # A clip above the bound of the loss changes nothing, so that the smaller bound determines
+        # noise.
         g = g if self.clip is None else min(g, self.clip)
         if self.noisy and math.isinf(g):
             raise UsageError(
@@ -432,8 +492,8 @@ class DPGBDT(Protocol):
         return g, h
 
     def bound(self, objective: Objective) -> RowBound:
-        """Return what a row may bring to the sums of one round."""
-        self.norms(objective)  # checks that a numeric target has a clip
+        """Return the bound on a row's contribution to the sums of one round."""
+        self.norms(objective)  # raises an error for a numeric target without a clip
         return clipped_row_bound(
             objective.norms,
             free=objective.free,
@@ -443,7 +503,7 @@ class DPGBDT(Protocol):
         )
 
     def scales(self, objective: Objective) -> tuple[float, float]:
-        """Return the scales of noise on sums of gradients and of hessians."""
+        """Return the scales of the noise on sums of gradients and of hessians."""
         return leaf_scales(
             self.bound(objective), epsilon=self.epsilon, delta=self.delta, rounds=self.trees
         )
@@ -454,7 +514,7 @@ class DPGBDT(Protocol):
         return places_for(g), places_for(h)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
-        """State the noise on sums of leaves as they are released, or as all clients share it."""
+        """Return the noise on the released sums of leaves, or its division among the clients."""
         if not self.noisy:
             return {}
         g, h = self.scales(self.objective_for(schema))
@@ -467,39 +527,47 @@ class DPGBDT(Protocol):
         }
 
     def shares(self, clients: int) -> int:
-        """Return how many clients' shares add up to the noise of `scales`; 0: the server adds it.
+        """Return the number of noise shares that add up to `scales`.
 
-        Raises `UsageError` if there are not more clients than `colluders`.
+        0 if the server adds the noise.
+
+        Raises
+        ------
+        UsageError
+            If there are not more clients than `colluders`.
         """
         return honest_shares(clients, self.colluders) if self.noise == "distributed" else 0
 
     def noise_shares(self, clients: int) -> dict[str, Any]:
-        """Return how a `BudgetEvent` describes who adds the noise."""
+        """Return the fields of a `BudgetEvent` that describe who adds the noise."""
         if self.noise == "central":
             return {"trusted": "server"}
         return {"trusted": "clients", "shares": clients, "calibrated": self.shares(clients)}
 
     def excess(self, clients: int) -> float:
-        """Return the variance of the noise in the released sums, over that of `scales`."""
+        """Return the variance of the noise in the released sums, relative to that of `scales`."""
         shares = self.shares(clients)
         return clients / shares if shares else 1.0
 
     def check_parties(self, parties: int) -> None:
-        """Refuse as many colluders as there are clients."""
+        """Refuse a number of colluders that is not smaller than the number of clients."""
         self.shares(parties)
 
     def exact(self) -> DPGBDT:
-        """Return the same with exact sums."""
+        """Return the same protocol with exact sums."""
         return replace(self, epsilon=math.inf)
 
     def claim(self) -> Guarantee:
-        """Return (epsilon, delta)-DP of the released model; of exact sums nothing."""
+        """Return the (epsilon, delta) guarantee of the released model. None for exact sums."""
         if not self.noisy:
             return NoGuarantee()
         return self._guarantee(float(self.epsilon), "", [self._leaf_event()])
 
     def claimed(self, defense: Composition) -> Guarantee:
-        """Compose with what the cut points cost; those that nobody bounds are unprotected."""
+        """Compose the claim with the cost of cut points.
+
+        Cut points without a bound are unprotected.
+        """
         plan = defense.cut_plan
         if not self.noisy or plan is None or plan.method == "public":
             return self.claim()
@@ -514,19 +582,20 @@ class DPGBDT(Protocol):
         return self._guarantee(composed(events, self.delta), "", events, colluders)
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the ledger, noisy summaries for cut points included."""
+        """Compose the recorded privacy losses, including those of noisy cut points."""
         if not self.noisy:
             return NoGuarantee()
+        # Summaries without noise make the cut points depend on rows without any bound.
         if exact_summaries(transcript):
             return self._guarantee(math.inf, "cuts")
         leaves = [e for e in transcript.events if e.what == LeafSums.__name__]
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
-        # Leaf sums are over the rows of all clients, the summary of a client over its own rows.
+        # Leaf sums cover the rows of all clients, a summary only the rows of one client.
         events = for_each_party(leaves, cuts)
         return self._guarantee(composed(events, self.delta), "", events)
 
     def _leaf_event(self) -> BudgetEvent:
-        """Return all releases of leaf sums as one, before the number of clients is known."""
+        """Return all releases of leaf sums as one event, for an unknown number of clients."""
         mu = mu_of(self.epsilon, self.delta)
         trusted = "server" if self.noise == "central" else "clients"
         return BudgetEvent("", "gaussian", 0.0, 1.0, LeafSums.__name__, l2=mu, trusted=trusted)
@@ -538,7 +607,7 @@ class DPGBDT(Protocol):
         events: Sequence[BudgetEvent] = (),
         colluders: Sequence[int] = (),
     ) -> ApproximateDP:
-        """Return a guarantee; the number of rows is public in every run (`View.n_rows`)."""
+        """Return a guarantee. The number of rows is public in every run (`View.n_rows`)."""
         names = "+".join(filter(None, ("rows", unprotected)))
         trusted = trusted_with(events, "server" if self.noise == "central" else "clients")
         shared = [self.colluders] if self.noise == "distributed" else []
@@ -552,14 +621,14 @@ class DPGBDT(Protocol):
         return with_adversaries(bare, events)
 
     def canaries(self) -> LeafSumCanaries | None:
-        """Make rows that leaf sums are looked at for, where the loss is of two classes."""
+        """Create canaries for an audit of leaf sums. None if the objective has several outputs."""
         objective = objective_of(self.objective, LeafSumCanaries.schema.classes)
         if objective.n_outputs > 1:
             return None
         return LeafSumCanaries(self.norms(objective), self.scales(objective))
 
     def worst_case(self, defense: Composition) -> tuple[DPGBDT, LeafSumCanaries] | None:
-        """Spend all on one tree, whose leaves hold one row with a gradient near its bound."""
+        """Spend the budget on one deep tree, so that a leaf has one row with a large gradient."""
         deep = replace(
             self, trees=1, max_depth=ALONE_DEPTH, features_per_tree=0, base_score=0.001, max_bin=2
         )
@@ -567,13 +636,13 @@ class DPGBDT(Protocol):
         return None if canaries is None else (deep, replace(canaries, alone=True))
 
     def check(self, schema: Schema) -> None:
-        """Refuse a target that the objective does not suit, or whose gradients have no bound."""
+        """Refuse a target that the objective does not suit, or gradients without a bound."""
         objective = self.objective_for(schema)
         objective.base_margin(self.base_score)
         self.norms(objective)
 
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
-        """Return why there is nothing to test at, where no defense settles it."""
+        """Return why there are no public cut points, unless a defense determines them."""
         if defense.cut_plan is not None:
             return super().lacks(schema, defense)
         bare = undeclared(schema)
@@ -582,7 +651,7 @@ class DPGBDT(Protocol):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> RandomTreeServer | LeafClient:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return RandomTreeServer(self, schema)
         return LeafClient(name, held.table, self, self.objective_for(schema))

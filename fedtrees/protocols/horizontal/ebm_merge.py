@@ -1,4 +1,4 @@
-"""`ebm-merge`: clients train explainable boosting machines, the server merges them."""
+"""Protocol `ebm-merge`: clients train explainable boosting machines, the server merges them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
 
 
 class ShapesClient(Party):
-    """A client that trains on its own rows."""
+    """A client that trains an explainable boosting machine on its local rows."""
 
     role = "client"
 
@@ -36,15 +36,16 @@ class ShapesClient(Party):
 
     @handles(GrowRequest, round="0, and answered once: a second model has noise of its own")
     def train(self, message: GrowRequest) -> ClientShapes:
-        """Answer once with a model; one without bags if all rows are of one class."""
+        """Answer once with a model. It has no bags if all rows belong to one class."""
         self.asked.take(message, "round")
-        made = self.params.estimator(self.schema, self.params.seed_of(self.streams))
+        estimator = self.params.estimator(self.schema, self.params.seed_of(self.streams))
         if len(np.unique(self.data.y)) < 2:
             return no_shapes(len(self.schema.features))
-        with warnings.catch_warnings():  # of noise from a seed; a run says itself where it is from
+        # interpret-core warns about noise from a seed. The run records the source of noise itself.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            made.fit(self.data.X.astype(np.float64), self.data.y, self.data.weight)
-        return told(made)
+            estimator.fit(self.data.X.astype(np.float64), self.data.y, self.data.weight)
+        return told(estimator)
 
     @handles(
         MergedShapes,
@@ -54,20 +55,21 @@ class ShapesClient(Party):
         ),
     )
     def take(self, message: MergedShapes) -> None:
-        """Take note of the model."""
+        """Receive the merged model. It does not change the client's state."""
 
 
 class MergingServer(Coordinator):
-    """The server: asks for the clients' models, merges them and tells all."""
+    """The server. It requests the clients' models, merges them and broadcasts the result."""
 
     def __init__(self, protocol: EBMMerge, schema: Schema) -> None:
         super().__init__("server")
         self.params, self.schema = protocol, schema
 
     def train(self, net: Network) -> AdditiveModel:
-        """Collect, merge, broadcast."""
+        """Request, merge and broadcast the models."""
         self.params.enter_noise(net, len(self.schema.features))
         parts = net.ask("client", GrowRequest(0), why="each client's own model, to merge them")
+        # Clients with rows of one class have no model.
         models = [p for p in parts if isinstance(p, ClientShapes) and len(p.bag_weights)]
         if not models:
             raise DataError(f"{self.params.name!r} needs a client with rows of both classes")
@@ -81,18 +83,21 @@ class MergingServer(Coordinator):
 class EBMMerge(Protocol):
     """Explainable boosting machines, trained by each client and merged (interpret-core 0.7).
 
-    Every client fits an `ExplainableBoostingClassifier` without interactions on its own rows, the
-    server calls `merge_ebms`. What crosses determines all that ``to_json`` writes of a client's
-    model. Columns are numbers, codes of categories too.
+    Every client fits an `ExplainableBoostingClassifier` without interactions on its local rows, and
+    the server calls `merge_ebms`. The messages determine everything that ``to_json`` writes about a
+    client's model. All columns are numeric, including codes of categories.
 
     Parameters
     ----------
     max_bins : int
-        Of a column; with as many values or fewer, each has a bin for itself.
+        Largest number of bins of a column. A column with at most that many values has a bin per
+        value.
     outer_bags : int
+        Number of bags.
     max_rounds : int
-        Boosting rounds of a bag over all columns, at most.
+        Largest number of boosting rounds of a bag over all columns.
     learning_rate : float
+        Learning rate.
     """
 
     max_bins: int = 1024
@@ -111,13 +116,13 @@ class EBMMerge(Protocol):
         check_positive("learning_rate", self.learning_rate)
 
     def estimator(self, schema: Schema, seed: int | None) -> Any:
-        """Return what a client fits."""
+        """Return the estimator that a client fits."""
         from interpret.glassbox import ExplainableBoostingClassifier
 
         return ExplainableBoostingClassifier(interactions=0, **self.settings(schema, seed))
 
     def settings(self, schema: Schema, seed: int | None) -> dict[str, Any]:
-        """Return what clients train with, as interpret-core calls it."""
+        """Return the training parameters of clients, by their name in interpret-core."""
         return {
             "feature_names": list(schema.names),
             "feature_types": ["continuous"] * len(schema.features),
@@ -130,14 +135,14 @@ class EBMMerge(Protocol):
         }
 
     def seed_of(self, streams: Streams) -> int | None:
-        """Return the seed of a client's bags, given its streams."""
+        """Return the seed of a client's bags, from its streams."""
         return int(streams.rng("bags").integers(2**31))
 
     def enter_noise(self, net: Network, columns: int) -> None:
-        """Enter what is spent into the ledger: nothing, without noise."""
+        """Record the privacy loss of the run. There is none without noise."""
 
     def check(self, schema: Schema) -> None:
-        """Refuse a target that is not of two classes."""
+        """Refuse a target without exactly two classes."""
         if len(schema.classes) != 2:
             raise UsageError(
                 f"{self.name!r} trains on two classes; the target {schema.target!r} has "
@@ -147,14 +152,14 @@ class EBMMerge(Protocol):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> MergingServer | ShapesClient:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return MergingServer(self, schema)
         return ShapesClient(name, held.table, self, schema)
 
 
 def told(fitted: Any) -> ClientShapes:
-    """Return a fitted model as a client tells it."""
+    """Return the message form of a fitted model, as a client sends it."""
     histogram = getattr(fitted, "histogram_weights_", [])
     steps = getattr(fitted, "best_iteration_", np.zeros(0))
     return ClientShapes(
@@ -168,6 +173,7 @@ def told(fitted: Any) -> ClientShapes:
 
 def _shapes(fitted: Any) -> dict[str, NDArray[Any]]:
     cuts = [levels[0] for levels in fitted.bins_]
+    # One term per column, sorted by column.
     order = np.argsort([feature for (feature,) in fitted.term_features_])
     bounds = np.asarray(fitted.feature_bounds_, dtype=np.float64)
     return {
@@ -183,18 +189,19 @@ def _shapes(fitted: Any) -> dict[str, NDArray[Any]]:
 
 
 def merged(models: list[ClientShapes]) -> MergedShapes:
-    """Return what `merge_ebms` makes of clients' models."""
+    """Return the result of `merge_ebms` for the clients' models."""
     from interpret.glassbox import merge_ebms
 
     return MergedShapes(**_shapes(merge_ebms([rebuilt(m) for m in models])))
 
 
 def rebuilt(m: ClientShapes) -> Any:
-    """Return a client's model as `merge_ebms` takes it."""
+    """Return a client's model in the form that `merge_ebms` accepts."""
     from interpret.glassbox import ExplainableBoostingClassifier
 
-    made, d = ExplainableBoostingClassifier(), len(m.low)
-    made.__dict__.update(
+    # `merge_ebms` reads only these attributes of a fitted estimator.
+    estimator, d = ExplainableBoostingClassifier(), len(m.low)
+    estimator.__dict__.update(
         has_fitted_=True, link_="logit", link_param_=np.nan, classes_=np.arange(2),
         n_features_in_=d, feature_types_in_=["continuous"] * d,
         feature_names_in_=[f"feature_{f}" for f in range(d)],
@@ -204,14 +211,14 @@ def rebuilt(m: ClientShapes) -> Any:
         bagged_scores_=[m.scores[:, part].copy() for part in m.bins],
         bagged_intercept_=m.intercept.copy(), bag_weights_=m.bag_weights.copy(),
     )  # fmt: skip
-    return made
+    return estimator
 
 
 def no_shapes(columns: int) -> ClientShapes:
-    """Return what a client says that cannot train."""
-    none, whole = np.zeros(0), np.zeros(0, np.int64)
+    """Return the reply of a client that cannot train, because its rows belong to one class."""
+    empty, ints = np.zeros(0), np.zeros(0, np.int64)
     return ClientShapes(
-        none, np.zeros(columns + 1, np.int64), np.zeros(3 * columns), np.zeros((0, 3 * columns)),
-        none, none, np.full(columns, np.nan), np.full(columns, np.nan),
-        histogram=none, histogram_offsets=np.zeros(1, np.int64), unique=whole, iterations=whole,
+        empty, np.zeros(columns + 1, np.int64), np.zeros(3 * columns), np.zeros((0, 3 * columns)),
+        empty, empty, np.full(columns, np.nan), np.full(columns, np.nan),
+        histogram=empty, histogram_offsets=np.zeros(1, np.int64), unique=ints, iterations=ints,
     )  # fmt: skip

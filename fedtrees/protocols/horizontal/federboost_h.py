@@ -1,4 +1,4 @@
-"""`federboost-h`: quantiles and histograms by secure sums alone, splits told without statistics."""
+"""Protocol `federboost-h`: secure sums of counts and histograms, splits without statistics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from fedtrees.protocols.horizontal.histograms import DecidingServer
 
 
 class SummingServer(DecidingServer):
-    """A server that tells splits and leaf values, and nothing behind them."""
+    """A server that broadcasts splits and leaf values without their statistics."""
 
     tells_statistics = False
 
@@ -27,18 +27,22 @@ class SummingServer(DecidingServer):
 @register.protocol("federboost-h")
 @dataclass(frozen=True, kw_only=True)
 class FederBoostH(FedTreeHist):
-    """FederBoost (Tian et al. 2020), horizontally: only sums over clients are opened.
+    """FederBoost (Tian et al. 2020), horizontal: only sums over clients are decrypted.
 
-    All quantiles are looked up by sums of how many rows are below a value. The paper's lookup is a
-    binary search for each; here rows are counted in the cells of a grid, twice, as `grid-cuts` does
-    it. Histograms are summed securely (the ideal functionality); whoever finds the splits tells
-    them, and leaf values.
+    Quantiles are computed from sums of counts of rows below a value. The paper uses a binary search
+    for each quantile. Here the rows are counted twice in the cells of a grid, as in the defense
+    `grid-cuts`. Histograms are summed securely (ideal functionality). The server broadcasts splits
+    and leaf values.
 
-    `cuts`: {"grid", "public"}. By sums of counts, or declared.
+    Parameters
+    ----------
+    cuts : {"grid", "public"}
+        Cut points from sums of counts, or declared ones.
     """
 
     cuts: str = "grid"
 
+    # Clients send counts on a grid instead of summaries.
     says: ClassVar[tuple[type[Message], ...]] = tuple(
         kind for kind in FedTreeHist.says if kind not in (CutsRequest, FeatureSketch, FeatureRanges)
     )

@@ -1,4 +1,4 @@
-"""`fedtree-hist`: the server finds the splits and broadcasts them with their statistics."""
+"""Protocol `fedtree-hist`: the server finds splits and broadcasts them with statistics."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,11 +16,12 @@ from fedtrees.protocols.horizontal.settings import HistogramProtocol
 @register.protocol("fedtree-hist")
 @dataclass(frozen=True, kw_only=True)
 class FedTreeHist(HistogramProtocol):
-    """FedTree's horizontal boosting (Li et al. 2023), as Di Gennaro et al. (2025) attack it.
+    """FedTree's horizontal boosting (Li et al. 2023), as attacked by Di Gennaro et al. (2025).
 
-    Clients send histograms; the server sums them and broadcasts, per node, the chosen split with
-    G and H, and the leaf values. Default `max_bin` is FedTree's 32; its base score of 0.5 and
-    equal-width cut points are ``base_score=0.5,cuts=equal-width``.
+    Clients send gradient histograms. The server sums them and broadcasts the chosen split of each
+    node with the gradient sum G and hessian sum H, and the leaf values. The default of `max_bin` is
+    FedTree's 32. FedTree's base score of 0.5 and equal-width cut points correspond to
+    ``base_score=0.5,cuts=equal-width``.
     """
 
     max_bin: int = 32
@@ -32,7 +33,7 @@ class FedTreeHist(HistogramProtocol):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> DecidingServer | HistogramClient:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return self.server(self, schema, defense)
         return self.client(name, held.table, schema, self, defense.gradient_clip)

@@ -1,4 +1,4 @@
-"""`flower-bagging`: each round every client grows a tree on the global model, all are kept."""
+"""Protocol `flower-bagging`: in each round every client grows trees on the global model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ARRIVALS = ("client", "shuffled")
 
 
 class BaggingServer(TreeSharingServer):
-    """The server: asks all clients at once and concatenates the trees as they arrive."""
+    """The server. It asks all clients at once and appends their trees in order of arrival."""
 
     params: FlowerBagging
 
     def train(self, net: Network) -> Forest:
-        """Collect, concatenate, broadcast, round after round."""
+        """Request, append and broadcast trees, round after round."""
         for round in range(self.params.trees):
             why = "trees each client grew on its own rows, on top of the global model"
             replies = net.ask("client", GrowRequest(round), why=why)
@@ -33,9 +33,10 @@ class BaggingServer(TreeSharingServer):
         return self.released()
 
     def arrived(self, replies: list, round: int) -> list[ClientTrees]:  # type: ignore[type-arg]
-        """Return the replies in the order of their arrival."""
+        """Return the replies in the simulated order of arrival."""
         if self.params.arrival == "client":
             return replies
+        # The order is simulated, because all clients run in one process.
         order = self.streams.rng("arrival", round).permutation(len(replies))
         return [replies[i] for i in order]
 
@@ -43,20 +44,22 @@ class BaggingServer(TreeSharingServer):
 @register.protocol("flower-bagging")
 @dataclass(frozen=True, kw_only=True)
 class FlowerBagging(FlowerProtocol):
-    """Bagging as Flower's `FedXgbBagging` strategy and its XGBoost example do it.
+    """Bagging as in Flower's `FedXgbBagging` strategy and its XGBoost example.
 
-    Each round (`trees` of them) every client boosts `local_trees` rounds on top of the global model
-    and sends the new trees; the server appends them in the order of their arrival and tells
-    everybody. The model's base score is that of the first client to arrive; every client's own
-    first trees start from its own. Clients see an ordered list of trees without names, the server
-    sees who sent which.
+    In each of `trees` rounds, every client boosts `local_trees` rounds on top of the global model
+    and sends the new trees. The server appends them in order of arrival and broadcasts them. The
+    model has the base score of the first client that arrived. The first trees of every client start
+    from the client's base score. Clients receive an ordered list of trees without names. The server
+    knows the sender of each tree.
 
-    Flower sends the whole model again every round; here only what is new crosses, which tells the
-    same. Flower's server keeps only the first tree of each reply (but all of the very first): with
-    more than one local tree, or one per class, it drops the others; here all are kept.
+    Flower sends the complete model in every round. Here only the new trees are sent, which reveals
+    the same. Flower's server keeps only the first tree of each reply (except in the first round)
+    and drops the rest if there are several local trees or one per class. Here all trees are kept.
 
-    `arrival`: Trees arrive in the order of the clients, or in an order the server draws every
-    round.
+    Parameters
+    ----------
+    arrival : {"client", "shuffled"}
+        Trees arrive in client order, or in an order that the server draws in every round.
     """
 
     arrival: str = "client"

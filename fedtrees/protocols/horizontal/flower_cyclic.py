@@ -1,4 +1,4 @@
-"""`flower-cyclic`: one client after the other grows a tree on the model and passes it on."""
+"""Protocol `flower-cyclic`: clients take turns to grow trees on the model and pass it on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ from fedtrees.trees.boosted.forest import Forest
 
 
 class CyclicServer(TreeSharingServer):
-    """The server: brings the model to the client whose turn it is, and takes its trees."""
+    """The server. It sends the model to the next client in turn, and receives its trees."""
 
     def train(self, net: Network) -> Forest:
-        """Ask one client per round, in their order; at the end tell all the whole model."""
+        """Ask one client per round, in client order. At the end send the model to all clients."""
         clients = net.members("client")
         for round in range(self.params.trees):
             name = clients[round % len(clients)]
+            # In the first round there is no model to send.
             if self.parts:
                 self.tell(net, name, round, "the model so far, for the client whose turn it is")
             why = "trees the client grew on its own rows, on top of the model"
@@ -34,14 +35,14 @@ class CyclicServer(TreeSharingServer):
 @register.protocol("flower-cyclic")
 @dataclass(frozen=True, kw_only=True)
 class FlowerCyclic(FlowerProtocol):
-    """Cyclic boosting as Flower's `FedXgbCyclic` strategy and its XGBoost example do it.
+    """Cyclic boosting as in Flower's `FedXgbCyclic` strategy and its XGBoost example.
 
-    In each round (`trees` of them) one client, the next in turn, is sent the model and boosts
-    `local_trees` rounds on top of it. The model's base score is that of the first client. Whoever
-    receives a model knows from its place in the cycle who grew which tree.
+    In each of `trees` rounds, the next client in turn receives the model and boosts `local_trees`
+    rounds on top of it. The model has the base score of the first client. A receiver of the model
+    knows from its position in the cycle which client grew which tree.
 
-    Flower sends the whole model both ways; here only what the receiver has not been sent crosses,
-    which tells the same. Everybody gets the finished model.
+    Flower sends the complete model in both directions. Here only trees that the receiver does not
+    have are sent, which reveals the same. All clients receive the final model.
     """
 
     server: ClassVar[type[CyclicServer]] = CyclicServer

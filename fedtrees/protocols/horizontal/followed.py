@@ -1,4 +1,7 @@
-"""What public parameters rule out of the trees that a client is told and asked about."""
+"""Limits that the public parameters set on the trees that a server announces to a client.
+
+A malicious server could otherwise request additional sums.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +14,23 @@ from fedtrees.trees.partition import Decisions
 
 
 def check_cuts(told: CutPoints, params: TreeParams, schema: Schema) -> None:
-    """Raise `BeyondParametersError` if a column has more bins than `max_bin`, or are declared."""
+    """Check the number of bins of every column.
+
+    Parameters
+    ----------
+    told : CutPoints
+        Cut points that the server announced.
+    params : TreeParams
+        Public parameters.
+    schema : Schema
+        Columns.
+
+    Raises
+    ------
+    BeyondParametersError
+        If a column has more bins than `max_bin`, and more than its declared cut points or
+        categories.
+    """
     for feature, bins in zip(schema.features, np.diff(told.offsets).tolist(), strict=True):
         max_bins = max(params.max_bin, len(feature.cuts), len(feature.categories))
         if bins > max_bins:
@@ -19,39 +38,47 @@ def check_cuts(told: CutPoints, params: TreeParams, schema: Schema) -> None:
 
 
 class FollowedTree:
-    """One tree as a client is told it: asked of one child of a pair, once, and above the leaves.
+    """The announced part of one tree. It rejects messages that the parameters exclude.
+
+    A server may request only one child of a pair, once, and only above the deepest leaves.
 
     Parameters
     ----------
+    params : TreeParams
+        Public parameters.
     n_bins : int array, shape (d,)
-        Bins of every column.
+        Number of bins of every column.
     complete : bool array, shape (d,)
-        Columns in which no row lacks a value: a split there leaves something on both sides.
+        Columns without missing values. A split by the last bin of such a column is no split.
 
-    Raises `BeyondParametersError` in every method.
+    Raises
+    ------
+    BeyondParametersError
+        In every method.
     """
 
     def __init__(
         self, params: TreeParams, n_bins: NDArray[np.int32], complete: NDArray[np.bool_]
     ) -> None:
         self.params, self.n_bins, self.complete = params, n_bins, complete
-        self._depths = [0]  # by node
+        self._depths = [0]  # depth of every node
         self._split: set[int] = set()
-        self._asked: set[int] = set()  # pairs, by the left child
+        self._asked: set[int] = set()  # left children of the requested pairs
 
     def ask(self, nodes: NDArray[np.int32]) -> None:
-        """Take a question for the sums of nodes."""
+        """Check a request for the sums of nodes."""
         if not len(nodes):
             raise BeyondParametersError("a request for the sums of no node; name some that wait")
         for node in nodes.tolist():
             self._waits(node, "asked for")
+            # Children are numbered in pairs, and the left child is odd.
             pair = node - (node + 1) % 2 if node else 0
             if pair in self._asked:
                 raise BeyondParametersError(f"node {node} or its sibling was asked for before")
             self._asked.add(pair)
 
     def split(self, told: Decisions) -> None:
-        """Take the splits of a level."""
+        """Check the splits of a level."""
         columns = (told.nodes, told.feature, told.bin, told.left, np.isnan(told.threshold))
         if any(c.shape != told.nodes.shape for c in (*columns, told.default_left)):
             raise BeyondParametersError(
@@ -65,6 +92,7 @@ class FollowedTree:
             if not 0 <= feature < len(self.n_bins):
                 limit = len(self.n_bins) - 1
                 raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {limit}")
+            # The last bin of a complete column would send all rows left.
             bins = int(self.n_bins[feature]) - bool(self.complete[feature])
             if not 0 <= bin < bins and not by_category:
                 raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")

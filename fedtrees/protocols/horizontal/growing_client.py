@@ -1,4 +1,4 @@
-"""What every client does whose server tells it splits and leaf values: it follows them."""
+"""Clients that follow the splits and leaf values that the server broadcasts."""
 
 import numpy as np
 
@@ -13,10 +13,14 @@ from fedtrees.trees.partition import Decisions, RowPartition
 
 
 class GrowingClient(BinningClient):
-    """A client that moves its rows through trees and adds up what the leaves say.
+    """A client that routes its rows through trees and adds the leaf values to its predictions.
 
-    `tree`: The one being grown.
-    `partition`: Where its rows are in it.
+    Attributes
+    ----------
+    tree : int
+        Number of the current tree.
+    partition : RowPartition
+        The client's rows in each node of the current tree.
     """
 
     objective: Objective
@@ -24,14 +28,15 @@ class GrowingClient(BinningClient):
     partition: RowPartition
 
     started = False
-    ended = -1  # the tree whose leaf values came last
+    ended = -1  # the last tree whose leaf values arrived
 
     @handles(BaseScore, margin="once", g_bits="once", h_bits="once")
     def start(self, message: BaseScore) -> None:
-        """Start every row's prediction, once."""
+        """Store the initial prediction of every row, once."""
         if self.started:
             refuse(message, "", "every prediction has started; it starts once")
         self.started = True
+        # The units are announced by the server, because they can depend on sample weights.
         self.bits: Bits = (message.g_bits, message.h_bits)
         self.margin = np.repeat(message.margin[:, None], len(self.data), axis=1)
 
@@ -40,15 +45,21 @@ class GrowingClient(BinningClient):
         **dict.fromkeys(names_of_type(NodeSplits), "as a derived type of client checks it"),
     )
     def split(self, message: NodeSplits) -> None:
-        """Move rows to the children."""
-        m = message
+        """Move rows to the children of the split nodes."""
+        splits = message
         chosen = Decisions(
-            m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left, m.categories
+            splits.nodes,
+            splits.feature,
+            splits.bin,
+            splits.threshold,
+            splits.default_left,
+            splits.left,
+            splits.categories,
         )
         self.follow_splits(chosen)
 
     def follow_splits(self, chosen: Decisions) -> None:
-        """Move rows by splits, however they were found."""
+        """Move rows by splits, whether the server sent them or the client found them."""
         self.partition.split(self.bins, chosen)
 
     @handles(
@@ -67,5 +78,6 @@ class GrowingClient(BinningClient):
         if message.value.shape != nodes.shape or len(np.unique(nodes)) != len(nodes):
             refuse(message, "nodes", "each node has one value")
         self.ended = message.tree
+        # Trees alternate between the outputs of the model.
         margin = self.margin[self.tree % self.objective.n_outputs]
         self.partition.add_to(margin, message.nodes, message.value)

@@ -1,4 +1,8 @@
-"""The parties of histogram-based boosting: what FedTree's and NVFlare's have in common."""
+"""Parties of horizontal boosting with gradient histograms, shared by all such protocols.
+
+The server requests the histograms of open nodes, each client answers with fixed-point gradient sums
+per bin of its local rows, and the server chooses splits from the total.
+"""
 
 import math
 from abc import abstractmethod
@@ -50,15 +54,26 @@ from fedtrees.trees.boosted.losses import LOSS_BOUND, clipped_bounds
 from fedtrees.trees.boosted.sampling import ColumnSampler, drop_rows
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
-#: Units below the bound of a clipped gradient are 2^16 at least, and sums stay below 2^62.
+#: A clipped gradient has at least 2^16 fixed-point units, and sums are below 2^62.
 _FINE, _INT64 = 16, 62
-_EXPONENTS = 1100  # beyond the binary exponents of all doubles
+_EXPONENTS = 1100  # larger than every binary exponent of a float64
 
 
 class HistogramClient(GrowingClient):
-    """A client: answers histogram requests, moves its rows.
+    """A client that answers histogram requests and routes its rows through the trees.
 
-    `clip`: Bound on a row's gradient, where a defense asks for one.
+    Parameters
+    ----------
+    name : str
+        Name of the client.
+    data : Table
+        Local rows.
+    schema : Schema
+        Columns and target.
+    params : HistogramProtocol
+        Public parameters.
+    clip : float or None
+        Bound on a row's gradient, None if no defense needs one.
     """
 
     def __init__(
@@ -80,19 +95,19 @@ class HistogramClient(GrowingClient):
 
     @cached_property
     def held_out(self) -> NDArray[np.bool_]:
-        """Mask, shape (n,), of the rows no tree is grown on: they tell when to stop."""
+        """Mask of the validation rows, bool, shape (n,). No tree is grown on them."""
         return self.params.held_out(len(self.data), self.streams)
 
     @property
     def summarised_rows(self) -> NDArray[np.float32]:
-        """The rows trees are grown on."""
+        """The rows that trees are grown on."""
         X = super().summarised_rows
         return X[~self.held_out] if self.held_out.any() else X
 
     @handles(CutPoints, offsets="at most `max_bin` bins of a column, or what the schema declares")
     def bin(self, message: CutPoints) -> None:
-        """Bin the rows; raises `BeyondParametersError` also of too many bins."""
-        if message.offsets.shape == (len(self.schema.features) + 1,):  # else refused below
+        """Bin the rows. Raise `BeyondParametersError` if a column has too many bins."""
+        if message.offsets.shape == (len(self.schema.features) + 1,):  # checked below
             check_cuts(message, self.params, self.schema)
         super().bin(message)
 
@@ -104,13 +119,15 @@ class HistogramClient(GrowingClient):
         h_bits="as `g_bits`",
     )
     def start(self, message: BaseScore) -> None:
-        """Start every prediction, at the agreed score and in the agreed units where there are."""
+        """Store the initial prediction, after comparing it with the agreed score and units."""
+        # A dishonest server could change the start, so that gradients reveal more than agreed.
         outputs, score = self.objective.n_outputs, self.params.base_score
         if message.margin.shape != (outputs,) or not np.isfinite(message.margin).all():
             refuse(message, "margin", f"{outputs} predictions start at a finite number")
         if score is not None:
             margin = self.objective.base_margin(score)
             check_equal(message, "margin", margin, "the start of every prediction")
+        # With a fixed base score and bounded gradients, the units follow from public facts.
         fixed = score is not None and math.isfinite(self.objective.bounds[0])
         for name in ("g_bits", "h_bits"):
             if fixed:
@@ -121,27 +138,33 @@ class HistogramClient(GrowingClient):
 
     @cached_property
     def places(self) -> tuple[int, int]:
-        """The fewest and the most binary places that gradients may have.
+        """The smallest and largest permitted number of binary places of gradients.
 
-        Rounding to coarse units may lift a clipped gradient over its bound: with 2^16 units below
-        the bound, by less than a hundred-thousandth of it. With too fine units, sums over the rows
-        would not fit an int64.
+        Rounding to coarse units may raise a clipped gradient above its bound. With 2^16 units below
+        the bound, the excess is less than a hundred-thousandth of the bound. With too fine units,
+        sums over the rows do not fit an int64.
         """
-        if self.clip is None:  # no noise depends on the units; honest ones follow sample weights
+        # Without clipping no noise depends on the units. Honest units follow from sample weights.
+        if self.clip is None:
             return -_EXPONENTS, _EXPONENTS
         bounds, rows = clipped_bounds(self.objective, self.clip), max(len(self.data), 1)
+        # Powers of two: `coarse` places keep 2^16 units below the smaller of the two bounds.
         coarse = _FINE - math.floor(math.log2(min(bounds)))
         return coarse, _INT64 - math.ceil(math.log2(rows * max(bounds)))
 
     @handles(LabelSumsRequest)
     def count_labels(self, message: LabelSumsRequest) -> LabelSums:
-        """Answer with the number of rows and the sum of labels, once, if the start needs them.
+        """Answer with number of rows and label sums, once.
 
-        Raises `BeyondParametersError` if the agreed base score and objective need no label sums.
+        Raises
+        ------
+        BeyondParametersError
+            If the agreed base score and objective need no label sums.
         """
         if self.params.base_score is not None and math.isfinite(self.objective.bounds[0]):
             refuse(message, "", f"base_score={self.params.base_score} needs no label sums")
         self.counted.take(message)
+        # Validation rows do not influence the model, not even through the base score.
         training_rows = self.data if not self.held_out.any() else self.data.take(~self.held_out)
         return LabelSums(self.objective.target_sums(training_rows.y, training_rows.weight))
 
@@ -151,9 +174,12 @@ class HistogramClient(GrowingClient):
         nodes="nodes that wait above the agreed depth, one of each pair of children, each once",
     )
     def histogram(self, message: HistogramRequest) -> Histogram:
-        """Answer with the sums of the asked nodes; a new tree starts with its root.
+        """Answer with the histograms of the requested nodes. A new tree starts with its root.
 
-        Raises `BeyondParametersError` where the public parameters rule them out (`FollowedTree`).
+        Raises
+        ------
+        BeyondParametersError
+            If the public parameters exclude the request (`FollowedTree`).
         """
         if message.tree != self.tree or self.tree < 0:
             self.start_tree(message.tree)
@@ -161,12 +187,13 @@ class HistogramClient(GrowingClient):
         ranges = self.partition.ranges(message.nodes)
         rows = self.partition.rows
         sums = build_histogram(self.bins, self.gh, rows, ranges)
+        # The totals of all later nodes follow from the splits, so that only a root sends them.
         roots = ranges if message.nodes[0] == 0 else ranges[:0]
         totals = node_sums(self.gh, rows, roots)
         return Histogram(message.tree, message.nodes, sums, totals, *self.bits)
 
     def start_tree(self, tree: int) -> None:
-        """Put all rows into the root; every round, compute the gradients of all its trees."""
+        """Put all rows into the root, and compute the gradients once per round."""
         n_trees = self.params.trees * self.objective.n_outputs
         if tree != self.tree + 1 or tree >= n_trees:
             raise BeyondParametersError(
@@ -176,7 +203,8 @@ class HistogramClient(GrowingClient):
         self.followed = FollowedTree(self.params, n_bins, self.complete)
         round, k = divmod(tree, self.objective.n_outputs)
         if k == 0:
-            self.gradients = self.gh = np.zeros((0, 2), np.int64)  # go before the next come
+            # Free the memory of the old gradients before the new ones are computed.
+            self.gradients = self.gh = np.zeros((0, 2), np.int64)
             self.gradients = self.compute_gradients(round)
         self.gh = self.gradients[k]
         self.partition = RowPartition(len(self.data))
@@ -185,11 +213,13 @@ class HistogramClient(GrowingClient):
         """Return the fixed-point gradients of every output and row, int64, shape (K, n, 2)."""
         gh = self.objective.gradients(self.margin, self.data.y)
         gh = weighted(gh, self.data.weight, self.bits)
-        if self.clip is not None:  # a weight may not lift a row over the loss's own bounds
+        # A sample weight must not raise a row above the bounds of the unweighted loss.
+        if self.clip is not None:
             g, h = clipped_bounds(self.objective, self.clip)
             gh[..., 0] = np.clip(gh[..., 0], -g, g)
             gh[..., 1] = np.minimum(gh[..., 1], h)
         units = self.row_hook(Stage("gradients", self.bits), to_fixed(gh, self.bits))
+        # Zero gradients remove a row from all sums without changing the partition.
         units[:, self.held_out] = 0
         drop_rows(units, self.params.subsample, self.streams, round)
         return units
@@ -205,12 +235,12 @@ class HistogramClient(GrowingClient):
         **dict.fromkeys(("g", "h", "gain"), "not read"),
     )
     def split(self, message: NodeSplits) -> None:
-        """Move rows to the children."""
+        """Move rows to the children of the split nodes."""
         check_equal(message, "tree", self.tree, "the tree that is grown")
         super().split(message)
 
     def follow_splits(self, chosen: Decisions) -> None:
-        """Move rows by splits that the public parameters do not rule out."""
+        """Move rows by splits that the public parameters permit."""
         if self.tree < 0:
             raise BeyondParametersError("splits before the first tree; ask for its root first")
         self.followed.split(chosen)
@@ -221,7 +251,7 @@ class HistogramClient(GrowingClient):
         round="in order, each once, after the trees of the round; refused without early stopping",
     )
     def validate(self, message: ValidationRequest) -> ValidationLoss:
-        """Answer with the loss over the rows held out, once for each finished round."""
+        """Answer with the loss over the validation rows, once for each finished round."""
         if not self.params.early_stopping_rounds:
             refuse(message, "", "early_stopping_rounds=0: no rows are held out")
         if self.ended + 1 != (message.round + 1) * self.objective.n_outputs:
@@ -230,25 +260,31 @@ class HistogramClient(GrowingClient):
         rows = self.held_out
         losses = self.objective.loss(self.margin[:, rows], self.data.y[rows])
         if self.clip is not None:
+            # A bounded loss gives the secure sum a known sensitivity.
             losses = np.minimum(losses, LOSS_BOUND)
-        steps = np.rint(np.ldexp(losses, LOSS_BITS)).sum()  # whole numbers add up in any order
+        # Sums of integers do not depend on the order of addition.
+        steps = np.rint(np.ldexp(losses, LOSS_BITS)).sum()
         return ValidationLoss(
             message.round, np.array([np.ldexp(steps, -LOSS_BITS), rows.sum()], dtype=np.float64)
         )
 
     @handles(StopBoosting, rounds="any: it is stored, and nothing is answered")
     def stop(self, message: StopBoosting) -> None:
-        """Note where the model ends."""
+        """Store the number of rounds of the model."""
         self.rounds = message.rounds
 
 
 class HistogramServer(Coordinator):
-    """The server: settles cuts and base score, sums histograms, grows the forest.
+    """The server: it agrees on cut points and base score, sums histograms, and grows the forest.
 
-    Subclasses say what the clients are told after each level and each tree.
+    Subclasses define which messages the clients receive after each level and each tree.
 
-    `gathers_sketches`: Whether every client receives everybody's sketch.
-    `exact`: Fields of `Histogram` that no defense changes.
+    Attributes
+    ----------
+    gathers_sketches : bool
+        Whether every client receives the sketches of all clients.
+    exact : tuple of str
+        Fields of `Histogram` that no defense changes. The server checks their plausibility.
     """
 
     gathers_sketches: ClassVar[bool] = False
@@ -261,6 +297,7 @@ class HistogramServer(Coordinator):
         self.params, self.schema = protocol, schema
         self.objective = protocol.objective_for(schema)
         arguments = schema, protocol.parameters
+        # The plausibility check of sums is valid only for fields that no defense changes.
         of_rows: list[Place] = [("gradients", "g"), ("gradients", "h")]
         if defense is not None and not any(defense.changes(place, *arguments) for place in of_rows):
             every = ("sums", "totals")
@@ -269,8 +306,8 @@ class HistogramServer(Coordinator):
     def train(self, net: Network) -> Forest:
         """Boost tree by tree, level by level."""
         categories = self.params.category_counts(self.schema)
-        how, gather = (self.params.cuts, self.params.max_bin), self.gathers_sketches
-        self.cuts = settle_cuts(net, *how, self.schema, categories, gather=gather)
+        method, gather = (self.params.cuts, self.params.max_bin), self.gathers_sketches
+        self.cuts = settle_cuts(net, *method, self.schema, categories, gather=gather)
         start = self.settle_start(net)
         per_round, trees = self.objective.n_outputs, list[Tree]()
         losses: list[float] = []
@@ -283,17 +320,19 @@ class HistogramServer(Coordinator):
         forest = Forest(tuple(trees), start.margin, self.objective)
         if not losses:
             return forest
+        # The model ends with the round of the smallest validation loss.
         best = int(np.argmin(losses)) + 1
         net.tell("client", StopBoosting(best), why="the rounds that the model keeps")
         return forest.first(best)
 
     def validation_loss(self, net: Network, round: int) -> float:
-        """Return the mean loss over all rows held out, by a secure sum."""
+        """Return the mean loss over all validation rows, from a secure sum."""
         why = "loss on held-out rows, to stop in time"
         (total,) = net.ask("client", ValidationRequest(round), why=why)
         assert isinstance(total, ValidationLoss)
         loss, rows = total.sums
-        if rows == 0 and round == 0:  # under noise it hardly ever is
+        # With noise, the number of rows is almost never exactly 0.
+        if rows == 0 and round == 0:
             raise DataError(
                 f"validation_fraction={self.params.validation_fraction} holds out no row of this "
                 "federation; give a larger one, or early_stopping_rounds=0"
@@ -315,6 +354,7 @@ class HistogramServer(Coordinator):
         )
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
+            # Defenses can restrict the splits of a level, for example to bins with enough rows.
             allowed = net.allowed_splits(tree, len(grower.nodes), self.cuts.total_bins)
             self.share_level(net, grower, total, columns.mask(grower.depths, allowed))
             if not len(grower.nodes):
@@ -322,7 +362,17 @@ class HistogramServer(Coordinator):
             total = self.ask_histograms(net, tree, grower.to_build)
 
     def ask_histograms(self, net: Network, tree: int, nodes: NDArray[np.int32]) -> Histogram:
-        """Collect and sum the clients' histograms."""
+        """Request the clients' histograms of some nodes, and return their sum.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : int
+            Number of the tree.
+        nodes : int32 array, shape (k,)
+            Nodes.
+        """
         request = HistogramRequest(tree, nodes)
         replies = net.ask("client", request, why="gradient sums per bin, to find splits")
         total = add_messages(replies)
@@ -331,11 +381,12 @@ class HistogramServer(Coordinator):
         return total
 
     def check_sums(self, net: Network, total: Histogram) -> None:
-        """Raise `BeyondParametersError` if sums are beyond what all declared rows can bring."""
+        """Raise `BeyondParametersError` if sums exceed what all declared rows can contribute."""
         rows = sum(net.declared.values())
         if not rows or net.weighted:
             return
-        bound = rows * (np.ldexp(self.objective.bounds, total.bits) + 1)  # each is rounded
+        # Each row is rounded by at most one unit.
+        bound = rows * (np.ldexp(self.objective.bounds, total.bits) + 1)
         for field in self.exact:
             sums = getattr(total, field)
             if (np.abs(sums) > bound).any() or (sums[..., 1] < -rows).any():
@@ -351,14 +402,36 @@ class HistogramServer(Coordinator):
         total: Histogram,
         mask: NDArray[np.bool_] | None,
     ) -> None:
-        """Split the waiting nodes and tell the clients what they need to follow."""
+        """Split the open nodes, and send the clients the information that they need to follow.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        grower : TreeGrower
+            Split finder with the open nodes.
+        total : Histogram
+            Summed histograms.
+        mask : bool array or None
+            Permitted splits, None for all.
+        """
 
     @abstractmethod
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
-        """Tell the clients the leaf values; return the tree as released."""
+        """Send the clients the leaf values, and return the released tree.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        grower : TreeGrower
+            Split finder of the finished tree.
+        tree : int
+            Number of the tree.
+        """
 
     def settle_start(self, net: Network) -> BaseScore:
-        """Agree on where every prediction starts, and in what units, and tell everyone."""
+        """Agree on initial prediction and fixed-point units, and broadcast both."""
         score, objective = self.params.base_score, self.objective
         why = "the fixed start of every prediction"
         if score is None or math.isinf(objective.bounds[0]):
@@ -379,7 +452,10 @@ class HistogramServer(Coordinator):
 class DecidingServer(HistogramServer):
     """A server that chooses the splits and broadcasts them.
 
-    `tells_statistics`: Whether it tells the statistics behind them, and behind leaf values.
+    Attributes
+    ----------
+    tells_statistics : bool
+        Whether it also broadcasts gradient sums and gains of splits and leaf values.
     """
 
     tells_statistics: ClassVar[bool] = True
@@ -391,7 +467,13 @@ class DecidingServer(HistogramServer):
         total: Histogram,
         mask: NDArray[np.bool_] | None,
     ) -> None:
-        """Broadcast each chosen split with the G, H and gain of its node."""
+        """Broadcast each chosen split with the G, H and gain of its node.
+
+        Parameters
+        ----------
+        net, grower, total, mask
+            As in `HistogramServer.share_level`.
+        """
         chosen = grower.decide(total.sums, mask)
         if len(chosen):
             message = NodeSplits(tree=total.tree, **vars(chosen))
@@ -401,7 +483,13 @@ class DecidingServer(HistogramServer):
             net.tell("client", message, why="the chosen splits (FedTree adds G, H and gain)")
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
-        """Broadcast leaf values with each leaf's G and H."""
+        """Broadcast leaf values with the G and H of each leaf.
+
+        Parameters
+        ----------
+        net, grower, tree
+            As in `HistogramServer.share_tree`.
+        """
         nodes, sums = grower.leaves()
         g, h = from_fixed(sums, grower.bits).T
         statistics = (g, h) if self.tells_statistics else (None, None)
@@ -411,5 +499,6 @@ class DecidingServer(HistogramServer):
             why="the leaf values (FedTree adds G and H)",
         )
         assert isinstance(sent, LeafValues)
+        # A defense can change the values that were sent. The released model has the sent ones.
         grown = grower.finish(sent.value)
         return grown if sent.g is not None else replace(grown, g=None, h=None, gain=None)

@@ -1,4 +1,4 @@
-"""`lightgbm-data`: LightGBM's data-parallel training, machine to machine."""
+"""Protocol `lightgbm-data`: LightGBM's data-parallel training between machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ from fedtrees.protocols.lockstep import RowPeers
 from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
 from fedtrees.trees.lightgbm.splits import Limits
 
-_MOST_ROWS = 200_000  # of which bins are found on a sample
+_MOST_ROWS = 200_000  # with more rows, LightGBM computes bins from a sample
 
 
 @register.protocol("lightgbm-data")
 @dataclass(frozen=True, kw_only=True)
 class LightGBMData(RowPeers):
-    """LightGBM 4.7 with ``tree_learner=data, pre_partition=true``: what machines tell one another.
+    """LightGBM 4.7 with ``tree_learner=data, pre_partition=true``, machine to machine.
 
-    Each machine finds the bins of a block of columns on its own rows and tells all; histograms are
-    summed by recursive halving, the odd machine's over a leader; each finds the best splits of
-    columns that it has the sums of. Trees are LightGBM's, node by node. Parameters that LightGBM
-    has under another name: ``trees`` (num_iterations), ``reg_lambda`` (lambda_l2), ``gamma``
-    (min_gain_to_split).
+    Each machine computes the bins of a block of columns from its local rows and sends them to all
+    machines. Histograms are summed by recursive halving, those of an odd machine through a leader.
+    Each machine finds the best splits of the columns that it has the sums of. The trees equal
+    LightGBM's, node by node. Some parameters have other names in LightGBM: ``trees``
+    (num_iterations), ``reg_lambda`` (lambda_l2), ``gamma`` (min_gain_to_split).
 
-    Attributes
+    Parameters
     ----------
     max_depth : int
-        -1: no limit.
+        Largest depth, -1 for no limit.
     """
 
     trees: int = 100
@@ -80,13 +80,13 @@ class LightGBMData(RowPeers):
 
     @property
     def limits(self) -> Limits:
-        """What splits keep to."""
+        """Constraints on splits."""
         return Limits(
             self.min_data_in_leaf, self.min_sum_hessian_in_leaf, self.reg_lambda, self.gamma
         )
 
     def objective_for(self, schema: Schema) -> Objective:
-        """Return what is minimised; raises `UsageError` for more than two classes."""
+        """Return the loss function. Raise `UsageError` for more than two classes."""
         objective = objective_of(self.objective, schema.classes)
         if not isinstance(objective, Logistic | SquaredError):
             raise UsageError(
@@ -95,11 +95,11 @@ class LightGBMData(RowPeers):
         return objective
 
     def check(self, schema: Schema) -> None:
-        """Refuse a target that the objective does not suit."""
+        """Check that the objective suits the target."""
         self.objective_for(schema)
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
-        """Refuse weights, and more rows than bins are found on."""
+        """Refuse weights, no rows, and so many rows that LightGBM would sample them."""
         if held.weight is not None or len(held) > _MOST_ROWS or not len(held):
             raise DataError(
                 f"{self.name!r} takes 1 to {_MOST_ROWS:,} rows of {name!r}, without weights"

@@ -1,4 +1,4 @@
-"""`local-ensembles`: every client boosts a model of its own, and all get all of them."""
+"""Protocol `local-ensembles`: each client boosts a local model, all receive all models."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -22,16 +22,17 @@ from fedtrees.trees.boosted.intercept import start_margin
 
 
 class EnsembleServer(TreeSharingServer):
-    """The server: collects the clients' models once and hands them to all."""
+    """The server. It requests the clients' models once and broadcasts them."""
 
     def train(self, net: Network) -> Model:
-        """Collect and broadcast."""
+        """Request the models, broadcast them, and return their average."""
         return self.averaged(self.shared(net))
 
     def shared(self, net: Network) -> ClientModels:
-        """Collect the models, and return them as everybody is told them."""
+        """Request the models, and return them as they were sent to all clients."""
         why = "the model each client boosted on its own rows"
         replies = net.ask("client", GrowRequest(0), why=why)
+        # Clients without rows send no trees.
         owners = [i for i, part in enumerate(replies) if len(part.sizes)]  # type: ignore[attr-defined]
         for i in owners:
             self.keep(replies[i])  # type: ignore[arg-type]
@@ -49,7 +50,8 @@ class EnsembleServer(TreeSharingServer):
         return sent
 
     def averaged(self, models: ClientModels) -> Forest:
-        """Return one model whose margin is the mean of the models' margins."""
+        """Return one forest whose margin is the mean of the models' margins."""
+        # The mean of margins is the sum of all trees, scaled by the number of models.
         share = np.float32(1 / len(models.owner))
         p = self.params
         trees = unpack(models, p.learning_rate, p.reg_lambda, p.reg_alpha)
@@ -61,13 +63,13 @@ class EnsembleServer(TreeSharingServer):
 @register.protocol("local-ensembles")
 @dataclass(frozen=True, kw_only=True)
 class LocalEnsembles(TreeSharingProtocol):
-    """The first phase of FedXGBllr (Ma et al. 2023): everybody's own model, shared once with all.
+    """The first phase of FedXGBllr (Ma et al. 2023): local models, sent once to all clients.
 
-    Each client boosts `trees` rounds on its own rows, from its own base score. As in Flower's
-    baseline the models come with the number of the client. The second phase, a convolutional
-    network over the trees' outputs that learns a learning rate for each, is `fedxgbllr`'s; here the
-    released model gives all the same: its margin is the mean of the clients' margins. No rows are
-    used for that, so what leaks from the trees is all there is.
+    Each client boosts `trees` rounds on its local rows, from its local base score. As in Flower's
+    baseline, the broadcast models are labelled with the number of the client. The second phase is
+    the protocol `fedxgbllr`: a convolutional network over the trees' outputs that learns a learning
+    rate for each tree. Here all trees have the same weight: the margin of the released model is the
+    mean of the clients' margins. This average uses no rows, so that only the trees reveal data.
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, ClientModels)
@@ -75,5 +77,5 @@ class LocalEnsembles(TreeSharingProtocol):
 
     @property
     def rounds_at_once(self) -> int:
-        """Boosting rounds a client does before it shares."""
+        """Number of boosting rounds of a client before it sends its trees."""
         return self.trees

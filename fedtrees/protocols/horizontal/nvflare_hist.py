@@ -1,4 +1,4 @@
-"""`nvflare-hist`: the server broadcasts summed histograms and every client finds the splits."""
+"""Protocol `nvflare-hist`: the server broadcasts summed histograms, clients find the splits."""
 
 import math
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ from fedtrees.trees.boosted.grower import TreeGrower
 
 
 class AllReduceClient(HistogramClient):
-    """A client that receives all histogram sums and grows the very same tree as everyone."""
+    """A client that receives all histogram sums and grows the same tree as all other parties."""
 
     @handles(
         FeatureSketch,
         **dict.fromkeys(("points", "weights", "offsets", "low", "owner"), "not read"),
     )
     def note(self, message: FeatureSketch) -> None:
-        """Take note: the cut points merged from all sketches follow."""
+        """Receive a sketch. The client needs only the merged cut points, which follow."""
 
     @handles(
         GlobalHistogram,
@@ -44,8 +44,9 @@ class AllReduceClient(HistogramClient):
         ),
     )
     def follow(self, message: GlobalHistogram) -> None:
-        """Find the splits of a level from the global sums and move the rows."""
+        """Find the splits of a level from the global sums, and move the rows."""
         check_equal(message, "tree", self.tree, "the tree that is grown")
+        # Only the histogram of a root has totals. It starts a new tree.
         if message.totals.size:
             self.grower = TreeGrower(
                 self.cuts, self.params, message.totals[0],
@@ -62,7 +63,7 @@ class AllReduceClient(HistogramClient):
 
 
 class AllReduceServer(HistogramServer):
-    """A server that only sums: what it finds out of the sums, every client finds too."""
+    """A server that broadcasts sums. It finds the same splits as every client."""
 
     gathers_sketches: ClassVar[bool] = True
 
@@ -73,15 +74,28 @@ class AllReduceServer(HistogramServer):
         total: Histogram,
         mask: NDArray[np.bool_] | None,
     ) -> None:
-        """Broadcast the summed histograms."""
+        """Broadcast the summed histograms.
+
+        Parameters
+        ----------
+        net, grower, total, mask
+            As in `HistogramServer.share_level`.
+        """
         message = GlobalHistogram(**vars(total), allowed=mask)
         why = "summed histograms: every client finds the splits itself"
         sent = net.tell("client", message, why=why)
         assert isinstance(sent, GlobalHistogram)
-        grower.decide(sent.sums, sent.allowed)  # from what the clients see, to stay with them
+        # A defense may have changed the sums. Server and clients must decide from the same ones.
+        grower.decide(sent.sums, sent.allowed)
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
-        """Say nothing: the clients know the leaves."""
+        """Return the tree. Nothing is sent, because the clients compute the leaf values.
+
+        Parameters
+        ----------
+        net, grower, tree
+            As in `HistogramServer.share_tree`.
+        """
         return grower.finish()
 
 
@@ -90,10 +104,10 @@ class AllReduceServer(HistogramServer):
 class NVFlareHist(HistogramProtocol):
     """NVFlare's histogram-based XGBoost: an all-reduce of gradient histograms.
 
-    What crosses is read from the published set-up's own notes (Di Gennaro et al. 2025,
-    artefact): every client receives the summed histogram of every candidate node. Before the first
-    tree, with ``cuts=sketch``, every client receives every other's sketch of every column, as
-    XGBoost sends them (`GatherSketchInfo` in ``src/common/quantile.cc`` of XGBoost 3.2).
+    The messages follow the notes of the published artefact (Di Gennaro et al. 2025): every client
+    receives the summed histogram of every candidate node. Before the first tree, with
+    ``cuts=sketch``, every client receives the sketches of all clients for every column, as XGBoost
+    sends them (`GatherSketchInfo` in ``src/common/quantile.cc`` of XGBoost 3.2).
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, GlobalHistogram)
@@ -111,7 +125,7 @@ class NVFlareHist(HistogramProtocol):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> AllReduceServer | AllReduceClient:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return AllReduceServer(self, schema, defense)
         return AllReduceClient(name, held.table, schema, self, defense.gradient_clip)

@@ -34,21 +34,26 @@ from fedtrees.trees.boosted.sampling import dropped_rows
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramProtocol(BoostingProtocol):
-    """A boosted forest grown from summed histograms: the engine's parameters, and these.
+    """Boosted trees grown from summed histograms: parameters of the engine, and the following.
 
-    A `base_score` of None is the label mean by a secure sum (as XGBoost >= 2 estimates it); a
+    A `base_score` of None is the mean label from a secure sum (as estimated by XGBoost >= 2). A
     number such as 0.5 reveals nothing.
 
-    `cuts`: {"sketch", "xgboost", "equal-width", "public"}. Cut points from merged client sketches,
-    evenly or as XGBoost prunes them, equal-width from the pooled ranges (FedTree), or equal-width
-    from the schema's declared public ranges, which reveals nothing.
-    `enable_categorical`: Split features whose schema kind is categorical by sets of categories, as
-    XGBoost does; each needs declared category names. False: their codes are numbers, split by
-    thresholds.
-    `early_stopping_rounds`: Stop after so many rounds without a smaller loss on held-out rows, and
-    return the model of the best round; 0: never. Every round then costs one secure sum of losses.
-    `validation_fraction`: Share of its rows each client holds out for that, in (0, 1); every row is
-    drawn by itself.
+    Parameters
+    ----------
+    cuts : {"sketch", "xgboost", "equal-width", "public"}
+        Cut points from merged client sketches (evenly spaced in rank, or pruned as in XGBoost),
+        equal-width cut points from the pooled ranges (FedTree), or equal-width cut points from the
+        declared public ranges, which reveal nothing.
+    enable_categorical : bool
+        Split categorical features by sets of categories, as XGBoost does. Each needs declared
+        category names. If False, their codes are numbers and split by thresholds.
+    early_stopping_rounds : int
+        Stop after this number of rounds without a smaller loss on validation rows, and return the
+        model of the best round. 0 for no early stopping. Every round then needs one secure sum of
+        losses.
+    validation_fraction : float
+        Probability with which each row of a client is a validation row, in (0, 1).
     """
 
     cuts: str = "sketch"
@@ -80,11 +85,12 @@ class HistogramProtocol(BoostingProtocol):
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
 
     def canaries(self) -> HistogramCanaries:
-        """Make rows that the roots' histograms are looked at for."""
+        """Create canaries for an audit of the root histograms."""
         return HistogramCanaries(self.max_bin)
 
     def worst_case(self, defense: Composition) -> tuple[HistogramProtocol, StumpCanaries]:
-        """Grow one split, where gradient and hessian of the row are largest beside their bounds."""
+        """Grow one split, with a gradient or hessian of the canary as large as possible."""
+        # The hessian is largest at 0.5. Without a small clip, the gradient is largest near 1.
         middle = defense.gradient_clip is not None and defense.gradient_clip <= 0.5
         stump = replace(
             self, trees=1, max_depth=1, max_bin=2, cuts="public", subsample=1.0,
@@ -93,9 +99,14 @@ class HistogramProtocol(BoostingProtocol):
         return stump, StumpCanaries.of(defense)
 
     def held_out(self, n: int, streams: Streams) -> NDArray[np.bool_]:
-        """Return which of a client's n rows no tree is grown on, bool (n,): they tell when to stop.
+        """Return which of a client's rows are validation rows, bool, shape (n,).
 
-        ``streams`` are the client's.
+        Parameters
+        ----------
+        n : int
+            Number of rows of the client.
+        streams : Streams
+            Randomness of the client.
         """
         if not self.early_stopping_rounds:
             return np.zeros(n, dtype=bool)
@@ -104,20 +115,37 @@ class HistogramProtocol(BoostingProtocol):
     def grown_on(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
-        """Return the rows that are neither held out nor left out of the round."""
+        """Return the rows of a round: neither validation rows nor left out by subsampling.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows of the client.
+        streams : Streams
+            Randomness of the client.
+        round : int
+            Round of boosting.
+        defense : Composition or None
+            Not used.
+        """
         dropped = dropped_rows(n, self.subsample, streams, round)
         if dropped is None and not self.early_stopping_rounds:
             return None
         out = self.held_out(n, streams)
+        # Validation rows are excluded from every round, dropped rows only from this one.
         return ~out if dropped is None else ~(out | dropped)
 
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
-        """Return the number of categories of each feature split by categories, else 0.
+        """Return the number of categories of each feature that is split by categories, 0 otherwise.
 
-        Raises `DataError` if a categorical feature does not declare its categories.
+        Raises
+        ------
+        DataError
+            If a categorical feature does not declare its categories.
         """
         native = schema.categorical & self.enable_categorical
         counts = np.array([len(f.categories) for f in schema.features], dtype=np.int32)
+        # The number of categories must be public, because it determines the bins of all clients.
         for k in np.flatnonzero(native & (counts == 0)):
             raise DataError(
                 f"feature {schema.names[k]!r} is categorical and declares no categories: name them "

@@ -1,4 +1,4 @@
-"""Rows by which an audit measures the noise of explainable boosting machines."""
+"""Canaries for an audit of the noise of differentially private explainable boosting machines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.additive import ClientShapes
 from fedtrees.protocols.canaries import Canaries
 
-#: Even bins for each canary, all but the last empty: fewer would be joined.
+#: Equal-width bins per canary. All but the last are empty. With fewer, bins would be merged.
 _APART = 3
-#: Rows in every third bin, in standard deviations of the noise: with fewer some would be joined.
+#: Crowd in every third bin, in standard deviations of the noise, and its largest size. With fewer
+#: rows some bins would be merged.
 _CROWD, _MOST_CROWD = 12, 200
 #: Mean and variance of standard Gaussian noise that is clipped at 0.
 _CLIPPED = (1 / math.sqrt(2 * math.pi), 0.5 - 1 / (2 * math.pi))
@@ -24,18 +25,20 @@ _CLIPPED = (1 / math.sqrt(2 * math.pi), 0.5 - 1 / (2 * math.pi))
 
 @dataclass(frozen=True)
 class ShapeCanaries(Canaries):
-    """Rows that each join a crowd in every third even bin of the one column.
+    """Canaries that each join a crowd of rows in every third equal-width bin of one column.
 
-    interpret-core clips noisy counts of even bins at 0, and joins bins until they have twice the
-    mean count of one: where every third has a crowd, every bin ends with one crowd.
+    interpret-core clips noisy counts of equal-width bins at 0, and merges bins until they contain
+    twice the mean count of a bin. If every third bin contains a crowd, every merged bin contains
+    exactly one crowd.
 
     Parameters
     ----------
     most : int
-    scales : pair of float
-        Of the noise on counts, in rows, and on sums of residuals.
+        Number of canaries.
+    scales : (float, float)
+        Scales of the noise on counts, in rows, and on sums of residuals.
     rate : float
-        The learning rate; 0 where sums of several rounds are added up.
+        Learning rate. 0 if the scores contain the sums of several rounds.
     """
 
     most: int
@@ -46,28 +49,32 @@ class ShapeCanaries(Canaries):
 
     @property
     def schema(self) -> Schema:  # type: ignore[override]
-        """Return a column whose even bins are one wide."""
+        """A column whose equal-width bins have width 1."""
         return Schema((Feature("x", low=0.0, high=float(_APART * self.most)),), "y")
 
     def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
-        """Return the canaries that are there among the crowd, and a row that trains nothing."""
-        mine = Table.concat([rows.take(there), others])
-        return over_clients([mine, others.take(np.arange(1))])
+        """Return the included canaries and the crowd for one client, and one row for another.
+
+        The single row belongs to one class, so that the second client trains no model.
+        """
+        first_client = Table.concat([rows.take(there), others])
+        return over_clients([first_client, others.take(np.arange(1))])
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
-        """Return a row for every third bin, of either class, and the crowd."""
+        """Return a canary of random class for every third bin, and the crowd."""
         X = (_APART * np.arange(1, count + 1, dtype=np.float32) - 0.5)[:, None]
         crowd = np.repeat(X, self._crowd, axis=0)
         return Table(X, rng.integers(0, 2, count)), Table(crowd, np.arange(len(crowd)) % 2)
 
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
-        """Compare the count of a row's bin with that of the crowd alone."""
-        told, scale = _told(training), self.scales[0]
-        bins = np.searchsorted(told.cuts, rows.X[:, 0], side="right")
-        beside = np.bincount(bins)[bins]  # canaries in it, of which half are there
-        empty = (_APART - 1) * beside
-        rest = told.bin_weights[1:-1][bins] - beside * (self._crowd + 0.5)
-        variance = scale**2 * (beside + empty * _CLIPPED[1]) + (beside - 1) / 4
+        """Compare the count of a canary's bin with that of its crowd."""
+        shapes, scale = _told(training), self.scales[0]
+        bins = np.searchsorted(shapes.cuts, rows.X[:, 0], side="right")
+        n_canaries = np.bincount(bins)[bins]  # in the bin; half of them take part on average
+        empty = (_APART - 1) * n_canaries
+        rest = shapes.bin_weights[1:-1][bins] - n_canaries * (self._crowd + 0.5)
+        # Noise of the canary's bin, clipped noise of the merged empty bins, and other canaries.
+        variance = scale**2 * (n_canaries + empty * _CLIPPED[1]) + (n_canaries - 1) / 4
         return np.asarray((rest - scale * empty * _CLIPPED[0]) / variance)
 
     @property
@@ -77,24 +84,28 @@ class ShapeCanaries(Canaries):
     def residuals(
         self, training: Any, rows: Table, there: NDArray[np.bool_], others: Table
     ) -> NDArray[np.float64]:
-        """Compare the noisy sums of residuals of every bag's one round with those of the rows."""
-        told, parts = _told(training), [np.zeros(0)]
+        """Compare the noisy sums of residuals of every bag's single round with the true sums."""
+        shapes, parts = _told(training), [np.zeros(0)]
         if not self.rate:
             return parts[0]
-        held = Table.concat([rows.take(there), others])
+        included = Table.concat([rows.take(there), others])
         off = np.bincount(
-            np.searchsorted(told.cuts, held.X[:, 0], side="right"), 0.5 - held.y, len(told.cuts) + 1
+            np.searchsorted(shapes.cuts, included.X[:, 0], side="right"),
+            0.5 - included.y,
+            len(shapes.cuts) + 1,
         )
-        # what scores are shifted by, to be 0 on average, is in the intercept
-        for score in told.scores[:, 1:-1] + told.intercept[:, None]:
+        # Scores are shifted to a mean of 0, and the intercept contains the shift.
+        for score in shapes.scores[:, 1:-1] + shapes.intercept[:, None]:
+            # Merged bins have equal scores in all their parts.
             starts = np.flatnonzero(np.diff(score, prepend=np.nan) != 0)
-            weight = np.add.reduceat(told.bin_weights[1:-1], starts)
+            weight = np.add.reduceat(shapes.bin_weights[1:-1], starts)
             sums = np.add.reduceat(off, starts)
             parts.append((-score[starts] * weight / self.rate - sums) / self.scales[1])
         return np.concatenate(parts)
 
 
 def _told(training: Any) -> ClientShapes:
+    """Return the shape functions that client 0 sent."""
     return next(
         d.message
         for d in training.transcript

@@ -1,4 +1,4 @@
-"""`xgboost-ring`: XGBoost's own collective, worker to worker, without a server."""
+"""Protocol `xgboost-ring`: XGBoost's collective between workers, without a server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fedtrees.trees.sketch import POINTS_PER_BIN, Sketch, local_sketch, merge_sk
 
 
 class Worker(RowHolder):
-    """A worker: what it says when, and the trees that it grows as all others do."""
+    """A worker. All workers grow the same trees."""
 
     params: XGBoostRing
 
@@ -52,20 +52,20 @@ class Worker(RowHolder):
     hear_root = hears(GradientTotals)
 
     def key(self, message: Message, rank: int | None = None) -> Any:
-        """Return its type and place, and of whom it is."""
+        """Return the type of a message, its place in the run, and its sender."""
         if isinstance(message, HistogramSegment):
             return HistogramSegment, message.tree, message.level, message.first, message.parties
-        told: Any = message
-        return type(message), getattr(told, "tree", 0), self.owner_of(told, rank)
+        fields: Any = message
+        return type(message), getattr(fields, "tree", 0), self.owner_of(fields, rank)
 
     def owner_of(self, message: Any, rank: int | None) -> str:
-        """Return who says a message that each of them says once."""
+        """Return the sender of a message that each worker sends once."""
         if rank is not None:
             return self.names[rank]
         return str(getattr(message, "parties", getattr(message, "owner", "")))
 
     def trained(self) -> Script:
-        """Settle where to start and how to cut, and boost."""
+        """Agree on the initial prediction and on cut points, and boost."""
         self.sit()
         p, y = self.params, self.data.y
         start = self.objective.base_margin((yield from self.started()))
@@ -83,12 +83,13 @@ class Worker(RowHolder):
         self.model = Forest(tuple(trees), start, self.objective)
 
     def started(self) -> Script:
-        """Return the probability where boosting starts: the mean label, unless it is settled."""
+        """Return the initial probability: the mean label, unless it is a parameter."""
         if self.params.base_score is not None:
             return self.params.base_score
         n, why = len(self.data), "where boosting starts: the mean label"
-        told = yield from self.gathered(RowCount(n, self.name), why)
-        share = float(np.float32(self.data.y.sum() / sum(t.rows for t in told)))
+        row_counts = yield from self.gathered(RowCount(n, self.name), why)
+        # Rounded to float32 as in XGBoost, so that the initial prediction has the same bits.
+        share = float(np.float32(self.data.y.sum() / sum(t.rows for t in row_counts)))
         shares = yield from self.gathered(LabelShare(n, share, self.name), why)
         mean = Intercept(float(np.float32(sum(t.share for t in shares))), self.names[0])
         if not self.rank:
@@ -96,7 +97,7 @@ class Worker(RowHolder):
         return (yield self.key(mean, 0)).value
 
     def settled(self) -> Script:
-        """Return the cut points that follow from the sketches of all, or declared ones."""
+        """Return the cut points that follow from all sketches, or the declared ones."""
         if self.net.cut_plan() is None:
             cuts, why = (yield from self.merged()), "cut points, as they follow from all sketches"
         else:
@@ -107,59 +108,80 @@ class Worker(RowHolder):
         return cuts
 
     def merged(self) -> Script:
-        """Tell all one's sketch; return the cut points of those of all."""
-        most = POINTS_PER_BIN * self.params.max_bin
+        """Send the local sketch to all workers, and return the cut points of all sketches."""
+        max_points = POINTS_PER_BIN * self.params.max_bin
         s = local_sketch(self.data.X, self.params.max_bin)
-        whole = [len(np.unique(c[~np.isnan(c)])) <= most for c in self.data.X.T]
-        own = RankedSketch(s.points, s.weights, s.offsets, s.low, self.name, whole=np.array(whole))
-        told = yield from self.gathered(own, "everybody makes cut points of all sketches")
-        sketches = [Sketch(t.points, t.weights, t.offsets, t.low) for t in told]
+        is_complete = [len(np.unique(c[~np.isnan(c)])) <= max_points for c in self.data.X.T]
+        local_sketch_message = RankedSketch(
+            s.points, s.weights, s.offsets, s.low, self.name, whole=np.array(is_complete)
+        )
+        all_sketches = yield from self.gathered(
+            local_sketch_message, "everybody makes cut points of all sketches"
+        )
+        sketches = [Sketch(t.points, t.weights, t.offsets, t.low) for t in all_sketches]
         return merge_sketches(sketches, self.params.max_bin, pruned_cuts)
 
     def grown(self, number: int) -> Script:
-        """Grow one tree of the sums of all."""
+        """Grow one tree from the sums over all workers."""
         hist, level = (yield from self.reduced(number, 0, ROOT)), 0
-        own = node_sums(self.gh, self.rows.rows, self.rows.ranges(ROOT))[0]
-        message = GradientTotals(number, from_fixed(own, UNIT_BITS), self.name)
-        told = yield from self.gathered(message, "sums over the root of a tree")
-        whole = to_fixed(np.sum([t.sums for t in told], axis=0), UNIT_BITS)
-        grower = TreeGrower(self.cuts, self.params, whole, complete=self.schema.complete)
-        nodes, totals = ROOT, whole.reshape(1, 2)
+        local_sums = node_sums(self.gh, self.rows.rows, self.rows.ranges(ROOT))[0]
+        message = GradientTotals(number, from_fixed(local_sums, UNIT_BITS), self.name)
+        all_sums = yield from self.gathered(message, "sums over the root of a tree")
+        root_sums = to_fixed(np.sum([t.sums for t in all_sums], axis=0), UNIT_BITS)
+        grower = TreeGrower(self.cuts, self.params, root_sums, complete=self.schema.complete)
+        nodes, totals = ROOT, root_sums.reshape(1, 2)
         while True:
+            # Every worker can compute the total, so that it belongs to the view of each worker.
             merged = MergedHistogram(number, nodes, hist, totals)
             self.net.note(merged, why="the sums of all, as they come together")
             self.rows.split(self.bins, grower.decide(hist))
             if not len(grower.nodes):
                 return grower.finish()
-            level, nodes, totals = level + 1, grower.to_build, whole[:0].reshape(0, 2)
+            level, nodes, totals = level + 1, grower.to_build, root_sums[:0].reshape(0, 2)
+            # Only one child of each pair is summed. The other one is the difference.
             hist = yield from self.reduced(number, level, nodes)
 
     def reduced(self, tree: int, level: int, nodes: NDArray[np.int32]) -> Script:
-        """Return the sums of all workers over the bins of some nodes, by a ring all-reduce.
+        """Return the sums over the bins of some nodes, over all workers, by a ring all-reduce.
 
-        Each passes on a part of the numbers, to which the next one adds its own; the first to tell
-        of a part tells of its rows alone. Fewer numbers than workers go to all as they are.
+        Each worker forwards a segment of the numbers, to which the next one adds its local sums.
+        The first sender of a segment therefore reveals sums of its rows only. If there are fewer
+        numbers than workers, each worker sends its local sums to all.
+
+        Parameters
+        ----------
+        tree, level : int
+            Tree, and depth of the nodes.
+        nodes : int32 array, shape (k,)
+            Nodes.
         """
-        own = build_histogram(self.bins, self.gh, self.rows.rows, self.rows.ranges(nodes))
-        sums, w, me = from_fixed(own, UNIT_BITS), self.world, self.rank
+        local_histogram = build_histogram(
+            self.bins, self.gh, self.rows.rows, self.rows.ranges(nodes)
+        )
+        sums, w, me = from_fixed(local_histogram, UNIT_BITS), self.world, self.rank
         flat, k = sums.ravel(), len(nodes)
+        # The last segment also contains the remainder.
         ends = [*(part * (flat.size // w) for part in range(w)), flat.size]
 
-        def segment(part: int, whose: list[int]) -> HistogramSegment:
+        def segment(part: int, ranks: list[int]) -> HistogramSegment:
             numbers = flat[ends[part] : ends[part + 1]]
-            names = ",".join(self.names[r] for r in whose)
+            names = ",".join(self.names[r] for r in ranks)
             return HistogramSegment(tree, level, k, ends[part], numbers.copy(), names)
 
         why = "a histogram on its way"
+        # Fewer numbers than workers cannot be divided into segments.
         if flat.size < w:
             parts = HistogramSegment(tree, level, k, 0, flat.copy(), self.name)
-            told = yield from self.gathered(parts, why)
-            return to_fixed(np.sum([t.sums for t in told], axis=0).reshape(sums.shape), UNIT_BITS)
+            all_segments = yield from self.gathered(parts, why)
+            return to_fixed(
+                np.sum([t.sums for t in all_segments], axis=0).reshape(sums.shape), UNIT_BITS
+            )
         for step in range(w - 1):
-            whose = [(me - j) % w for j in range(step, -1, -1)]
-            self.net.tell(self.names[(me + 1) % w], segment((me - step) % w, whose), why=why)
-            part, whose = (me - 1 - step) % w, [(r - 1) % w for r in whose]
-            flat[ends[part] : ends[part + 1]] += (yield self.key(segment(part, whose))).sums
+            ranks = [(me - j) % w for j in range(step, -1, -1)]
+            self.net.tell(self.names[(me + 1) % w], segment((me - step) % w, ranks), why=why)
+            part, ranks = (me - 1 - step) % w, [(r - 1) % w for r in ranks]
+            flat[ends[part] : ends[part + 1]] += (yield self.key(segment(part, ranks))).sums
+        # After w - 1 steps each worker has the total of one segment and sends it to all.
         self.to_others(segment((me + 1) % w, [*range(w)]), "summed histogram")
         for part in range(w):
             if part != (me + 1) % w:
@@ -177,14 +199,15 @@ class FirstWorker(Worker, First):
 @register.protocol("xgboost-ring")
 @dataclass(frozen=True, kw_only=True)
 class XGBoostRing(RowPeers, PlainBoosting):
-    """XGBoost 3.2 over its own collective, as Dask and Spark run it: what workers tell one another.
+    """XGBoost 3.2 over its collective, as with Dask and Spark: workers send messages to workers.
 
-    Sums go round a ring (``src/collective/allreduce.cc``), so that the next worker receives a part
-    of a histogram that is of one worker's rows alone; label shares, sketches and sums over roots go
-    to all. What crosses is XGBoost's to the number where no worker has more than ``8 max_bin``
-    different values in a column; of more, sketches and cuts are others of the same rank error
-    (`fedtrees.trees.boosted.xgboost_cuts`). Of two workers XGBoost sends one sum over a root each,
-    and both totals: here they tell their own, from which the same follows.
+    Sums are passed along a ring (``src/collective/allreduce.cc``), so that the next worker receives
+    a segment of a histogram of a single worker's rows. Label shares, sketches and sums over roots
+    are sent to all workers. All numbers equal XGBoost's if no worker has more than ``8 max_bin``
+    distinct values in a column. With more values, sketches and cut points differ from XGBoost's and
+    have the same rank error (`fedtrees.trees.boosted.xgboost_cuts`). With two workers, XGBoost
+    sends one local root sum each, and both totals. Here each worker sends its local sum, from which
+    the same follows.
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (

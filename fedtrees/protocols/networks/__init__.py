@@ -1,1 +1,1 @@
-"""Networks that clients train together."""
+"""Protocols in which clients train a neural network together."""

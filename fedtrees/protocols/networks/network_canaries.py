@@ -1,4 +1,4 @@
-"""Rows that an audit of networks looks for: by their gradients, in what clients send."""
+"""Canaries for an audit of network training, recognised by their gradients in client updates."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,14 @@ _COLUMNS, _CATEGORIES = 2, 64
 
 @dataclass(frozen=True)
 class NetworkCanaries(Canaries):
-    """Rows of rare categories, whose gradients in the first layer hardly meet.
+    """Rows with rare categories, whose gradients in the first layer rarely overlap.
 
-    `batch`: Rows that a client is to hold at least.
-    `along`: {1, -1}. Whether updates are gradients, or steps against them.
+    Parameters
+    ----------
+    batch : int
+        Number of rows of a step. A client must have at least so many rows.
+    along : {1, -1}
+        1 if updates are gradients, -1 if they are steps against the gradient.
     """
 
     batch: int
@@ -39,45 +43,50 @@ class NetworkCanaries(Canaries):
 
     @property
     def most(self) -> int:  # type: ignore[override]
-        """Twice as many as fill two batches where half of them take part."""
+        """Number that fills four batches, so that half of it fills two, at least 128."""
         return max(4 * self.batch, 128)
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
-        """Return rows of random categories and labels, and two batches more."""
+        """Return canaries with random categories and labels, and two further batches."""
         n = count + 2 * self.batch
         X = rng.integers(0, _CATEGORIES, (n, _COLUMNS)).astype(np.float32)
-        table, mine = Table(X, rng.integers(0, 2, n)), np.arange(n) < count
-        return table.take(mine), table.take(~mine)
+        table, is_canary = Table(X, rng.integers(0, 2, n)), np.arange(n) < count
+        return table.take(is_canary), table.take(~is_canary)
 
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
-        """Compare updates of the first layer with each row's gradient at the weights before."""
-        encoding, found = Encoding.of(self.schema), np.zeros(len(rows))
+        """Compare updates of the first layer with the canaries' gradients at the sent weights."""
+        encoding, scores = Encoding.of(self.schema), np.zeros(len(rows))
         layers, weights = training.model.layers, dict[int, NDArray[np.float32]]()
         inner = layers.sizes[0] * layers.sizes[1]
         for d in training.transcript:
-            m, mine = d.message, d.sender == "client-0" or d.receivers == (d.sender,)
+            m, is_visible = d.message, d.sender == "client-0" or d.receivers == (d.sender,)
             if isinstance(m, Standardisation):
                 inputs = encoding.standardised(m.mean, m.std).encode(rows.X)
             elif isinstance(m, NetworkWeights):
                 weights[m.round] = m.weights
-            elif isinstance(m, NetworkUpdate) and mine and not closed(m):
+            elif isinstance(m, NetworkUpdate) and is_visible and not closed(m):
                 first = np.zeros_like(m.update)
+                # Only the first layer. Its rows of rare categories rarely overlap with other rows.
                 first[:inner] = m.update[:inner]
-                told = _slopes(layers, weights[m.round], first, inputs, rows.y)
-                # what rows of a label share tells of none of them
-                share = np.array([told[rows.y == label].mean() for label in (0, 1)])
-                found += self.along * (told - share[rows.y])
-        return found
+                slopes = _slopes(layers, weights[m.round], first, inputs, rows.y)
+                # The common part of all rows of a class says nothing about a single row.
+                class_means = np.array([slopes[rows.y == label].mean() for label in (0, 1)])
+                scores += self.along * (slopes - class_means[rows.y])
+        return scores
 
 
 @dataclass(frozen=True)
 class GradientCanaries(Canaries):
-    """A row a client, among rows that everybody knows, in the first sum of clipped gradients.
+    """One canary per client, among known rows, in the first sum of clipped gradients.
 
-    How many rows there are is taken as public, so that what it changes of the noise is not read.
+    The number of rows counts as public. The audit therefore ignores how it changes the noise.
 
-    `batch`: Rows that everybody knows, of each client: nearly all of them are drawn.
-    `clip`: Bound on the norm of a row's gradient.
+    Parameters
+    ----------
+    batch : int
+        Number of known rows of each client. Almost all of them are drawn for a step.
+    clip : float
+        Bound on the norm of a row's gradient.
     """
 
     batch: int
@@ -88,31 +97,34 @@ class GradientCanaries(Canaries):
     schema = Schema((Feature("x", low=0.0, high=1.0),), "y", ("0", "1"))
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
-        """Return rows at the end of the range, and as many of either class in its middle."""
+        """Return canaries at the end of the range, and known rows of both classes in its middle."""
         ends, middle = np.ones((count, 1), np.float32), np.full((self.batch, 1), 0.5, np.float32)
         return Table(ends, np.zeros(count, np.int64)), Table(middle, np.arange(self.batch) % 2)
 
     def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
-        """Return a canary or none for each client, and what everybody knows."""
-        own = (rows.take(np.flatnonzero(there[i : i + 1]) + i) for i in range(len(rows)))
-        return over_clients([Table.concat([mine, others]) for mine in own])
+        """Return at most one canary per client, and the known rows."""
+        client_canaries = (
+            rows.take(np.flatnonzero(there[i : i + 1]) + i) for i in range(len(rows))
+        )
+        return over_clients([Table.concat([canary, others]) for canary in client_canaries])
 
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
-        """Compare each client's first update with its canary's gradient."""
-        layers, found = training.model.layers, np.zeros(len(rows))
-        who = {name: i for i, name in enumerate(client_names(len(rows)))}
+        """Compare each client's first update with the gradient of its canary."""
+        layers, scores = training.model.layers, np.zeros(len(rows))
+        client_index = {name: i for i, name in enumerate(client_names(len(rows)))}
         for d in training.transcript:
             m = d.message
             if isinstance(m, NetworkWeights):
                 inputs = training.model.encoding.encode(np.concatenate([rows.X[:1], others.X]))
                 y = np.concatenate([rows.y[:1], others.y])
-                each = example_gradients(layers, m.weights, inputs, y).astype(np.float64)
-                norms = np.linalg.norm(each, axis=1, keepdims=True)
-                mine, *rest = each * np.minimum(1.0, self.clip / norms)
-                half = mine @ (np.sum(rest, axis=0) + mine / 2)
-            elif isinstance(m, NetworkUpdate) and d.sender in who and not closed(m):
-                found[who[d.sender]] += mine @ m.update - half
-        return found
+                gradients = example_gradients(layers, m.weights, inputs, y).astype(np.float64)
+                norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+                canary_gradient, *rest = gradients * np.minimum(1.0, self.clip / norms)
+                # The expected score of a canary that takes part with probability 1/2.
+                half = canary_gradient @ (np.sum(rest, axis=0) + canary_gradient / 2)
+            elif isinstance(m, NetworkUpdate) and d.sender in client_index and not closed(m):
+                scores[client_index[d.sender]] += canary_gradient @ m.update - half
+        return scores
 
 
 def _slopes(
@@ -122,11 +134,16 @@ def _slopes(
     X: NDArray[np.float32],
     y: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Return each row's gradient times the update, shape (n,): how its loss changes along it."""
+    """Return the change of each row's loss along an update, shape (n,).
+
+    It is the product of the row's gradient and the update.
+    """
+    # Forward differentiation: `change` is the derivative of the activations along the update.
     A, change = X.astype(np.float64), np.zeros(X.shape)
     for (W, b), (dW, db) in zip(layers.split(weights), layers.split(update), strict=True):
         Z, dZ = A @ W.T + b, change @ W.T + A @ dW.T + db
         A, change = np.maximum(Z, 0.0), np.where(Z > 0, dZ, 0.0)
+    # Derivative of the cross-entropy: softmax minus one-hot label, times the change of the logits.
     p = np.exp(Z - Z.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     return np.asarray((p * dZ).sum(axis=1) - dZ[np.arange(len(y)), y])

@@ -1,4 +1,8 @@
-"""What federations that train a network share: encoding, standardisation, rounds of updates."""
+"""Federated training of a perceptron: FedSGD and FedAvg (McMahan et al. 2017).
+
+The server agrees with the clients on the standardisation of inputs, then sends weights and averages
+the clients' updates, round after round.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +40,13 @@ from fedtrees.neural.training import example_gradients, initial, mean_gradient, 
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
 from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
 
-Weights = NDArray[np.float32]  # of a network, or a change of them, shape (parameters,)
-Rows = NDArray[np.intp]  # of a batch, by number
-#: The mean gradient of some rows at some weights.
+Weights = NDArray[np.float32]  # weights of a network or their change, shape (parameters,)
+Rows = NDArray[np.intp]  # numbers of the rows of a batch
+#: Function of weights and rows that returns the mean gradient of these rows.
 LocalGradient = Callable[[Weights, Rows], Weights]
-#: Why weights are sent out.
+#: Reason of the messages with weights, for the transcript.
 WHY = "what the clients' rows say of the network"
-#: Whole numbers that a protocol takes, and the smallest of each.
+#: Integer parameters of the protocols, and the smallest value of each.
 _COUNTS = {
     "batch": 1,
     "rounds": 1,
@@ -54,7 +58,7 @@ _COUNTS = {
 
 
 class NetworkClient(Party):
-    """A client: takes steps on batches of its own rows."""
+    """A client that takes gradient steps on batches of its local rows."""
 
     role = "client"
 
@@ -76,19 +80,20 @@ class NetworkClient(Party):
 
     @property
     def rows_told(self) -> int:
-        """How many rows others may conclude that it has."""
+        """Number of rows that the update may reveal. A defense can replace the true number."""
         return self.defense.declared_rows or len(self.data)
 
     @handles(ColumnSumsRequest)
     def column_sums(self, message: ColumnSumsRequest) -> ColumnSums:
-        """Answer with sums of the input columns, once; refused where statistics are declared."""
+        """Answer with sums of the input columns, once. Refuse if statistics are declared."""
         if self.params.statistics == "public":
             refuse(message, "", "statistics=public: inputs are standardised by declared ranges")
         self.summed.take(message)
         raw = self.encoding.raw(self.data.X).astype(np.float64)
-        there = ~np.isnan(raw)
-        raw = np.where(there, raw, 0.0)
-        return ColumnSums(np.stack([there.sum(axis=0), raw.sum(axis=0), (raw**2).sum(axis=0)]))
+        present = ~np.isnan(raw)
+        # Missing values contribute to no sum, so that each column has a separate count.
+        raw = np.where(present, raw, 0.0)
+        return ColumnSums(np.stack([present.sum(axis=0), raw.sum(axis=0), (raw**2).sum(axis=0)]))
 
     @handles(
         Standardisation,
@@ -96,7 +101,7 @@ class NetworkClient(Party):
         std="as `mean`",
     )
     def standardise(self, message: Standardisation) -> None:
-        """Make inputs of all rows, once."""
+        """Compute the inputs of all rows, once."""
         shape = (len(self.encoding),)
         if message.mean.shape != shape or message.std.shape != shape:
             refuse(message, "mean", f"there are {shape[0]} input columns")
@@ -115,9 +120,11 @@ class NetworkClient(Party):
         chosen="names of the agreed number of clients; empty: all of them take part",
     )
     def update(self, message: NetworkWeights) -> NetworkUpdate:
-        """Answer with what its rows say of these weights, once in every round."""
+        """Answer with the update of these weights on the client's rows, once in every round."""
         names = self.check_round(message)
         if self.name not in names:
+            # A client that was not drawn sends zeros, so that the secure sum always has the same
+            # clients.
             nothing = np.zeros_like(message.weights)
             return NetworkUpdate(message.round, nothing, np.zeros(1, np.int64))
         steps = self.params.batches(len(self.data), self.streams, message.round, self.defense)
@@ -126,9 +133,9 @@ class NetworkClient(Party):
         return NetworkUpdate(message.round, update * np.float32(rows), np.array([rows]))
 
     def check_round(self, message: NetworkWeights) -> list[str]:
-        """Return who takes part in a round; raises `BeyondParametersError` if that is not agreed.
+        """Return the participants of a round. Raise `BeyondParametersError` if they are not agreed.
 
-        A secure sum hides a client only among the others that take part.
+        A secure sum hides a client only among the other participants.
         """
         if message.weights.shape != (self.layers.parameters,):
             refuse(message, "weights", f"the network has {self.layers.parameters} weights")
@@ -141,19 +148,25 @@ class NetworkClient(Party):
         return names
 
     def gradient(self, weights: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the mean gradient of some rows, by example where a defense acts on those."""
+        """Return the mean gradient of some rows.
+
+        If a defense changes the gradients of single rows, they are computed separately and added.
+        """
         batch = (self.layers, weights, self.inputs[rows], self.data.y[rows])
         if not self.defense.changes_examples:
             return mean_gradient(*batch)
         n = self.rows_told
+        # The accountant of the defense needs the sampling rate and the number of steps.
         rate = min(self.params.batch / n, 1.0) if self.defense.poisson_sampling else 1.0
         stage = Stage("example-gradients", rate=rate, steps=self.params.steps_of_run(n))
+        # Divided by the expected batch size, because the drawn size is secret under Poisson
+        # sampling.
         changed = self.row_hook(stage, example_gradients(*batch))
         return np.asarray(changed.sum(axis=0) / np.float32(self.params.batch), dtype=np.float32)
 
 
 class NetworkServer(Coordinator):
-    """The server: settles the standardisation, then sums updates round after round."""
+    """The server. It agrees on the standardisation, then averages updates round after round."""
 
     def __init__(self, protocol: NetworkProtocol, schema: Schema) -> None:
         super().__init__("server")
@@ -161,9 +174,10 @@ class NetworkServer(Coordinator):
         self.layers = protocol.layers(schema)
 
     def train(self, net: Network) -> TabularNetwork:
-        """Standardise, then ask for updates and take them."""
+        """Standardise, then request updates and apply their mean."""
         torch_module()
         encoding = self.settle(net)
+        # The initial weights are drawn by the server and independent of the data.
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
             message = NetworkWeights(round, weights, self.chosen(net, round))
@@ -173,7 +187,7 @@ class NetworkServer(Coordinator):
         return TabularNetwork(self.layers, weights, encoding)
 
     def settle(self, net: Network) -> Encoding:
-        """Tell everybody by what inputs are standardised."""
+        """Broadcast the mean and standard deviation of the inputs."""
         encoding = Encoding.of(self.schema)
         if self.params.statistics == "public":
             encoding = declared(encoding, self.schema)
@@ -183,6 +197,7 @@ class NetworkServer(Coordinator):
             assert isinstance(total, ColumnSums)
             n, first, second = total.sums
             mean = first / np.maximum(n, 1)
+            # Rounding can make the difference slightly negative.
             spread = np.maximum(second - n * mean**2, 0) / np.maximum(n - 1, 1)
             encoding = encoding.standardised(mean, np.sqrt(spread))
         message = Standardisation(encoding.mean, encoding.std)
@@ -190,24 +205,38 @@ class NetworkServer(Coordinator):
         return encoding
 
     def chosen(self, net: Network, round: int) -> str:
-        """Draw who takes part in a round; empty: everybody."""
+        """Draw the participants of a round. An empty string means all clients."""
         names, count = net.members("client"), self.params.part_of(len(net.members("client")))
         if count == len(names):
             return ""
+        # Each client compares the number of participants with its agreement.
         drawn = self.streams.rng("clients", round).permutation(len(names))[:count]
         return ",".join(names[i] for i in sorted(drawn))
 
 
 def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> NDArray[np.float64]:
-    """Return the mean of the updates by rows, float64, shape (parameters,).
+    """Return the mean of the updates, weighted by rows, float64, shape (parameters,).
 
-    Raises `DataError` if it is not finite.
+    Parameters
+    ----------
+    replies : sequence of NetworkUpdate
+        Updates, each multiplied with its number of rows.
+    sent : NetworkWeights
+        The request.
+    lr : float
+        Learning rate, for the error message.
+
+    Raises
+    ------
+    DataError
+        If the mean is not finite.
     """
     total, rows = np.zeros(len(sent.weights)), 0
     for reply in replies:
         assert isinstance(reply, NetworkUpdate)
         total += reply.update
         rows += int(reply.rows[0])
+    # Diverged weights would make all later rounds meaningless.
     if not np.isfinite(total).all():
         raise DataError(
             f"round {sent.round}: updates are not finite: the training diverges at lr={lr}; give a "
@@ -217,7 +246,7 @@ def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> 
 
 
 def rows_in(batches: Sequence[NDArray[np.intp]], n: int) -> NDArray[np.bool_]:
-    """Return which of n rows are in some batch."""
+    """Return which of n rows are in at least one batch, bool, shape (n,)."""
     used = np.zeros(n, dtype=bool)
     for rows in batches:
         used[rows] = True
@@ -225,11 +254,15 @@ def rows_in(batches: Sequence[NDArray[np.intp]], n: int) -> NDArray[np.bool_]:
 
 
 def declared(encoding: Encoding, schema: Schema) -> Encoding:
-    """Return an encoding that is standardised by what the schema declares.
+    """Return an encoding with the standardisation that follows from the schema.
 
-    Numbers as if uniform on their range, categories as if all were as frequent.
+    Numbers are assumed to be uniform on their range, and all categories of a column to be equally
+    frequent.
 
-    Raises `DataError` if a number declares no range.
+    Raises
+    ------
+    DataError
+        If a numeric column declares no range.
     """
     low, high = (ends[encoding.feature].astype(np.float64) for ends in schema.ranges)
     numbers = encoding.category < 0
@@ -240,6 +273,7 @@ def declared(encoding: Encoding, schema: Schema) -> Encoding:
             f"statistics=public: column {name!r} declares no range; declare one in the schema, or "
             "leave out statistics"
         )
+    # A column with k categories has k one-hot inputs, each with an assumed mean of 1 / k.
     share = 1 / np.bincount(encoding.feature)[encoding.feature]
     mean = np.where(numbers, (low + high) / 2, share)
     std = np.where(numbers, (high - low) / np.sqrt(12), np.sqrt(share * (1 - share)))
@@ -250,13 +284,19 @@ def declared(encoding: Encoding, schema: Schema) -> Encoding:
 class NetworkProtocol(Protocol):
     """A perceptron with two hidden ReLU layers on one-hot, standardised rows (Vero et al. 2023).
 
-    `batch`: Rows of a step.
-    `rounds`: How often weights are sent out and updates come back.
-    `lr`: Learning rate of plain gradient descent.
-    `units`: Units of each hidden layer.
-    `statistics`: {"sums", "public"}. What inputs are standardised by: mean and standard deviation
-    of everybody's rows, from a secure sum (the authors take test rows in, too), or what the schema
-    declares.
+    Parameters
+    ----------
+    batch : int
+        Number of rows of a step.
+    rounds : int
+        Number of rounds, each with one broadcast of weights and one update per client.
+    lr : float
+        Learning rate of plain gradient descent.
+    units : int
+        Number of units of each hidden layer.
+    statistics : {"sums", "public"}
+        Source of the standardisation: mean and standard deviation of all clients' rows from a
+        secure sum (the authors include test rows), or the declared ranges of the schema.
     """
 
     batch: int = 32
@@ -273,7 +313,7 @@ class NetworkProtocol(Protocol):
     adversaries: ClassVar[tuple[str, ...]] = ("server", "server+client")
     file: ClassVar[tuple[str, str]] = ENCODED_FILE
     needs: ClassVar[tuple[str, ...]] = ("torch",)
-    #: Whether updates are gradients, or steps against them (-1).
+    #: 1 if updates are gradients, -1 if they are steps against the gradient.
     along: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -283,12 +323,12 @@ class NetworkProtocol(Protocol):
         check_known("statistics", self.statistics, ("sums", "public"))
 
     def layers(self, schema: Schema) -> Layers:
-        """Return the sizes of the network on such rows."""
+        """Return the architecture of the network for a schema."""
         inputs, outputs = len(Encoding.of(schema)), max(len(schema.classes), 2)
         return Layers((inputs, self.units, self.units, outputs))
 
     def canaries(self) -> NetworkCanaries:
-        """Make rows that updates are looked at for."""
+        """Create canaries for an audit of updates."""
         return NetworkCanaries(self.batch, self.along)
 
     def check(self, schema: Schema) -> None:
@@ -299,49 +339,77 @@ class NetworkProtocol(Protocol):
             )
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
-        """Refuse a client that cannot fill a batch, and a target without classes."""
+        """Refuse a client that has too few rows for a batch, and a target without classes."""
         self.check(schema)
-        wanted = max(self.rows_of_update(len(held)), self.batch)
-        if len(held) < wanted:
+        min_rows = max(self.rows_of_update(len(held)), self.batch)
+        if len(held) < min_rows:
             raise DataError(
-                f"{name!r} holds {len(held)} rows, fewer than the {wanted} it is to draw; give "
+                f"{name!r} holds {len(held)} rows, fewer than the {min_rows} it is to draw; give "
                 "a smaller batch, or fewer clients"
             )
 
     @abstractmethod
     def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
-        """Return the rows of every step that a client with n rows takes in a round."""
+        """Return the rows of every step that a client takes in a round.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows of the client.
+        streams : Streams
+            Randomness of the client.
+        round : int
+            Number of the round.
+        defense : Composition
+            Defense of the run. It can require Poisson sampling.
+        """
 
     @abstractmethod
     def local(self, weights: Weights, steps: Sequence[Rows], gradient: LocalGradient) -> Weights:
-        """Return a client's update, per row."""
+        """Return a client's mean update.
+
+        Parameters
+        ----------
+        weights : float32 array, shape (parameters,)
+            Weights at the start of the round.
+        steps : sequence of intp array
+            Rows of every step.
+        gradient : callable
+            Mean gradient of rows at weights.
+        """
 
     @abstractmethod
     def moved(self, weights: Weights, update: NDArray[np.float64]) -> Weights:
-        """Return the weights after a round."""
+        """Return the weights after a round, from the mean update."""
 
     def rows_of_update(self, n: int) -> int:
-        """Return how many rows an update of a client with n rows is the mean of."""
+        """Return the number of rows that a client's update is the mean of."""
         return self.batch
 
     def steps_of_run(self, n: int) -> int:
-        """Return how many steps a client with n rows takes at most."""
+        """Return the largest number of steps of a client with n rows."""
         return self.rounds
 
     def part_of(self, clients: int) -> int:
-        """Return how many clients take part in a round."""
+        """Return the number of clients that take part in a round."""
         return clients
 
     def grown_on(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_]:
-        """Return the rows of a round's batches."""
+        """Return the rows of a round's batches, bool, shape (n,).
+
+        Parameters
+        ----------
+        n, streams, round, defense
+            As in `batches`. None for no defense.
+        """
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> NetworkServer | NetworkClient:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return NetworkServer(self, schema)
         return NetworkClient(name, held.table, self, schema, defense)
@@ -350,11 +418,25 @@ class NetworkProtocol(Protocol):
 def drawn(
     n: int, count: int, streams: Streams, round: int, step: int, poisson: bool, told: int = 0
 ) -> Rows:
-    """Draw a batch of n rows: `count` of them, or each by itself with probability count / told.
+    """Draw a batch from n rows.
 
-    Where no number of rows is told, of n. Who is drawn by itself is secret: accountants take less
-    epsilon for it.
+    Parameters
+    ----------
+    n : int
+        Number of rows of the client.
+    count : int
+        Number of rows of the batch, its expectation under Poisson sampling.
+    streams : Streams
+        Randomness of the client.
+    round, step : int
+        Round, and step within it.
+    poisson : bool
+        Draw each row independently with probability ``count / told``. This sample is secret like
+        noise, because accountants use amplification by subsampling.
+    told : int
+        Declared number of rows. 0 for n.
     """
+    # A batch of fixed size has the rows with the smallest of n uniform numbers.
     u = (streams.noise if poisson else streams).rng("batch", round, step).random(n)
     if poisson:
         return np.flatnonzero(u < count / (told or n))
@@ -364,51 +446,63 @@ def drawn(
 @register.protocol("fedsgd-mlp")
 @dataclass(frozen=True, kw_only=True)
 class FedSGD(NetworkProtocol):
-    """FedSGD (McMahan et al. 2017): every client sends the mean gradient of one batch a round.
+    """FedSGD (McMahan et al. 2017): every client sends the mean gradient of one batch per round.
 
-    Clients draw a batch of so many rows, other ones each round; under a defense that needs it
-    (``dp-sgd``), each row by itself. The server takes a step along the mean. The network is that
-    of Vero et al. (2023), untrained at the start.
+    Clients draw a batch of `batch` rows in each round. Under a defense with Poisson sampling
+    (``dp-sgd``), each row is drawn independently. The server takes a step against the mean
+    gradient. The network is that of Vero et al. (2023) with random initial weights.
     """
 
     def worst_case(self, defense: Composition) -> tuple[FedSGD, GradientCanaries] | None:
-        """Send one sum, over nearly all rows, of a small network."""
+        """Send one sum, over almost all rows, of a small network. None if no defense clips."""
         clip = next((p.clip for p in defense.parts if hasattr(p, "clip")), None)
         one = replace(self, rounds=1, batch=32, units=4, statistics="public")
         return None if clip is None else (one, GradientCanaries(one.batch, float(clip)))
 
     def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
-        """Return the one batch of the round."""
-        told = defense.declared_rows
-        return [drawn(n, self.batch, streams, round, 0, defense.poisson_sampling, told)]
+        """Return the single batch of the round.
+
+        Parameters
+        ----------
+        n, streams, round, defense
+            As in `NetworkProtocol.batches`.
+        """
+        declared_rows = defense.declared_rows
+        return [drawn(n, self.batch, streams, round, 0, defense.poisson_sampling, declared_rows)]
 
     def local(self, weights: Weights, steps: Sequence[Rows], gradient: LocalGradient) -> Weights:
-        """Return the gradient."""
+        """Return the gradient of the batch.
+
+        Parameters
+        ----------
+        weights, steps, gradient
+            As in `NetworkProtocol.local`.
+        """
         return gradient(weights, steps[0])
 
     def moved(self, weights: Weights, update: NDArray[np.float64]) -> Weights:
-        """Take a step against the gradient."""
+        """Take a step against the mean gradient."""
         return (weights - self.lr * update).astype(np.float32)
 
 
 @register.protocol("fedavg-mlp")
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(NetworkProtocol):
-    """FedAvg (McMahan et al. 2017): clients take steps of their own and send how far they got.
+    """FedAvg (McMahan et al. 2017): clients train locally and send the change of their weights.
 
-    Each round a client draws its rows for it, and goes through them `epochs` times in batches, in
-    an order drawn anew each time. Under a defense that needs it (``dp-sgd``), each step draws each
-    of all its rows by itself. The server takes the mean, by rows.
+    In each round a client draws its rows for the round and passes through them `epochs` times in
+    batches, in a new random order each time. Under a defense with Poisson sampling (``dp-sgd``),
+    each step draws every row independently. The server adds the mean change, weighted by rows.
 
     Parameters
     ----------
     epochs : int
-        How often a client goes through its rows in a round.
+        Number of passes of a client in a round.
     local_rows : int
-        How many of its rows it draws for a round; 0: all.
+        Number of rows that a client draws for a round. 0 for all rows.
     clients_per_round : int
-        How many clients the server draws for a round; 0: all. The others send zeros, so that a
-        secure sum is over all.
+        Number of clients that the server draws for a round. 0 for all. The remaining clients send
+        zeros, so that a secure sum always covers all clients.
     """
 
     rounds: int = 10
@@ -419,39 +513,54 @@ class FedAvg(NetworkProtocol):
     along: ClassVar[int] = -1
 
     def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
-        """Return the batches of all epochs."""
-        told = defense.declared_rows
-        m = self.rows_of_update(told or n)
+        """Return the batches of all epochs.
+
+        Parameters
+        ----------
+        n, streams, round, defense
+            As in `NetworkProtocol.batches`.
+        """
+        declared_rows = defense.declared_rows
+        m = self.rows_of_update(declared_rows or n)
         per_epoch = -(-m // self.batch)
         if defense.poisson_sampling:
             steps = range(self.epochs * per_epoch)
-            return [drawn(n, self.batch, streams, round, step, True, told) for step in steps]
+            return [
+                drawn(n, self.batch, streams, round, step, True, declared_rows) for step in steps
+            ]
+        # The rows of a round are drawn once. Each epoch passes through them in a new order.
         rows = drawn(n, m, streams, round, 0, False)
-        found = []
+        batches = []
         for epoch in range(self.epochs):
             order = streams.rng("order", round, epoch).permutation(rows)
-            found += [order[i : i + self.batch] for i in range(0, m, self.batch)]
-        return found
+            batches += [order[i : i + self.batch] for i in range(0, m, self.batch)]
+        return batches
 
     def local(self, weights: Weights, steps: Sequence[Rows], gradient: LocalGradient) -> Weights:
-        """Return how far the steps moved the weights."""
-        at, rate = weights, np.float32(self.lr)
+        """Return the change of the weights after all steps.
+
+        Parameters
+        ----------
+        weights, steps, gradient
+            As in `NetworkProtocol.local`.
+        """
+        current, rate = weights, np.float32(self.lr)
         for rows in steps:
-            at = at - rate * gradient(at, rows)
-        return at - weights
+            current = current - rate * gradient(current, rows)
+        return current - weights
 
     def moved(self, weights: Weights, update: NDArray[np.float64]) -> Weights:
-        """Add the mean."""
+        """Add the mean change."""
         return (weights + update).astype(np.float32)
 
     def rows_of_update(self, n: int) -> int:
-        """Return how many rows a client draws for a round."""
+        """Return the number of rows that a client draws for a round."""
         return self.local_rows or n
 
     def steps_of_run(self, n: int) -> int:
-        """Return the steps of all rounds."""
+        """Return the number of steps of all rounds."""
         return self.rounds * self.epochs * -(-self.rows_of_update(n) // self.batch)
 
     def part_of(self, clients: int) -> int:
-        """Return how many clients take part in a round; at most all."""
+        """Return the number of clients that take part in a round, at most all of them."""
         return min(self.clients_per_round or clients, clients)

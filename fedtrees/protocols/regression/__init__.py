@@ -1,1 +1,1 @@
-"""Regressions by gradients: vertically with an arbiter, over rows by averaged weights."""
+"""Protocols of linear and logistic regression, vertical with an arbiter or horizontal."""

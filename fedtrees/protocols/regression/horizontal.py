@@ -1,4 +1,4 @@
-"""`horizontal-regression`: clients step on their own rows, and their weights are averaged."""
+"""Protocol `horizontal-regression`: clients take local steps, and their weights are averaged."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,7 +32,8 @@ from fedtrees.messages.regression import (
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 
-#: Of int64 weights: so many binary places leave room for weights of 2^10 and a thousand clients.
+#: Largest number of binary places of int64 weights. It leaves room for the sum of weights up to
+#: 2^10 over a thousand clients.
 MOST_BITS = 42
 
 
@@ -41,10 +42,10 @@ MOST_BITS = 42
 class HorizontalRegression(RegressionParams, Protocol):
     """Linear or logistic regression over rows (Li et al. 2022, Sec. 2.2).
 
-    Every round clients do one step on all their rows, and a secure sum averages their weights, each
-    client's the same. Columns are standardised by the moments of all rows together, by a secure sum
-    as well. A logistic regression steps along Taylor's first polynomial of the sigmoid, as the
-    vertical one does.
+    In every round each client takes one gradient step on all its rows, and a secure sum averages
+    the weights of all clients with equal weight. Columns are standardised by the moments of all
+    rows, also from a secure sum. Logistic regression uses the first-order Taylor polynomial of the
+    sigmoid, as in the vertical protocol.
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (
@@ -52,15 +53,17 @@ class HorizontalRegression(RegressionParams, Protocol):
     )  # fmt: skip
     summed: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
     file: ClassVar[tuple[str, str]] = ENCODED_FILE
-    usual_parties: ClassVar[int] = 2  # an average of more is of nobody's rows
-    example: ClassVar[str] = "breast-cancer[rows=40]"  # no more rows than weights, each client
+    usual_parties: ClassVar[int] = 2  # with more clients the average reveals less about each
+    example: ClassVar[str] = (
+        "breast-cancer[rows=40]"  # each client has at most as many rows as weights
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("bits", self.bits, 8, MOST_BITS)
 
     def check(self, schema: Schema) -> None:
-        """Refuse several classes."""
+        """Refuse more than two classes."""
         self.kind_for(schema)
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
@@ -75,20 +78,23 @@ class HorizontalRegression(RegressionParams, Protocol):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Party:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return AveragingServer(self, schema)
         return RegressionClient(name, held.table, self, schema)
 
 
 def columns_of(table: Table, classes: bool) -> NDArray[np.float64]:
-    """Return columns and target, float64, shape (n, d + 1); of a class the target is not scaled."""
+    """Return columns and target, float64, shape (n, d + 1).
+
+    The target of a classification is NaN here, because it is not standardised.
+    """
     y = np.full(len(table), np.nan) if classes else table.y.astype(np.float64)
     return np.column_stack([table.X.astype(np.float64), y])
 
 
 class RegressionClient(Party):
-    """A client, who answers with sums and weights."""
+    """A client that answers with sums and weights."""
 
     role = "client"
 
@@ -109,22 +115,23 @@ class RegressionClient(Party):
         around, width = message.around, self.data.X.shape[1] + 1
         if around.shape != (width,) or not np.isfinite(around).all():
             refuse(message, "around", f"there are {width} finite values, of columns and target")
+        # Further centres would reveal more than mean and deviation.
         if self.moments > 1 or (self.moments == 0 and around.any()):
             refuse(message, "around", "moments are asked for twice, and around 0 the first time")
         self.moments += 1
         values = columns_of(self.data, bool(self.schema.classes))
-        there = ~np.isnan(values)
-        total = np.where(there, values, 0.0).sum(axis=0)
-        squares = np.where(there, values - message.around, 0.0) ** 2
-        return Moments(there.sum(axis=0).astype(np.float64), total, squares.sum(axis=0))
+        present = ~np.isnan(values)
+        total = np.where(present, values, 0.0).sum(axis=0)
+        squares = np.where(present, values - message.around, 0.0) ** 2
+        return Moments(present.sum(axis=0).astype(np.float64), total, squares.sum(axis=0))
 
     @handles(CommonScales, mean="once, any finite values", scale="as `mean`")
     def begin(self, message: CommonScales) -> None:
         """Standardise the client's rows, once."""
         width = self.data.X.shape[1] + 1
         for name in ("mean", "scale"):
-            found = getattr(message, name)
-            if found.shape != (width,) or not np.isfinite(found).all():
+            values_sent = getattr(message, name)
+            if values_sent.shape != (width,) or not np.isfinite(values_sent).all():
                 refuse(message, name, f"there are {width} finite values, of columns and target")
         self.standardised.take(message)
         p = self.params
@@ -137,19 +144,20 @@ class RegressionClient(Party):
 
     @handles(WeightsRequest, round="in order, each once, after the average of the round before")
     def step(self, message: WeightsRequest) -> LocalWeights:
-        """Answer with the weights after a step."""
+        """Answer with the weights after a local step."""
         if not self.standardised.answered or self.averages.last != self.steps.last:
             refuse(message, "round", "the scales, or the average of the round before, are missing")
         self.steps.take(message, "round")
         p = self.params
         gradient = gradient_of(self.design, self.target, self.weights, p.bits, self.logistic)
         places = 2 * p.bits + SIGMOID_BITS
-        mine = stepped(self.weights, gradient, places, len(self.design), p.lr, p.alpha)
-        if any(abs(w) >= 1 << (p.bits + 10) for w in mine):
+        local_weights = stepped(self.weights, gradient, places, len(self.design), p.lr, p.alpha)
+        # Larger weights could overflow the int64 sum over all clients.
+        if any(abs(w) >= 1 << (p.bits + 10) for w in local_weights):
             raise ProtocolError(
                 f"the weights of {self.name!r} have grown beyond 1024: take a smaller lr"
             )
-        return LocalWeights(message.round, mine.astype(np.int64))
+        return LocalWeights(message.round, local_weights.astype(np.int64))
 
     @handles(
         AverageWeights,
@@ -158,26 +166,28 @@ class RegressionClient(Party):
         bits="0 to the agreed number of binary places",
     )
     def follow(self, message: AverageWeights) -> None:
-        """Go on from the average."""
+        """Replace the local weights by the average."""
         check_equal(message, "round", self.steps.last, "the round that was answered last")
         if message.weights.shape != self.weights.shape:
             refuse(message, "weights", f"the model has {len(self.weights)} weights")
         if not 0 <= message.bits <= self.params.bits:
             refuse(message, "bits", f"binary places are 0 to {self.params.bits}")
         self.averages.take(message, "round")
+        # A defense may send the average with fewer binary places than agreed.
         self.weights = rounded(integers(message.weights), message.bits - self.params.bits)
 
 
 class AveragingServer(Coordinator):
-    """The server, who learns sums alone."""
+    """The server, which receives only sums."""
 
     def __init__(self, protocol: HorizontalRegression, schema: Schema) -> None:
         super().__init__("server")
         self.params, self.schema = protocol, schema
 
     def train(self, net: Network) -> RegressionWeights:
-        """Settle how columns are standardised, then average as often as asked."""
+        """Agree on the standardisation, then average weights in every round."""
         p, d = self.params, len(self.schema.features)
+        # All clients use the same scales, so that their weights can be averaged.
         scales = self._scales(net, d + 1)
         net.tell("client", scales, why="how everybody standardises its columns")
         sent: Message | None = None
@@ -186,27 +196,29 @@ class AveragingServer(Coordinator):
             (total,) = net.ask("client", WeightsRequest(round), why=why)
             assert isinstance(total, LocalWeights)
             count = len(net.members("client"))
+            # Division with rounding to the nearest integer, halves up.
             mean = integers([(2 * w + count) // (2 * count) for w in total.weights.tolist()])
-            told = AverageWeights(round, mean.astype(np.int64), p.bits)
-            sent = net.tell("client", told, why="the average, to go on from")
+            message = AverageWeights(round, mean.astype(np.int64), p.bits)
+            sent = net.tell("client", message, why="the average, to go on from")
         assert isinstance(sent, AverageWeights)
         weights = decoded(integers(sent.weights), sent.bits)
-        whole = np.zeros(d + 1)
-        whole[: len(weights)] = weights
+        padded_weights = np.zeros(d + 1)
+        padded_weights[: len(weights)] = weights
         classes, kind = bool(self.schema.classes), p.kind_for(self.schema)
-        return RegressionWeights(kind, classes, scales.mean, scales.scale, whole)
+        return RegressionWeights(kind, classes, scales.mean, scales.scale, padded_weights)
 
     def _scales(self, net: Network, width: int) -> CommonScales:
-        """Return the moments of all rows: the mean first, then the deviation around it."""
+        """Return the moments of all rows: first the mean, then the deviation from it."""
         why = "sums over your rows, of which I learn the total, to standardise columns"
-        (told,) = net.ask("client", MomentsRequest(np.zeros(width)), why=why)
-        assert isinstance(told, Moments)
-        count = np.maximum(told.count, 1)
-        around = told.total / count
-        (told,) = net.ask("client", MomentsRequest(around), why=why)
-        assert isinstance(told, Moments)
-        scale = np.sqrt(told.squares / count)
-        scale[scale <= 1e-9 * np.abs(around)] = 0.0  # of a constant, sums leave a rest
+        (moments,) = net.ask("client", MomentsRequest(np.zeros(width)), why=why)
+        assert isinstance(moments, Moments)
+        count = np.maximum(moments.count, 1)
+        around = moments.total / count
+        (moments,) = net.ask("client", MomentsRequest(around), why=why)
+        assert isinstance(moments, Moments)
+        scale = np.sqrt(moments.squares / count)
+        # The deviation of a constant column is not exactly 0, because sums are rounded.
+        scale[scale <= 1e-9 * np.abs(around)] = 0.0
         mean = around
         if self.schema.classes:
             mean, scale = np.append(mean[:-1], 0.0), np.append(scale[:-1], 1.0)

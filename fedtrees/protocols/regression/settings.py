@@ -1,4 +1,4 @@
-"""What both regressions share: their parameters, and what they can be trained on."""
+"""Parameters and checks that both regression protocols share."""
 
 from dataclasses import dataclass
 
@@ -18,13 +18,22 @@ KINDS = ("linear", "logistic")
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionParams:
-    """Parameters of a regression by full gradients.
+    """Parameters of a regression by gradient descent.
 
-    `kind`: {"linear", "logistic"} or None. None: logistic of two classes, linear of a number.
-    `rounds`: Steps, each on all rows.
-    `lr`: Learning rate of the mean gradient over standardised columns.
-    `alpha`: L2 penalty.
-    `bits`: Binary places of columns and weights.
+    Parameters
+    ----------
+    kind : {"linear", "logistic"} or None
+        None for logistic regression with two classes and linear regression otherwise.
+    rounds : int
+        Number of steps.
+    lr : float
+        Learning rate of the mean gradient over standardised columns.
+    alpha : float
+        L2 penalty.
+    bits : int
+        Binary places of columns and weights.
+    intercept : bool
+        Whether the model has an intercept.
     """
 
     kind: str | None = None
@@ -44,9 +53,12 @@ class RegressionParams:
         check_whole("rounds", self.rounds, 1)
 
     def kind_for(self, schema: Schema) -> str:
-        """Return the kind that is meant.
+        """Return the kind of regression for a target.
 
-        Raises `UsageError`: of more than two classes, or a logistic one of a number.
+        Raises
+        ------
+        UsageError
+            For more than two classes, or for a logistic regression of a numeric target.
         """
         if len(schema.classes) > 2:
             raise UsageError(
@@ -59,9 +71,12 @@ class RegressionParams:
 
 
 def check_weightless(name: str, held: LocalData) -> None:
-    """Refuse sample weights, which no regression here counts.
+    """Refuse sample weights and missing columns.
 
-    Raises `DataError`.
+    Raises
+    ------
+    DataError
+        If the rows have sample weights, or the party has no column.
     """
     if held.weight is not None:
         raise DataError(f"{name!r} holds sample weights; regressions count every row once")

@@ -1,4 +1,8 @@
-"""`vertical-regression`: vertical gradients, which an arbiter decrypts."""
+"""Protocol `vertical-regression`: vertical gradient descent with encrypted gradients.
+
+An arbiter has the private key and decrypts the gradient of each party for that party (Yang et al.
+2019).
+"""
 
 from __future__ import annotations
 
@@ -56,40 +60,44 @@ from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 from fedtrees.sealing.vectors import BlindVectors, IdealVectors, Vectors, key_bytes
 
 ARBITER = "arbiter"
-RANDOMNESS = -2  # of `OwnDesign.columns`: no column of the schema
+# Numbers in `OwnDesign.columns` that are no columns of the schema.
+RANDOMNESS = -2
 INTERCEPT = -1
 
 
 @register.protocol("vertical-regression")
 @dataclass(frozen=True, kw_only=True)
 class VerticalRegression(RegressionParams, VerticallyHeld):
-    """Linear or logistic regression, vertically, with an arbiter (Yang et al. 2019; FATE).
+    """Vertical linear or logistic regression with an arbiter (Yang et al. 2019; FATE).
 
-    Every round passive parties send what their columns bring to the scores, encrypted; the active
-    party adds its own and the labels; everybody multiplies the encrypted residuals by its columns
-    and has the arbiter open the product, its gradient. Columns are standardised by their owner, who
-    tells mean and deviation. A logistic regression computes a polynomial in place of the sigmoid.
+    In every round the passive parties send the encrypted contributions of their columns to the
+    scores. The active party adds its contribution and subtracts the labels. Each party multiplies
+    the encrypted residuals by its columns, and the arbiter decrypts the product, which is the
+    gradient of that party. Each party standardises its columns and announces mean and deviation.
+    Logistic regression replaces the sigmoid by a polynomial.
 
     Parameters
     ----------
     batch : int
-        Rows of a step, at most: the same batches in the same order, over and over (FATE's default).
-        0: all rows.
+        Largest number of rows of a step. The same batches follow in the same order again and again
+        (the default of FATE). 0 for all rows.
     degree : {1, 3}
-        Of that polynomial; 3 with one passive party.
+        Degree of the polynomial. 3 requires a single passive party.
     fake : int
-        Columns of coins that the active party adds to its own (Li et al. 2022, Sec. 4.1).
+        Number of random columns that the active party adds to its columns (Li et al. 2022, Sec.
+        4.1).
     fake_scale : float
-        Their standard deviation.
+        Standard deviation of the random columns.
     statistics : {"own", "public"}
-        What columns are standardised by: mean and deviation of their values, or declared ranges.
+        Standardise columns by mean and deviation of their values, or by declared ranges.
     arbiter : {"ideal", "real"}
-        ``real``: Paillier. Models and views are the same to the last bit, and byte counts.
+        ``real`` uses Paillier encryption. Models, views and byte counts are the same, to the last
+        bit.
     key_bits : {1024, 2048, 3072}
-        Length of the key; 1024 is weak, and for comparison.
+        Length of the key. 1024 is weak and only for comparison.
     """
 
-    bits: int = 53  # a float64 has as many
+    bits: int = 53  # the precision of a float64
     batch: int = 0
     degree: int = 1
     fake: int = 0
@@ -100,7 +108,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
 
     released: ClassVar[bool] = False
     adversaries: ClassVar[tuple[str, ...]] = (ACTIVE,)
-    example: ClassVar[str] = "breast-cancer[rows=20]"  # no more rows than own columns
+    example: ClassVar[str] = "breast-cancer[rows=20]"  # at most as many rows as columns of a party
     called: ClassVar[Mapping[str, tuple[str, str]]] = {
         **VerticallyHeld.called,
         ARBITER: ("the arbiter", "arbiters"),
@@ -126,37 +134,44 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
         check_key_bits("key_bits", self.key_bits)
 
     def roles(self, parties: int) -> Mapping[str, str]:
-        """Return the arbiter, the active party, who has the labels, and the passive ones."""
+        """Return the roles: arbiter, active party (with the labels), and passive parties."""
         return {**super().roles(parties), ARBITER: ARBITER}
 
     def sealing(self) -> Sealing:
-        """Say what encrypts, computes and opens in one run."""
+        """Return the functions that encrypt, compute and decrypt in one run."""
         return sealing(self.arbiter, "vectors", IdealVectors, self.key_bits, ARBITER)
 
     def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
-        """Return the residuals and scores that an arbiter opens for whoever has them."""
+        """Return the residuals and scores that a colluding arbiter can decrypt."""
         residuals = [s.message for s in seen if isinstance(s.message, EncryptedResiduals)]
+        # Only a coalition with the arbiter has the private key.
         if ARBITER not in sealing or not residuals:
             return []
-        key, m, found = sealing[ARBITER], residuals[0].residuals.shape[0], list[Seen]()
+        key, m, opened_messages = sealing[ARBITER], residuals[0].residuals.shape[0], list[Seen]()
         for item in seen:
             message = item.message
             if isinstance(message, EncryptedResiduals):
                 party, name, sealed = "", f"{message.round}/d", message.residuals
-            elif isinstance(message, EncryptedScores):  # powers come after
+            elif isinstance(message, EncryptedScores):
+                # The payload contains z, followed by its powers. Only z is of interest.
                 party, sealed = message.party, message.scores
                 name = f"{party}/{message.round}/z1"
             else:
                 continue
             values = key.opened(name, sealed.payload[: key.nbytes(m)], m)
             opened = OpenedVector(party, message.round, packed(values))
-            found.append(Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder"))
-        return found
+            opened_messages.append(
+                Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder")
+            )
+        return opened_messages
 
     def worst_case(
         self, defense: Composition
     ) -> tuple[VerticalRegression, RegressionCanaries] | None:
-        """Take weights past their bounds, round by round: residuals are largest there."""
+        """Move weights beyond their bounds, where the residuals are largest.
+
+        None unless a defense bounds rows.
+        """
         bounds = defense.row_bounds
         far = replace(
             self, kind="logistic", degree=1, lr=1e3, alpha=0.0, rounds=8, batch=0, fake=0,
@@ -165,11 +180,11 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
         return None if bounds is None else (far, RegressionCanaries(bounds))
 
     def check(self, schema: Schema) -> None:
-        """Refuse several classes."""
+        """Refuse more than two classes."""
         self.kind_for(schema)
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
-        """Refuse weights, and labels that are fewer than a batch, or all the same."""
+        """Refuse weights, fewer labels than a batch, and labels that are all equal."""
         self.check(schema)
         if held.weight is not None:
             check_weightless(name, held)
@@ -184,7 +199,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
             raise DataError("all targets are the same; a regression takes two values")
 
     def check_declared(self, said: Mapping[str, Declared], schema: Schema) -> None:
-        """Refuse labels in other hands, and a cubic of several passive parties."""
+        """Refuse labels at a passive party, and a cubic polynomial with several passive parties."""
         super().check_declared(said, schema)
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(said) > 2:
             raise UsageError(
@@ -195,7 +210,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Party:
-        """Make the arbiter, the active party or a passive one."""
+        """Create the arbiter, the active party or a passive party."""
         if held is None:
             return Arbiter(name, self, schema)
         kind: type[ActiveRegression] | type[PassiveRegression]
@@ -208,9 +223,12 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
 
 
 def declared(held: LocalData, schema: Schema) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and deviation of columns, as if uniform on the range that is declared.
+    """Return mean and deviation of columns, assuming that they are uniform on the declared range.
 
-    Raises `DataError` if a column declares none.
+    Raises
+    ------
+    DataError
+        If a column declares no range.
     """
     ends = [schema.features[c].declared_range for c in held.columns]
     for column, both in zip(held.columns, ends, strict=True):
@@ -224,10 +242,10 @@ def declared(held: LocalData, schema: Schema) -> tuple[NDArray[np.float64], NDAr
 
 
 class Arbiter(Party):
-    """Whoever has the key, and opens everybody's gradient for its owner.
+    """The party with the private key. It decrypts each party's gradient for that party.
 
-    It opens one gradient of every party in every round. Where it adds noise, the units of a
-    gradient decide how large the noise is beside it: they follow from the public parameters.
+    It decrypts one gradient per party and round. If it adds noise, the units of a gradient
+    determine the relative size of the noise. Units therefore follow from the public parameters.
     """
 
     role = ARBITER
@@ -236,11 +254,11 @@ class Arbiter(Party):
     def __init__(self, name: str, protocol: VerticalRegression, schema: Schema) -> None:
         super().__init__(name)
         self.params, self.schema = protocol, schema
-        self.opened: dict[str, Turns] = {}  # by the owner of gradients
+        self.opened: dict[str, Turns] = {}  # answered rounds, by the owner of the gradients
 
     @handles(KeyRequest)
     def tell_key(self, message: KeyRequest) -> PaillierKey:
-        """Tell the public key."""
+        """Answer with the public key."""
         bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
         key = Sealed((), (size,), "|u1", size, self.sealing.public_key())
         return PaillierKey(self.name, bits, key)
@@ -253,23 +271,23 @@ class Arbiter(Party):
         bits="as computed from the agreed `bits` and link",
     )
     def open(self, message: EncryptedGradient) -> Gradient:
-        """Open a gradient for its owner, once in every round."""
+        """Decrypt a gradient for its owner, once in every round."""
         p = self.params
         holders = [*self.agreement.members(ACTIVE), *self.agreement.members(PASSIVE)]
         check_among(message, "party", holders, "the owner of a gradient")
         bits = p.residual_bits(self.schema) + p.bits
         check_equal(message, "bits", bits, "the number of binary places")
-        most = len(self.schema.features) + p.fake + int(p.intercept)
-        if not 0 <= message.gradient.shape[0] <= most:
-            refuse(message, "gradient", f"a party has at most {most} weights")
+        max_weights = len(self.schema.features) + p.fake + int(p.intercept)
+        if not 0 <= message.gradient.shape[0] <= max_weights:
+            refuse(message, "gradient", f"a party has at most {max_weights} weights")
         self.opened.setdefault(message.party, Turns(p.rounds)).take(message, "round")
         sealed, name = message.gradient, f"{message.party}/{message.round}/g"
-        found = self.sealing.opened(name, sealed.payload, sealed.shape[0])
-        return Gradient(message.party, message.round, packed(found), message.bits)
+        gradient = self.sealing.opened(name, sealed.payload, sealed.shape[0])
+        return Gradient(message.party, message.round, packed(gradient), message.bits)
 
 
 class Holder(Party):
-    """What active and passive parties do alike: standardise, score, and step."""
+    """Common computations of active and passive parties: standardisation, scores, and steps."""
 
     sealing: BlindVectors
 
@@ -298,40 +316,41 @@ class Holder(Party):
         return self.batches[round % len(self.batches)]
 
     def _own_scores(self, round: int) -> Integers:
-        """Return what the columns bring to the scores of a round's rows."""
+        """Return the contribution of the party's columns to the scores of a round's rows."""
         z: Integers = self.design[self._batch(round)] @ self.weights
         return limited(z, 2 * self.params.bits, self.bounds)
 
     def _seal(self, payload: bytes, count: int, kind: str) -> Sealed:
-        """Return what crosses."""
+        """Return a ciphertext as a message field, and record its size."""
         nbytes = self.sealing.nbytes(count)
         self.sealing.ledger.sent(kind, count, nbytes)
         return Sealed((ARBITER,), (count,), f"|V{self.sealing.nbytes(1)}", nbytes, payload)
 
     def _descend(self, message: EncryptedResiduals) -> None:
-        """Multiply the residuals by the columns, have the product opened, and step."""
+        """Multiply the residuals by the columns, have the product decrypted, and take a step."""
         p, X = self.params, self.design[self._batch(message.round)]
         m = len(X)
         bits = p.residual_bits(self.schema) + p.bits
         zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
+        # The product of ciphertexts and integers is a linear combination, which Paillier supports.
         payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
-        ask = EncryptedGradient(self.name, message.round, sealed, bits)
-        (told,) = self.net.ask(ARBITER, ask, why="my gradient, for the arbiter to open")
-        assert isinstance(told, Gradient)
-        gradient = unpacked(told.values)
-        self.weights = stepped(self.weights, gradient, told.bits - p.bits, m, p.lr, p.alpha)
+        request = EncryptedGradient(self.name, message.round, sealed, bits)
+        (reply,) = self.net.ask(ARBITER, request, why="my gradient, for the arbiter to open")
+        assert isinstance(reply, Gradient)
+        gradient = unpacked(reply.values)
+        self.weights = stepped(self.weights, gradient, reply.bits - p.bits, m, p.lr, p.alpha)
 
     def _scored(self, queries: LocalData) -> NDArray[np.float64]:
-        """Return what the columns of rows to predict bring, float64, shape (n,)."""
+        """Return the contribution of the columns to the scores of test rows, float64, (n,)."""
         bits = self.params.bits
         Z = standardised(queries.X, self.mean, self.scale, bits)
         return decoded(Z @ self.weights[: Z.shape[1]], 2 * bits)
 
 
 class PassiveRegression(Holder):
-    """Whoever has columns and no labels."""
+    """A party with columns and without labels."""
 
     role = PASSIVE
 
@@ -347,7 +366,7 @@ class PassiveRegression(Holder):
         key="taken once",
     )
     def begin(self, message: PaillierKey) -> ColumnScales:
-        """Keep the key, and tell how the columns are standardised, once."""
+        """Store the key, and answer with the standardisation of the columns, once."""
         check_among(message, "holder", self.agreement.members(ARBITER), "the holder of the key")
         check_equal(message, "bits", self.params.key_bits, "the length of the key")
         self.keyed.take(message)
@@ -358,12 +377,14 @@ class PassiveRegression(Holder):
 
     @handles(ScoresRequest, round="in order, each once, after the step of the round before")
     def score(self, message: ScoresRequest) -> EncryptedScores:
-        """Answer with scores and their powers, encrypted."""
+        """Answer with encrypted scores and their powers."""
         if not self.keyed.answered or self.stepped.last != self.scored.last:
             refuse(message, "round", "the key, or the residuals of the round before, are missing")
         self.scored.take(message, "round")
+        # Scores are clipped before encryption, if a defense bounds rows.
         z = self._own_scores(message.round)
         degree = len(self.link) - 1
+        # The residual polynomial of degree d needs the powers 1 to d of the passive scores.
         names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
         payload = [self.sealing.encrypted(n, z**p) for p, n in enumerate(names, 1)]
         sealed = self._seal(b"".join(payload), degree * len(z), "EncryptedScores")
@@ -375,7 +396,7 @@ class PassiveRegression(Holder):
         residuals="one for each row of the round; a party cannot read them",
     )
     def descend(self, message: EncryptedResiduals) -> None:
-        """Step along the gradient."""
+        """Take a step along the gradient."""
         check_equal(message, "round", self.scored.last, "the round that was scored last")
         rows = self._batch(message.round)
         if message.residuals.shape != (rows.stop - rows.start,):
@@ -385,17 +406,17 @@ class PassiveRegression(Holder):
 
     @handles(RowsToScore, rows="not read: all rows to predict are scored")
     def score_rows(self, message: RowsToScore) -> ScoresOfRows:
-        """Answer with the scores of rows to predict."""
+        """Answer with the scores of test rows."""
         return ScoresOfRows(self.name, self._scored(self.queries))
 
 
 class ActiveRegression(Holder, Coordinator):
-    """Whoever has the labels, and drives."""
+    """The party with the labels. It is the coordinator."""
 
     role = ACTIVE
 
     def train(self, net: Network) -> HeldWeights:  # type: ignore[override]
-        """Settle columns and key, then step as often as asked."""
+        """Agree on columns and key, then take a step in every round."""
         self._settle(net)
         for round in range(self.params.rounds):
             replies: list[Message] = []
@@ -409,7 +430,7 @@ class ActiveRegression(Holder, Coordinator):
         return HeldWeights(decoded(self.weights, self.params.bits))
 
     def _settle(self, net: Network) -> None:
-        """Add intercept and random columns, and learn the key and how others standardise."""
+        """Add intercept and random columns, and exchange key and standardisation."""
         p, y = self.params, self.held.y
         assert y is not None
         self.passive = bool(net.members(PASSIVE))
@@ -435,21 +456,24 @@ class ActiveRegression(Holder, Coordinator):
         net.note(OwnDesign(*noted, self.center, self.spread), why=why)
 
     def _residuals(self, round: int, replies: list[Message]) -> EncryptedResiduals:
-        """Return ``link(z) - y``, of scores that the others sealed and one's own."""
+        """Return the encrypted ``link(z) - y`` from all parties' scores."""
         p, degree = self.params, len(self.link) - 1
-        rows, own = self._batch(round), self._own_scores(round)
-        m = len(own)
+        rows, local_scores = self._batch(round), self._own_scores(round)
+        m = len(local_scores)
         bits, size = p.residual_bits(self.schema), self.sealing.nbytes(m)
+        # All terms get the same number of binary places, so that integers can be added.
         factors = [int(c * (1 << SIGMOID_BITS)) for c in self.link]
         scale = [factors[k] << (2 * p.bits * (degree - k)) for k in range(degree + 1)]
-        plain = sum((scale[k] * own**k for k in range(degree + 1)), 0 * own)
+        plain = sum((scale[k] * local_scores**k for k in range(degree + 1)), 0 * local_scores)
         plain = plain - (self.target[rows] << (bits - p.bits))
         parts: dict[str, tuple[bytes, Integers]] = {}
         for reply in replies:
             assert isinstance(reply, EncryptedScores)
-            for k in range(1, degree + 1):  # (own + theirs)^n, in powers of theirs
+            # Binomial expansion of (local + passive scores)^n in powers of the passive scores.
+            for k in range(1, degree + 1):
                 factor = sum(
-                    (scale[n] * comb(n, k) * own ** (n - k) for n in range(k, degree + 1)), 0 * own
+                    (scale[n] * comb(n, k) * local_scores ** (n - k) for n in range(k, degree + 1)),
+                    0 * local_scores,
                 )
                 payload = reply.scores.payload[(k - 1) * size : k * size]
                 parts[f"{reply.party}/{round}/z{k}"] = (payload, factor)
@@ -457,14 +481,14 @@ class ActiveRegression(Holder, Coordinator):
         return EncryptedResiduals(round, self._seal(payload, m, "EncryptedResiduals"))
 
     def predict(self, net: Network) -> NDArray[np.float64]:
-        """Add up what everybody's columns bring to the scores of the rows to predict."""
+        """Return the predictions of test rows from the contributions of all parties' columns."""
         z = self._scored(self.queries)
         if self.params.intercept:
             z = z + decoded(self.weights[len(self.held.columns)], self.params.bits)
         if self.passive:
             why = "what your columns bring to the scores of rows to predict"
-            for told in net.ask(PASSIVE, RowsToScore(len(z)), why=why):
-                assert isinstance(told, ScoresOfRows)
-                z = z + told.scores
+            for reply in net.ask(PASSIVE, RowsToScore(len(z)), why=why):
+                assert isinstance(reply, ScoresOfRows)
+                z = z + reply.scores
         kind = self.params.kind_for(self.schema)
         return answered(kind, z, self.center, self.spread, bool(self.schema.classes))

@@ -1,1 +1,1 @@
-"""Trees of every client, and a network over their outputs: it stands on both families."""
+"""Protocol of trees of all clients with a network over their outputs. It uses both families."""

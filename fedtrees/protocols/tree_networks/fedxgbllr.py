@@ -1,4 +1,4 @@
-"""`fedxgbllr`: everybody's own trees, then a network over their outputs, trained together."""
+"""Protocol `fedxgbllr`: local trees of all clients, then a network over their outputs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,14 @@ SENDS = ("update", "gradient")
 
 
 class RatesClient(BoostingClient):
-    """A client that boosts on its own rows, then trains a network on all clients' trees.
+    """A client that boosts on its local rows, then trains a network on all clients' trees.
 
-    Parameters as `BoostingClient`; `defense` acts on gradients of single rows.
+    Parameters
+    ----------
+    name, data, schema, params
+        As for `BoostingClient`.
+    defense : Composition
+        It can change the gradients of single rows.
     """
 
     def __init__(
@@ -56,8 +61,9 @@ class RatesClient(BoostingClient):
         ),
     )
     def end(self, message: ClientModels) -> None:
-        """Send its rows through everybody's trees, once."""
+        """Compute the outputs of all clients' trees for the local rows, once."""
         self.ready.take(message)
+        # The trees are fixed from now on, so that their outputs are computed once.
         self.inputs = tree_outputs(message, self.data.X)
         _, models, trees = self.inputs.shape
         self.network = RatesNetwork(models, trees, self.protocol.channels)
@@ -70,7 +76,7 @@ class RatesClient(BoostingClient):
         chosen="empty: all clients take part",
     )
     def update(self, message: NetworkWeights) -> NetworkUpdate:
-        """Answer with how far its rows move these weights, or with their gradient."""
+        """Answer with the change of the weights in local training, or with their gradient."""
         check_equal(message, "chosen", "", "the list of clients that are left out")
         if not self.ready.answered:
             refuse(message, "", "the trees that the network weighs were not sent yet")
@@ -81,19 +87,23 @@ class RatesClient(BoostingClient):
             nothing = np.zeros_like(message.weights)
             return NetworkUpdate(message.round, nothing, np.zeros(1, np.int64))
         if params.sends == "gradient":
-            found, rows = self.gradient(message.weights, steps[0]), params.batch_of(n)
+            update, rows = self.gradient(message.weights, steps[0]), params.batch_of(n)
         else:
-            adam, at, rows = Adam(params.lr, DECAYS), message.weights, n
+            adam, weights, rows = Adam(params.lr, DECAYS), message.weights, n
             for batch in steps:
-                at = adam.step(at, self.gradient(at, batch))
-            found = at - message.weights
-        return NetworkUpdate(message.round, found * np.float32(rows), np.array([rows]))
+                weights = adam.step(weights, self.gradient(weights, batch))
+            update = weights - message.weights
+        return NetworkUpdate(message.round, update * np.float32(rows), np.array([rows]))
 
     def gradient(self, weights: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the mean gradient of some rows, by example where a defense acts on those."""
+        """Return the mean gradient of some rows.
+
+        If a defense changes the gradients of single rows, they are computed separately and added.
+        """
         V, y = self.inputs[rows], self.data.y[rows].astype(np.float32)
         margin = self.network.outputs(weights, V) + self.begin
         if isinstance(self.objective, SquaredError):
+            # The network minimises the squared error itself, not half of it as the boosting engine.
             slope = 2 * (margin - y)
         else:
             slope = sigmoid(margin) - y
@@ -109,55 +119,60 @@ class RatesClient(BoostingClient):
 
 
 class RatesServer(EnsembleServer):
-    """The server: hands out everybody's trees, then averages updates round after round."""
+    """The server. It broadcasts all trees, then averages updates round after round."""
 
     params: FedXGBllr
 
     def train(self, net: Network) -> TreeNetwork:
-        """Collect trees, then ask for updates and take them."""
+        """Request trees, then request updates and apply their mean."""
         models = self.shared(net)
         params = self.params
+        # The number of models and trees determines the architecture of the network.
         network = RatesNetwork(len(models.owner), int(models.trees[0]), params.channels)
         weights = network.initial(self.streams.rng("weights"))
         adam = Adam(params.lr, DECAYS)
+        # Round numbers continue after those of boosting, so that `grown_on` distinguishes both.
         for round in range(params.trees, params.trees + params.rounds):
             message = NetworkWeights(round, weights)
             replies = net.ask("client", message, why=WHY)
             mean = mean_update(replies, message, params.lr).astype(np.float32)
             weights = adam.step(weights, mean) if params.sends == "gradient" else weights + mean
-        told = {f.name: getattr(models, f.name) for f in fields(models)}
-        return TreeNetwork(TreeNetworkModel(**told, objective=self.objective.name, weights=weights))
+        model_fields = {f.name: getattr(models, f.name) for f in fields(models)}
+        return TreeNetwork(
+            TreeNetworkModel(**model_fields, objective=self.objective.name, weights=weights)
+        )
 
 
 @register.protocol("fedxgbllr")
 @dataclass(frozen=True, kw_only=True)
 class FedXGBllr(LocalEnsembles):
-    """FedXGBllr (Ma et al. 2023): clients' own trees, and a network that weighs all of them.
+    """FedXGBllr (Ma et al. 2023): local trees of all clients, and a network that weighs them.
 
-    First every client boosts `trees` rounds on its own rows and all get all models
-    (`local-ensembles`). Then a row is what all these trees say of it, and a network of one
-    convolution, with a learning rate per tree, is trained by FedAvg with Adam at the clients. As in
-    Flower's baseline kernel and stride are the number of trees, so that all clients' trees share
-    learning rates. Trees' outputs hold no base scores (theirs do); the mean of these is added to
-    the network's output. Rounds of the network are numbered on from the last round of boosting.
+    First every client boosts `trees` rounds on its local rows, and all clients receive all models
+    (`local-ensembles`). The inputs of the network are the outputs of all these trees for a row. The
+    network has one convolution with a learning rate per tree, and is trained by FedAvg with Adam at
+    the clients. As in Flower's baseline, kernel size and stride equal the number of trees, so that
+    the trees of all clients share learning rates. Outputs of trees exclude base scores (unlike
+    those of the authors), and the mean base score is added to the output of the network. Rounds of
+    the network are numbered after the last round of boosting.
 
     Parameters
     ----------
     channels : int
-        Of the convolution.
+        Number of channels of the convolution.
     rounds : int
-        How often weights are sent out and updates come back.
+        Number of rounds, each with one broadcast of weights and one update per client.
     iterations : int
-        Steps that a client takes in a round.
+        Number of steps of a client in a round.
     batch : int
-        Rows of a step; 0, or more than a client has: all of them. A client goes through its rows in
-        an order drawn anew each time; under a defense that needs it (``dp-sgd``), each step
-        draws every row by itself.
+        Number of rows of a step. All rows if it is 0 or exceeds the rows of a client. A client
+        passes through its rows in a new random order each time. Under a defense with Poisson
+        sampling (``dp-sgd``), each step draws every row independently.
     lr : float
-        Adam's learning rate.
+        Learning rate of Adam.
     sends : {"update", "gradient"}
-        What a client answers: how far its steps moved the weights, or the mean gradient of one
-        batch, along which the server takes a step of Adam (FedSGD).
+        Reply of a client: the change of the weights in its steps, or the mean gradient of one
+        batch, with which the server takes a step of Adam (FedSGD).
     """
 
     trees: int = 100
@@ -186,7 +201,7 @@ class FedXGBllr(LocalEnsembles):
         check_known("sends", self.sends, SENDS)
 
     def check(self, schema: Schema) -> None:
-        """Refuse a target of several classes."""
+        """Refuse more than two classes."""
         if self.objective_for(schema).n_outputs > 1:
             raise UsageError(
                 f"the target {schema.target!r} has {len(schema.classes)} classes; {self.name!r} "
@@ -194,37 +209,56 @@ class FedXGBllr(LocalEnsembles):
             )
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
-        """Refuse weights of rows, and targets of several classes."""
+        """Refuse sample weights, and more than two classes."""
         self.check(schema)
         if held.weight is not None:
             raise DataError("networks take no sample weights; drop the weights")
 
     @property
     def steps_of_run(self) -> int:
-        """How many steps a client takes."""
+        """Number of steps of a client in the run."""
         return self.rounds * (1 if self.sends == "gradient" else self.iterations)
 
     def batch_of(self, n: int) -> int:
-        """Return the rows of a step of a client with n rows."""
+        """Return the number of rows of a step of a client with n rows."""
         return min(self.batch or n, n)
 
     def batches(
         self, n: int, streams: Streams, round: int, defense: Composition
     ) -> list[NDArray[np.intp]]:
-        """Return the rows of every step that a client with n rows takes in a round."""
+        """Return the rows of every step that a client with n rows takes in a round.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows of the client.
+        streams : Streams
+            Randomness of the client.
+        round : int
+            Number of the round.
+        defense : Composition
+            Defense of the run. It can require Poisson sampling.
+        """
         size, count = self.batch_of(n), 1 if self.sends == "gradient" else self.iterations
         if not n:
             return []
         if defense.poisson_sampling:
             return [drawn(n, size, streams, round, step, True) for step in range(count)]
         passes = -(-count * size // n)
+        # Concatenated permutations, cut into batches. A batch can span the end of a pass.
         order = [streams.rng("order", round, i).permutation(n) for i in range(passes)]
         return [np.sort(b) for b in np.concatenate(order)[: count * size].reshape(count, size)]
 
     def grown_on(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
-        """Return the rows of a round of boosting, or of a round's batches."""
+        """Return the rows of a round of boosting, or of the batches of a round of the network.
+
+        Parameters
+        ----------
+        n, streams, round, defense
+            As in `batches`. None for no defense.
+        """
         if round < self.trees:
             return super().grown_on(n, streams, round, defense)
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
@@ -232,7 +266,7 @@ class FedXGBllr(LocalEnsembles):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> RatesServer | RatesClient:
-        """Make the server or a client."""
+        """Create the server or a client."""
         if held is None:
             return RatesServer(self, schema)
         return RatesClient(name, held.table, schema, self, defense)

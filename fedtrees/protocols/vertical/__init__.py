@@ -1,1 +1,4 @@
-"""Parties with other columns of the same rows; one of them, the active party, has the labels."""
+"""Vertical protocols: parties have different columns of the same rows.
+
+The active party has the labels.
+"""

@@ -1,4 +1,9 @@
-"""The active party: it has the labels and the key, chooses splits, and drives."""
+"""The active party of vertical tree protocols.
+
+It has the labels and the private key. It sends encrypted row statistics to the passive parties,
+decrypts their sums per bin, chooses the splits, and asks the owner of each split column which rows
+go left.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -44,30 +49,53 @@ from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 @dataclass(eq=False)
 class TreeInProgress:
-    """What the active party keeps of the tree being grown."""
+    """State of the tree that the active party is growing.
+
+    Attributes
+    ----------
+    number, round : int
+        Number of the tree, and round of training.
+    statistics : int64 array, shape (n, s)
+        Statistics of all rows, 0 for rows that the tree is not trained on.
+    slots : Slots
+        Layout of the statistics in a plaintext.
+    rows : RowPartition
+        Rows of each node.
+    columns : dict of str to int32 array
+        Columns that the tree may use, by party.
+    parents : dict of int to int
+        Parent of every node except the root.
+    hidden : set of int
+        Nodes that are not announced to the passive parties.
+    thresholds : dict of int to float32
+        Thresholds of the splits by columns of the active party, by node.
+    classes : dict of int to int64 array, shape (total_bins, K)
+        Rows by bin and class, by node. Filled only if a defense or the protocol reads it.
+    """
 
     number: int
     round: int
-    # shape (n, s): of all rows; 0 for those that the tree is not grown on
     statistics: NDArray[np.int64]
     slots: Slots
     rows: RowPartition
-    # mapping of str to int32 array: columns that the tree may use, by party
     columns: dict[str, NDArray[np.int32]]
-    parents: dict[int, int] = field(default_factory=dict)  # by node
-    hidden: set[int] = field(default_factory=set)  # nodes that the others are not told of
-    # of the splits by own columns, by node
+    parents: dict[int, int] = field(default_factory=dict)
+    hidden: set[int] = field(default_factory=set)
     thresholds: dict[int, np.float32] = field(default_factory=dict)
-    # dict of int to int64 array, shape (total_bins, K): rows by bin and class of nodes, where
-    # something reads them
     classes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
 
 class Active(Coordinator):
-    """Whoever has the labels; subclasses say what is grown.
+    """Base class of active parties. Subclasses define which trees are grown.
 
-    `bins`: Its columns, in bins.
-    `share`: Of its columns, that each tree may use.
+    Attributes
+    ----------
+    bins : GlobalBins
+        The active party's columns, in bins.
+    share : str, int, float or None
+        Share of its columns that each tree may use.
+    pure_leaves : bool
+        Whether a node of a single class is a leaf.
     """
 
     role = ACTIVE
@@ -91,7 +119,7 @@ class Active(Coordinator):
     # --- before the first tree
 
     def settle(self, net: Network) -> None:
-        """Tell the key, and learn how many bins the others' columns have."""
+        """Send the public key, and receive the numbers of bins of the passive parties' columns."""
         bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
         key = Sealed((), (size,), "|u1", size, self.sealing.public_key())
         self.passive = bool(net.members(PASSIVE))
@@ -102,15 +130,20 @@ class Active(Coordinator):
         d = len(self.schema.features)
         cuts: list[Any] = [None] * d
         minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
-        own, counts = self.bins.cuts, self.bins.n_bins.tolist()
+        local_cuts, counts = self.bins.cuts, self.bins.n_bins.tolist()
         for place, column in enumerate(self.bins.columns.tolist()):
-            cuts[column] = np.arange(1, counts[place] + 1) if own is None else own.of(place)
-            minimum[column] = 0 if own is None else own.minimum[place]
-        for told in replies:
-            assert isinstance(told, BinCounts)
-            for column, count in zip(told.columns.tolist(), told.n_bins.tolist(), strict=True):
-                cuts[column] = np.arange(1, count + 1)  # `Cuts.hidden`
-                self.owner[column] = told.party
+            cuts[column] = (
+                np.arange(1, counts[place] + 1) if local_cuts is None else local_cuts.of(place)
+            )
+            minimum[column] = 0 if local_cuts is None else local_cuts.minimum[place]
+        for bin_counts in replies:
+            assert isinstance(bin_counts, BinCounts)
+            for column, count in zip(
+                bin_counts.columns.tolist(), bin_counts.n_bins.tolist(), strict=True
+            ):
+                # Only the bins of a passive column are known. Bin b has the placeholder b + 1.
+                cuts[column] = np.arange(1, count + 1)
+                self.owner[column] = bin_counts.party
         self.cuts = Cuts.join(cuts, minimum)
 
     # --- trees
@@ -124,39 +157,71 @@ class Active(Coordinator):
         statistics: NDArray[np.int64],
         slots: Slots,
     ) -> TreeInProgress:
-        """Tell the others the rows of a tree, and what each brings, encrypted."""
+        """Start a tree: send its rows and their encrypted statistics to the passive parties.
+
+        Nothing is sent if there is no passive party, or if a defense hides the root from all of
+        them.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        number, round : int
+            Number of the tree, and round of training.
+        rows : int32 array, shape (m,)
+            Rows that the tree is trained on, ascending.
+        statistics : int64 array, shape (n, s)
+            Statistics of all rows.
+        slots : Slots
+            Layout of the statistics in a plaintext.
+        """
         rng = self.streams.rng("columns", number)
         self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
         columns = {self.name: self.bins.columns[self.bins.chosen]}
         tree = TreeInProgress(number, round, statistics, slots, RowPartition(rows), columns)
+        # A defense can hide a tree completely from the passive parties.
         hidden = net.reads_levels()[0] and not net.shown_nodes(self.level(tree, ROOT))[0]
         if hidden or not self.passive:
             tree.hidden.add(0)
             return tree
-        for told in net.ask(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
-            assert isinstance(told, TreeColumns)
-            columns[told.party] = told.columns
-        if len(columns) == 1:  # a defense let nobody know
+        for reply in net.ask(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
+            assert isinstance(reply, TreeColumns)
+            columns[reply.party] = reply.columns
+        if len(columns) == 1:  # a defense hid the request from all passive parties
             tree.hidden.add(0)
             return tree
-        brought = statistics if len(rows) == len(statistics) else statistics[rows]
-        self._send_statistics(net, number, brought, slots, len(columns) - 1)
+        # Rows that the tree does not use are not encrypted. This saves time and traffic.
+        sent_statistics = statistics if len(rows) == len(statistics) else statistics[rows]
+        self._send_statistics(net, number, sent_statistics, slots, len(columns) - 1)
         return tree
 
     def level(
         self, tree: TreeInProgress, nodes: NDArray[np.int32], left: NDArray[np.int64] | None = None
     ) -> Level:
-        """Return what defenses may know of nodes that wait for splits."""
+        """Return the facts about open nodes that defenses may read.
+
+        Parameters
+        ----------
+        tree : TreeInProgress
+            State of the tree.
+        nodes : int32 array, shape (k,)
+            Nodes that wait for a split.
+        left : int64 array or None
+            Class counts left of each candidate split, if a defense reads them.
+        """
         classes, y = len(self.schema.classes), self.held.y
         counts = np.zeros((len(nodes), classes), dtype=np.int64)
         totals = np.zeros(classes, dtype=np.int64)
+        # Class counts follow from the local labels, without any message.
         if classes and y is not None:
             totals = np.bincount(y, minlength=classes)
             for k, node in enumerate(nodes.tolist()):
                 counts[k] = np.bincount(y[_rows_at(tree.rows, node)], minlength=classes)
-        others = np.array([owner != self.name for owner in self.owner])
+        is_passive_column = np.array([owner != self.name for owner in self.owner])
         offsets = self.cuts.offsets
-        return Level(tree.number, tree.round, nodes, counts, totals, offsets, others, left)
+        return Level(
+            tree.number, tree.round, nodes, counts, totals, offsets, is_passive_column, left
+        )
 
     def _send_statistics(
         self, net: Network, tree: int, rows: NDArray[np.int64], slots: Slots, receivers: int
@@ -172,116 +237,144 @@ class Active(Coordinator):
     def sums(
         self, net: Network, tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[Any]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-        """Return the sums of nodes over everybody's bins, and the splits that may be chosen.
+        """Return the sums of nodes over the bins of all parties, and the permitted splits.
 
-        `waiting`: int32 array, shape (k,). Nodes to find splits for: the root, or children in
-        pairs.
-        `asked`: int32 array, shape (a,). The root, all of them, or one of each pair: the other one
-        has what is left of their parent's sums.
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : TreeInProgress
+            State of the tree.
+        waiting : int32 array, shape (k,)
+            Nodes that wait for a split: the root, or children in pairs.
+        asked : int32 array, shape (a,)
+            Nodes whose sums are computed: the root, or at least one node of each pair. The sums of
+            the sibling are the difference to the sums of the parent.
 
         Returns
         -------
         sums : int64 array, shape (a, total_bins, s)
+            0 in the bins of parties that do not know a node.
         allowed : bool array, shape (k, total_bins), or None
-            None: all of them.
+            None if all splits are permitted.
         """
         shown = self._shown(net, tree, waiting)
         out = np.zeros((len(asked), self.cuts.total_bins, tree.statistics.shape[1]), dtype=np.int64)
-        known = np.zeros((len(waiting), self.cuts.total_bins), dtype=bool)
+        is_known = np.zeros((len(waiting), self.cuts.total_bins), dtype=bool)
         self.bins.look(tree.rows, asked)
-        own = self._places(tree.columns[self.name])
-        out[:, own], known[:, own] = self.bins.sums(tree.statistics, tree.rows, asked), True
+        local_places = self._places(tree.columns[self.name])
+        out[:, local_places], is_known[:, local_places] = (
+            self.bins.sums(tree.statistics, tree.rows, asked),
+            True,
+        )
         if shown.any():
-            told = np.isin(asked, waiting[shown])
-            for party, found in self._ask_sums(net, tree, waiting[shown], asked[told]).items():
+            is_shown = np.isin(asked, waiting[shown])
+            for party, party_sums in self._ask_sums(
+                net, tree, waiting[shown], asked[is_shown]
+            ).items():
                 places = self._places(tree.columns[party])
-                out[np.ix_(told, places)] = found
-                known[np.ix_(shown, places)] = True
-        return out, self._allowed(net, tree, waiting, asked, out, known)
+                out[np.ix_(is_shown, places)] = party_sums
+                is_known[np.ix_(shown, places)] = True
+        return out, self._allowed(net, tree, waiting, asked, out, is_known)
 
     def _shown(
-        self, net: Network, tree: TreeInProgress, waiting: NDArray[np.int32]
+        self, net: Network, tree: TreeInProgress, nodes: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
-        """Return of which nodes the others are told, bool, shape (k,)."""
-        if waiting[0] == 0:
+        """Return which nodes are announced to the passive parties, bool, shape (k,)."""
+        if nodes[0] == 0:
             return np.array([0 not in tree.hidden])
-        above = np.array([tree.parents[node] not in tree.hidden for node in waiting.tolist()])
-        if self.pure_leaves:  # of two leaves nobody is asked
-            above &= np.repeat(~self._pure(tree, waiting).reshape(-1, 2).all(axis=1), 2)
+        # The children of a hidden node are hidden, too.
+        above = np.array([tree.parents[node] not in tree.hidden for node in nodes.tolist()])
+        # If both children are leaves, no party needs their sums.
+        if self.pure_leaves:
+            above &= np.repeat(~self._pure(tree, nodes).reshape(-1, 2).all(axis=1), 2)
         if above.any() and net.reads_levels()[0]:
-            above &= net.shown_nodes(self.level(tree, waiting))
-        tree.hidden.update(waiting[~above].tolist())
+            above &= net.shown_nodes(self.level(tree, nodes))
+        tree.hidden.update(nodes[~above].tolist())
         return above
 
     def _allowed(
         self,
         net: Network,
         tree: TreeInProgress,
-        waiting: NDArray[np.int32],
-        asked: NDArray[np.int32],
+        nodes: NDArray[np.int32],
+        requested: NDArray[np.int32],
         sums: NDArray[np.int64],
-        known: NDArray[np.bool_],
+        is_known: NDArray[np.bool_],
     ) -> NDArray[np.bool_] | None:
-        """Return which splits are known and allowed, None for all."""
+        """Return which splits have known sums and are permitted by the defenses. None for all."""
         reads, classes = net.reads_levels()
         mask = None
         if self.pure_leaves:
-            mask = np.broadcast_to(~self._pure(tree, waiting)[:, None], known.shape)
+            mask = np.broadcast_to(~self._pure(tree, nodes)[:, None], is_known.shape)
         if reads:
             left = None
             if classes:
                 parts = sums[..., sums.shape[2] - len(self.schema.classes) :]
-                tree.classes.update(completed(tree, waiting, asked, parts))
-                found = np.stack([tree.classes[node] for node in waiting.tolist()])
-                found[~known] = 0
-                left = cumulated(found, self.cuts.offsets)
-            level = self.level(tree, waiting, left)
-            allowed = net.allowed_splits(tree.number, len(waiting), known.shape[1], level)
+                tree.classes.update(completed(tree, nodes, requested, parts))
+                class_counts = np.stack([tree.classes[node] for node in nodes.tolist()])
+                # Bins whose owner does not know the node have no valid counts.
+                class_counts[~is_known] = 0
+                left = cumulated(class_counts, self.cuts.offsets)
+            level = self.level(tree, nodes, left)
+            allowed = net.allowed_splits(tree.number, len(nodes), is_known.shape[1], level)
             if allowed is not None:
                 mask = allowed if mask is None else mask & allowed
-        if known.all():
+        if is_known.all():
             return mask
-        return known if mask is None else mask & known
+        return is_known if mask is None else mask & is_known
 
     def _pure(self, tree: TreeInProgress, nodes: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return which nodes have rows of one class alone."""
+        """Return which nodes contain rows of a single class only."""
         counts = self.level(tree, nodes).counts
         return np.asarray((counts > 0).sum(axis=1) < 2)
 
     def _places(self, columns: NDArray[np.int32]) -> NDArray[np.intp]:
-        """Return where the bins of some columns stand among all."""
+        """Return the positions of the bins of some columns among the bins of all columns."""
         spans = [np.arange(self.cuts.offsets[c], self.cuts.offsets[c + 1]) for c in columns]
         return np.concatenate([np.zeros(0, dtype=np.intp), *spans])
 
     def _ask_sums(
         self, net: Network, tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[Any]
     ) -> dict[str, NDArray[np.int64]]:
-        """Ask the passive parties, and open what they answer."""
+        """Ask the passive parties for sums, and decrypt their replies."""
         why = "which rows are in which node, to sum what they bring over bins"
         message = node_rows(tree, waiting, asked)
         ranges = tree.rows.ranges(message.asked)
-        counts, found = ranges[:, 1] - ranges[:, 0], {}
+        counts, sums_by_party = ranges[:, 1] - ranges[:, 0], {}
         for reply in net.ask(PASSIVE, message, why=why):
             assert isinstance(reply, BinSums)
             bins = self.cuts.n_bins[reply.columns]
             shape = Sums(counts, bins, tree.statistics.shape[1], tree.slots)
             opened = self.sealing.opened(reply.party, reply.sums.payload, shape)
-            found[reply.party] = opened
+            sums_by_party[reply.party] = opened
+            # The note puts the decrypted sums into the view of this party, which attacks read.
             note = OpenedBinSums(
                 reply.party, tree.number, reply.nodes, reply.columns, opened, self.bits[0]
             )
             net.note(note, why="sums per candidate, opened with the key, to find splits")
-        return found
+        return sums_by_party
 
     def split(self, net: Network, tree: TreeInProgress, chosen: Decisions) -> None:
-        """Let the owners split the rows of their nodes, and move all rows."""
-        by: dict[str, list[int]] = defaultdict(list)
+        """Let the column owners split the rows of their nodes, and move all rows.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : TreeInProgress
+            State of the tree.
+        chosen : Decisions
+            Chosen splits of a level.
+        """
+        splits_by_party: dict[str, list[int]] = defaultdict(list)
         for k, column in enumerate(chosen.feature.tolist()):
-            by[self.owner[column]].append(k)
-        for party, at in by.items():
-            c = Decisions(*(None if a is None else a[at] for a in vars(chosen).values()))  # type: ignore[arg-type]
+            splits_by_party[self.owner[column]].append(k)
+        for party, indices in splits_by_party.items():
+            c = Decisions(*(None if a is None else a[indices] for a in vars(chosen).values()))  # type: ignore[arg-type]
             if party == self.name:
                 goes = self.bins.goes_left(tree.rows, c.nodes, c.feature, c.bin, c.default_left)
+                # Only the owner knows the threshold. The message contains the bin.
                 cut_at = self.bins.thresholds(c.nodes, c.feature, c.bin)
                 tree.thresholds.update(zip(c.nodes.tolist(), cut_at, strict=True))
             else:
@@ -299,24 +392,28 @@ class Active(Coordinator):
     # --- predictions
 
     def finished(self, net: Network) -> None:
-        """Note the model as it stays: attacks on what this party knows have it from there."""
+        """Note the final model, so that the active party's view contains it."""
         if self.passive:
             why = "the trees that I grew, and of others' splits the bin"
             net.note(self.model.as_message(), why=why)
 
     def predict(self, net: Network) -> NDArray[np.float64]:
-        """Route the rows to predict through all trees, asking the owners of splits, and add up."""
+        """Route the test rows through all trees, and return their scores.
+
+        The owners of the splits answer where the rows go.
+        """
         model: VerticalModel = self.model
         return model.scores(self.leaves(net), self.queries.X, self.queries.columns)
 
     def leaves(self, net: Network) -> NDArray[np.int32]:
-        """Return the leaves that the rows to predict reach."""
+        """Return the leaves that the test rows reach, int32, shape (n, T)."""
         model: VerticalModel = self.model
-        n, at = len(self.queries), [RowPartition(len(self.queries)) for _ in model.trees]
+        n, partitions = len(self.queries), [RowPartition(len(self.queries)) for _ in model.trees]
         leaves = np.zeros((n, len(model)), dtype=np.int32)
+        # All trees are traversed together, so that each level needs one request per party.
         level = [(t, 0) for t in range(len(model))]
         while level:
-            level = self._route_level(net, model, at, leaves, level)
+            level = self._route_level(net, model, partitions, leaves, level)
         return leaves
 
     def _route_level(
@@ -327,7 +424,8 @@ class Active(Coordinator):
         leaves: NDArray[np.int32],
         level: list[tuple[int, int]],
     ) -> list[tuple[int, int]]:
-        """Send the rows at some nodes one level down; return the nodes that they reach."""
+        """Move the rows of some nodes one level down. Return the nodes that they reach."""
+        # One message per party and level, instead of one per node.
         by: dict[str, list[tuple[int, int]]] = defaultdict(list)
         reached = []
         for t, node in level:
@@ -347,7 +445,7 @@ class Active(Coordinator):
     def _goes(
         self, net: Network, party: str, at: list[RowPartition], nodes: list[tuple[int, int]]
     ) -> list[NDArray[np.bool_]]:
-        """Return where the rows at a party's nodes go."""
+        """Return which test rows at a party's nodes go left."""
         rows = [_rows_at(at[t], node) for t, node in nodes]
         if party == self.name:
             return [self._own_goes(t, node, r) for (t, node), r in zip(nodes, rows, strict=True)]
@@ -379,21 +477,34 @@ def completed(
     asked: NDArray[np.int32],
     sums: NDArray[np.int64],
 ) -> dict[int, NDArray[np.int64]]:
-    """Return the class counts of all waiting nodes, by node, from one of each pair.
+    """Return the class counts of all open nodes, by node.
 
-    Their parents' are in ``tree.classes``.
+    The counts of a node that was not requested are those of the parent, in ``tree.classes``, minus
+    those of the sibling.
+
+    Parameters
+    ----------
+    tree : TreeInProgress
+        State of the tree.
+    waiting : int32 array, shape (k,)
+        Open nodes.
+    asked : int32 array, shape (a,)
+        Nodes whose counts are known.
+    sums : int64 array, shape (a, total_bins, K)
+        Their counts.
     """
-    found = dict(zip(asked.tolist(), sums, strict=True))
+    counts = dict(zip(asked.tolist(), sums, strict=True))
     for node in waiting.tolist():
-        if node not in found:
-            found[node] = tree.classes[tree.parents[node]] - found[sibling(node)]
-    return found
+        if node not in counts:
+            counts[node] = tree.classes[tree.parents[node]] - counts[sibling(node)]
+    return counts
 
 
 def cumulated(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the sums up to each bin within its column, of an array of shape (k, bins, K)."""
     total = np.cumsum(counts, axis=1)
     before = np.zeros_like(total[:, : len(offsets) - 1])
+    # The sum over all earlier columns is subtracted, so that each column starts at 0.
     before[:, 1:] = total[:, offsets[1:-1] - 1]
     return np.asarray(total - np.repeat(before, np.diff(offsets), axis=1))
 
@@ -401,15 +512,22 @@ def cumulated(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> NDArray[
 def node_rows(
     tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[np.int32]
 ) -> NodeRows:
-    """Return the question for sums: of every pair of children, the rows of the smaller one.
+    """Return the request for sums. It announces the rows of the smaller child of every pair.
 
-    `waiting`: int32 array, shape (k,). The root, or children in pairs.
-    `asked`: int32 array, shape (a,)
+    Parameters
+    ----------
+    tree : TreeInProgress
+        State of the tree.
+    waiting : int32 array, shape (k,)
+        The root, or children in pairs.
+    asked : int32 array, shape (a,)
+        Nodes whose sums are requested.
     """
     nodes = np.zeros(0, dtype=np.int32)
     if waiting[0] != 0:
         pairs = waiting.reshape(-1, 2)
         sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
+        # The rows of the smaller child determine those of the larger one and need less traffic.
         nodes = np.where(sizes[:, 1] < sizes[:, 0], pairs[:, 1], pairs[:, 0]).astype(np.int32)
     parts = [_rows_at(tree.rows, node) for node in nodes.tolist()]
     offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What every party vertically does: bin its columns, add rows up over bins, move rows."""
+"""Local computations of every party of a vertical protocol: binning, sums per bin, row routing."""
 
 from typing import Any
 
@@ -13,11 +13,18 @@ from fedtrees.trees.sketch import quantile_cuts
 
 
 class GlobalBins:
-    """The columns of one party in bins that hold for all nodes.
+    """The columns of one party, with the same bins at all nodes.
 
-    `columns`: int32 array, shape (c,). Positions in the schema, ascending.
-    `cuts`: None where there are no columns.
-    `n_bins`: int32 array, shape (c,).
+    Attributes
+    ----------
+    columns : int32 array, shape (c,)
+        Positions in the schema, ascending.
+    cuts : Cuts or None
+        Cut points. None if the party has no columns.
+    n_bins : int32 array, shape (c,)
+        Number of bins of each column.
+    chosen : intp array
+        Columns of the current tree, by position among `columns`.
     """
 
     def __init__(self, held: LocalData, max_bin: int) -> None:
@@ -32,7 +39,10 @@ class GlobalBins:
         self._bins: Bins | None = None
 
     def of_rows(self) -> dict[int, NDArray[np.int64]]:
-        """Return the bin of every row, int64, by position of the column; -1: no value."""
+        """Return the bin of every row, int64, by position of the column in the schema.
+
+        A missing value has bin -1.
+        """
         if not len(self.columns):
             return {}
         codes = self._all.codes.astype(np.int64)
@@ -40,12 +50,12 @@ class GlobalBins:
         return dict(zip(self.columns.tolist(), codes.T, strict=True))
 
     def choose(self, chosen: NDArray[np.intp]) -> None:
-        """Let the next tree use some of the columns, by place, ascending."""
+        """Choose the columns of the next tree, by position among `columns`, ascending."""
         self.chosen, self._bins = chosen, None
 
     @property
     def bins(self) -> Bins:
-        """The rows, in bins of the chosen columns."""
+        """All rows in bins of the chosen columns."""
         if self._bins is None:
             if len(self.chosen) == len(self.columns):
                 self._bins = self._all
@@ -56,31 +66,40 @@ class GlobalBins:
         return self._bins
 
     def look(self, rows: RowPartition, nodes: NDArray[np.int32]) -> None:
-        """Prepare for sums over some nodes."""
+        """Prepare sums over some nodes. Bins that are the same at all nodes need no preparation."""
 
     def sums(
         self, statistics: NDArray[np.int64], rows: RowPartition, nodes: NDArray[np.int32]
     ) -> NDArray[np.int64]:
-        """Return the sums of some nodes over the bins of the chosen columns.
+        """Return the sums of nodes over the bins of the chosen columns.
 
-        `statistics`: int64 array, shape (n, s)
-        `nodes`: int32 array, shape (k,)
+        Parameters
+        ----------
+        statistics : int64 array, shape (n, s)
+            Statistics of all rows.
+        rows : RowPartition
+            Rows of each node.
+        nodes : int32 array, shape (k,)
+            Nodes to sum.
 
-        Returns: int64 array, shape (k, bins of the chosen columns, s).
+        Returns
+        -------
+        sums : int64 array, shape (k, bins of the chosen columns, s)
         """
         if not len(self.chosen):
             return np.zeros((len(nodes), 0, statistics.shape[1]), dtype=np.int64)
         ranges, parts = rows.ranges(nodes), []
-        for first in range(0, statistics.shape[1], 2):  # two at a time, as gradients come
+        # The histogram kernel adds pairs, because a row has a gradient and a hessian.
+        for first in range(0, statistics.shape[1], 2):
             pair = statistics[:, first : first + 2]
             if pair.shape[1] == 1:
                 pair = np.repeat(pair, 2, axis=1)
-            found = build_histogram(self.bins, pair, rows.rows, ranges)
-            parts.append(found[..., : statistics.shape[1] - first])
+            pair_sums = build_histogram(self.bins, pair, rows.rows, ranges)
+            parts.append(pair_sums[..., : statistics.shape[1] - first])
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
 
     def codes(self, rows: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return the bins of some rows, int64, shape (m, chosen columns); -1: no value."""
+        """Return the bins of some rows, int64, shape (m, chosen columns), -1 for missing values."""
         codes = self.bins.codes[rows].astype(np.int64)
         codes[codes == self.bins.missing] = -1
         return codes
@@ -93,10 +112,22 @@ class GlobalBins:
         bin: NDArray[np.int32],
         default_left: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """Return where the rows of nodes go, bool, in the order of nodes and rows.
+        """Return which rows of nodes go left, bool, in the order of nodes and rows.
 
-        ``columns`` are positions in the schema, of chosen columns.
+        Parameters
+        ----------
+        rows : RowPartition
+            Rows of each node.
+        nodes : int32 array, shape (k,)
+            Nodes to split.
+        columns : int32 array, shape (k,)
+            Positions in the schema, of chosen columns.
+        bin : int32 array, shape (k,)
+            Last bin that goes left.
+        default_left : bool array, shape (k,)
+            Whether rows with a missing value go left.
         """
+        # Messages use positions in the schema, the bins positions among the chosen columns.
         place = np.searchsorted(self.columns[self.chosen], columns).astype(np.int32)
         nothing: Any = np.zeros(len(nodes))
         return rows.goes_left(
@@ -106,6 +137,18 @@ class GlobalBins:
     def thresholds(
         self, nodes: NDArray[np.int32], columns: NDArray[np.int32], bin: NDArray[np.int32]
     ) -> NDArray[np.float32]:
-        """Return the thresholds of splits at nodes: a row goes left iff ``x < threshold``."""
+        """Return the thresholds of splits, float32, shape (k,).
+
+        A row goes left if ``x < threshold``.
+
+        Parameters
+        ----------
+        nodes : int32 array, shape (k,)
+            Nodes of the splits.
+        columns : int32 array, shape (k,)
+            Positions in the schema.
+        bin : int32 array, shape (k,)
+            Last bin that goes left.
+        """
         assert self.cuts is not None
         return self.cuts.thresholds(np.searchsorted(self.columns, columns), bin)

@@ -1,4 +1,4 @@
-"""`federboost-v`: passive parties send the order of their rows once, the active party boosts."""
+"""Protocol `federboost-v`: passive parties send the bins of their rows once, before training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fedtrees.trees.boosted.boosting import grow_forest
 
 
 class BucketHolder(SplitHolder):
-    """A passive party: tells bins once, and learns of the splits by its columns at the end."""
+    """A passive party that sends its bins once, and receives its splits at the end."""
 
     def __init__(
         self, name: str, held: LocalData, bins: GlobalBins, protocol: FederBoostV, schema: Schema
@@ -50,14 +50,18 @@ class BucketHolder(SplitHolder):
 
     @handles(GrowRequest, round="0, and answered once")
     def tell(self, message: GrowRequest) -> RowBuckets:
-        """Answer with the bins of all rows, randomised where epsilon is finite.
+        """Answer with the bins of all rows, randomised if epsilon is finite.
 
-        Raises `BeyondParametersError` when asked twice: answers to both would tell more.
+        Raises
+        ------
+        BeyondParametersError
+            At the second request, because two randomised replies reveal more than one.
         """
         self.asked.take(message, "round")
         p = self.params
         bins = [*self.own_bins().values()]
         if p.noisy:
+            # The true bin is sampled with a rational probability whose odds are at most e^epsilon.
             odds = float(odds_within(p.epsilon))
             self.net.spend("randomised-response", l1=math.log(odds), scale=1, what="RowBuckets")
             rng = self.streams.noise.rng("buckets")
@@ -78,7 +82,7 @@ class BucketHolder(SplitHolder):
         default_left="as `tree`",
     )
     def note(self, message: ChosenSplits) -> None:
-        """Note the splits by its columns, for rows to predict."""
+        """Store the splits by its columns for predictions."""
         parts = (message.columns, message.bins, message.default_left)
         if any(len(part) != len(message.nodes) for part in parts):
             refuse(message, "nodes", "each node has one split")
@@ -90,12 +94,12 @@ class BucketHolder(SplitHolder):
 
 
 class BoostingAlone(Active):
-    """The active party: boosts on the bins of all columns as if they were its own."""
+    """The active party. It boosts locally on the bins of all columns."""
 
-    params: Any  # a `FederBoostV`: nothing is sealed
+    params: Any  # a `FederBoostV`, which has no parameters of encryption
 
     def train(self, net: Network) -> VerticalModel:
-        """Ask for bins, boost, and tell owners of their splits."""
+        """Request the bins, boost, and send each owner its splits."""
         y = self.held.y
         assert y is not None
         objective = self.params.objective_for(self.schema)
@@ -108,8 +112,9 @@ class BoostingAlone(Active):
         )  # fmt: skip
         for number, tree in enumerate(forest.trees):
             for party in net.members(PASSIVE):
-                mine = [c for c, owner in enumerate(self.owner) if owner == party]
-                nodes = np.flatnonzero(np.isin(tree.feature, mine)).astype(np.int32)
+                party_columns = [c for c, owner in enumerate(self.owner) if owner == party]
+                # The threshold of a passive column is its bin number plus 1 (`gathered`).
+                nodes = np.flatnonzero(np.isin(tree.feature, party_columns)).astype(np.int32)
                 if len(nodes):
                     message = ChosenSplits(
                         number, nodes, tree.left[nodes], tree.feature[nodes],
@@ -119,13 +124,13 @@ class BoostingAlone(Active):
         return VerticalModel(forest, tuple(self.owner), (), y)
 
     def gathered(self, net: Network) -> Bins:
-        """Return the bins of all columns; thresholds of others' are their numbers."""
+        """Return the bins of all columns. The cut points of passive columns are bin numbers."""
         d, n = len(self.schema.features), len(self.held)
         codes, sizes = np.full((n, d), -1), np.zeros(d, dtype=np.int32)
-        own = self.bins.of_rows()
+        local_bins = self.bins.of_rows()
         sizes[self.bins.columns] = self.bins.n_bins
-        for column, found in own.items():
-            codes[:, column] = found
+        for column, column_bins in local_bins.items():
+            codes[:, column] = column_bins
         why = "the order of rows in every column, by bins"
         for reply in net.ask(PASSIVE, GrowRequest(0), why=why) if self.passive else []:
             assert isinstance(reply, RowBuckets)
@@ -138,6 +143,7 @@ class BoostingAlone(Active):
                 cuts[column] = self.bins.cuts.of(place)
                 minimum[column] = self.bins.cuts.minimum[place]
         self.cuts = Cuts.join(cuts, minimum)
+        # One code beyond the largest bin number of any column represents missing values.
         missing = int(sizes.max())
         kind = np.uint8 if missing < 256 else np.uint16
         return Bins(np.where(codes < 0, missing, codes).astype(kind), missing, self.cuts.offsets)
@@ -146,18 +152,23 @@ class BoostingAlone(Active):
 @register.protocol("federboost-v")
 @dataclass(frozen=True, kw_only=True)
 class FederBoostV(VerticallyHeld, BoostingProtocol):
-    """FederBoost (Tian et al. 2020), vertically: bins cross once, in clear or randomised.
+    """FederBoost (Tian et al. 2020), vertical: bins are sent once, in plain text or randomised.
 
-    Passive parties tell the bin of every row in each of their columns; the active party boosts
-    alone on these, so gradients never leave it. With `epsilon` each value keeps its bin with
-    probability ``e^epsilon / (e^epsilon + q - 1)`` of q bins (a missing value counts as one where
-    there may be some), else any other. Ends of bins are quantiles of all values: one value moves
-    others' bins, and how many bins there are crosses as it is. So nothing is bounded but the answer
-    about one bin, given the ends; of c columns a row has c.
-    Owners are told their splits at the end, and route rows to predict by their values as in
-    `secureboost`.
+    Passive parties send the bin of every row in each of their columns. The active party boosts
+    locally on these bins, so that it never sends gradients. With a finite `epsilon`, each value
+    keeps its bin with probability ``e^epsilon / (e^epsilon + q - 1)`` for q bins, and otherwise
+    gets another bin with equal probabilities. A missing value counts as a bin if the column may
+    have missing values.
 
-    `epsilon`: In nats, of one bin at its holder, given the ends of all; inf: bins in clear.
+    The borders of the bins are quantiles of all values. One value can therefore move the bins of
+    other rows, and the number of bins is sent without noise. Only the reply about one bin, given
+    the borders, has a privacy bound. A row with c columns has c such replies. At the end the active
+    party sends the owners their splits. Owners route test rows by their values as in `secureboost`.
+
+    Parameters
+    ----------
+    epsilon : float
+        In nats, for one randomised bin given all borders. inf sends bins in plain text.
     """
 
     trees: int = 5
@@ -180,39 +191,57 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         return math.isfinite(self.epsilon)
 
     def response(self, bins: int, complete: bool) -> Response:
-        """Return the law of the bins that are told of a column."""
+        """Return the randomised response of a column."""
         return Response(float(self.epsilon), bins + (not complete))
 
     def answered(
         self, bin: NDArray[np.int64], bins: int, complete: bool, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Return what is told of a column; -1, no value, is one answer more."""
-        said = self.response(bins, complete).send(np.where(bin < 0, bins, bin), rng)
-        return np.where(said == bins, -1, said)
+        """Return the randomised bins of a column.
+
+        A missing value, -1, is one more possible bin unless the column is complete.
+
+        Parameters
+        ----------
+        bin : int64 array, shape (n,)
+            True bins, -1 for a missing value.
+        bins : int
+            Number of bins.
+        complete : bool
+            Whether the column has no missing values.
+        rng : numpy.random.Generator
+            Randomness of the noise.
+        """
+        reply = self.response(bins, complete).send(np.where(bin < 0, bins, bin), rng)
+        # Missing values have the last number in the randomised response.
+        return np.where(reply == bins, -1, reply)
 
     def laws(self, schema: Schema) -> Mapping[Place, Change]:
-        """State that bins are answers, of each column among its own number of bins."""
+        """Return that bins are randomised responses among the bins of each column.
+
+        The stated distribution is that of a complete column with `max_bin` bins.
+        """
         if not self.noisy:
             return {}
         why = "randomised response among the bins of each column"
         return {(RowBuckets, "bins"): Memory(why, self.response(self.max_bin, True))}
 
     def exact(self) -> FederBoostV:
-        """Return the same with bins in clear."""
+        """Return the same protocol with bins in plain text."""
         return replace(self, epsilon=math.inf)
 
     def claim(self) -> Guarantee:
-        """Return what answers bound where bins are randomised; their ends nobody bounds."""
+        """Return the bound on randomised bins. The borders of the bins have no bound."""
         return _given_ends(float(self.epsilon)) if self.noisy else NoGuarantee()
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Return what the ledger says of one answer."""
+        """Return the guarantee of one reply according to the ledger."""
         return _given_ends(composed(transcript.events)) if self.noisy else NoGuarantee()
 
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> BoostingAlone | BucketHolder:
-        """Make the active party or a passive one."""
+        """Create the active party or a passive party."""
         assert held is not None
         bins, params = GlobalBins(held, self.max_bin), cast(Any, self)
         if role == ACTIVE:

@@ -1,4 +1,8 @@
-"""Labels that an audit of label-DP looks for: of a line of rows, which is cut where they change."""
+"""Canaries for an audit of label differential privacy in vertical protocols.
+
+All rows are on a line. A tree that grows until its leaves are pure splits wherever the label
+changes, which a passive party sees from the rows of the nodes.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +16,15 @@ from fedtrees.messages.vertical import visible_nodes
 from fedtrees.protocols.canaries import Canaries
 from fedtrees.protocols.views import view_of
 
-_KNOWN = 64  # labels that everybody knows, to tell which class is which
+_KNOWN = 64  # rows of known class 1, which decide which of two labels is class 1
 
 
 @dataclass(frozen=True)
 class LabelCanaries(Canaries):
-    """Rows of one passive column, whose labels a tree grown out tells: it parts unlike neighbours.
+    """Rows on a line in one passive column, whose labels are the canaries' coin flips.
 
-    A passive party sees which rows are in which node. A canary's coin is its label.
+    A fully grown tree separates neighbours with different labels. A passive party sees which rows
+    share a node.
     """
 
     most: int = 128
@@ -30,7 +35,7 @@ class LabelCanaries(Canaries):
     )
 
     def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
-        """Return rows in a line, labels to be set, and rows of class 1 beyond their end."""
+        """Return rows on a line with labels to be set, and rows of class 1 beyond their end."""
         x = np.linspace(0, 1, count + _KNOWN, dtype=np.float32)
         X = np.stack([np.zeros_like(x), x], axis=1)
         return (
@@ -38,23 +43,25 @@ class LabelCanaries(Canaries):
         )  # fmt: skip
 
     def held(self, rows: Table, there: NDArray[np.bool_], others: Table) -> dict[str, LocalData]:
-        """Return the labels with a column that tells nothing, and the line."""
+        """Return labels and a constant column of the active party, and the passive party's line."""
         X, y = np.concatenate([rows.X, others.X]), np.concatenate([there, others.y])
         ids = np.arange(len(X))
-        own, line = (np.array([c]) for c in (0, 1))
+        constant_column, line = (np.array([c]) for c in (0, 1))
         return {
-            "active": LocalData(ids, own, X[:, own], y.astype(np.int64)),
+            "active": LocalData(ids, constant_column, X[:, constant_column], y.astype(np.int64)),
             "passive-1": LocalData(ids, line, X[:, line]),
         }
 
     def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
-        """Give neighbours in one leaf one label, and the next leaf the other."""
-        held = self.held(rows, np.zeros(len(rows), bool), others)
+        """Predict one label for the rows of a leaf, and the other label for the next leaf."""
+        local_data = self.held(rows, np.zeros(len(rows), bool), others)
         leaf, size = np.zeros(len(rows) + _KNOWN), np.full(len(rows) + _KNOWN, np.inf)
-        view = view_of(training, ("passive-1",), held)
+        view = view_of(training, ("passive-1",), local_data)
         for _, node, inside in visible_nodes(view):
+            # The smallest visible node of a row is its leaf.
             smaller = inside[len(inside) < size[inside]]
             leaf[smaller], size[smaller] = node, len(inside)
+        # Neighbours in different leaves have different labels in a tree with pure leaves.
         side = np.cumsum(np.diff(leaf, prepend=leaf[0]) != 0) % 2
         ones = side[len(rows) :].mean() > 0.5
         return np.where(side[: len(rows)] == ones, 1.0, -1.0)

@@ -1,4 +1,7 @@
-"""What public parameters rule out of what a passive party is told and asked of trees."""
+"""Limits that the public parameters set on the messages to a passive party.
+
+A malicious active party could otherwise request sums of arbitrary sets of rows.
+"""
 
 from dataclasses import dataclass, field
 
@@ -11,15 +14,25 @@ from fedtrees.messages.vertical import ChosenSplits, NodeRows, RootRows, RowStat
 
 @dataclass(frozen=True)
 class Limits:
-    """What the public parameters of a run allow of every tree.
+    """Limits that the public parameters of a run set on every tree.
 
-    `trees`: How many there are.
-    `depth`: Of the deepest leaf.
-    `leaves`: At most; 0: no limit.
-    `statistics`: What each row brings.
-    `classes`: One-hot labels that may come beside them, where a defense counts classes.
-    `bits`: Binary places of statistics.
-    `ranges`: Least and greatest value of each statistic, in units; none: nobody holds rows to any.
+    Attributes
+    ----------
+    trees : int
+        Number of trees.
+    depth : int
+        Depth of the deepest leaf.
+    leaves : int
+        Largest number of leaves, 0 for no limit.
+    statistics : int
+        Number of statistics of each row.
+    classes : int
+        Number of one-hot labels that may accompany the statistics if a defense counts classes.
+    bits : int
+        Binary places of the statistics.
+    ranges : tuple of (int, int)
+        Smallest and largest value of each statistic, in fixed-point units. Empty if the statistics
+        are not clipped.
     """
 
     trees: int
@@ -31,7 +44,10 @@ class Limits:
     ranges: tuple[tuple[int, int], ...] = ()
 
     def clipped(self, statistics: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Hold what rows bring to its ranges, as a proof would that each ciphertext is in them."""
+        """Clip row statistics to their ranges.
+
+        It simulates a zero-knowledge proof that each ciphertext is in its range.
+        """
         if not self.ranges:
             return statistics
         return np.clip(statistics, *np.array(self.ranges, dtype=np.int64).T)
@@ -39,11 +55,18 @@ class Limits:
 
 @dataclass(eq=False)
 class LimitedTree:
-    """One tree as a passive party is told it; raises `BeyondParametersError` in every method.
+    """The announced part of one tree. Messages beyond the limits raise `BeyondParametersError`.
 
-    `number`: Of the tree; -1 before the first.
-    `rows`: How many it is grown on.
-    `held`: How many rows the party has.
+    Attributes
+    ----------
+    limits : Limits
+        The limits.
+    number : int
+        Number of the tree, -1 before the first one.
+    rows : int
+        Number of rows that the tree is trained on.
+    held : int
+        Number of rows of the party.
     """
 
     limits: Limits
@@ -51,12 +74,15 @@ class LimitedTree:
     rows: int = 0
     held: int = 0
     _brought: bool = False
-    _depths: dict[int, int] = field(default_factory=lambda: {0: 0})  # by node
+    _depths: dict[int, int] = field(default_factory=lambda: {0: 0})  # depth of every known node
     _left: dict[int, int] = field(default_factory=dict)  # left child by node
     _asked: set[int] = field(default_factory=set)
 
     def next(self, told: RootRows, held: int) -> "LimitedTree":
-        """Begin the tree after this one, on some of the rows held; defenses may leave trees out."""
+        """Return the state of a later tree on some of the party's `held` rows.
+
+        Trees may be missing between the two, because defenses may hide a tree from the party.
+        """
         if not self.number < told.tree < self.limits.trees:
             raise BeyondParametersError(
                 f"tree {told.tree} after {self.number}; they are {self.limits.trees}, in turn"
@@ -67,7 +93,7 @@ class LimitedTree:
         return LimitedTree(self.limits, told.tree, len(rows), held)
 
     def bring(self, told: RowStatistics) -> None:
-        """Take what the rows bring: once, of a width that is known, with terms for all of them."""
+        """Accept row statistics once, with the agreed width and the number of rows of the tree."""
         self._same(told.tree)
         if self._brought:
             raise BeyondParametersError(f"tree {self.number}: its rows brought statistics before")
@@ -80,7 +106,7 @@ class LimitedTree:
             )
 
     def ask(self, told: NodeRows) -> None:
-        """Take a question for sums: of each node once, and above the deepest leaves."""
+        """Accept a request for sums: each node once, and only above the deepest leaves."""
         self._same(told.tree)
         if not self._brought:
             raise BeyondParametersError(f"tree {self.number}: sums of what no row brought")
@@ -101,7 +127,17 @@ class LimitedTree:
     def split(
         self, told: ChosenSplits, columns: NDArray[np.int32], n_bins: NDArray[np.int32]
     ) -> None:
-        """Take the splits that were chosen among the bins of the columns of this tree."""
+        """Accept the splits that were chosen among the bins of the columns of this tree.
+
+        Parameters
+        ----------
+        told : ChosenSplits
+            The message of the active party.
+        columns : int32 array, shape (c,)
+            Columns that this tree may use.
+        n_bins : int32 array, shape (c,)
+            Their numbers of bins.
+        """
         self._same(told.tree)
         bins = dict(zip(columns.tolist(), n_bins.tolist(), strict=True))
         parts = (told.nodes, told.left, told.columns, told.bins, told.default_left)
@@ -130,6 +166,7 @@ class LimitedTree:
 
     def _part(self, node: int, left: int) -> None:
         self._above(node)
+        # A node keeps its children, and no two nodes share a child.
         if self._left.get(node, left) != left or (node not in self._left and left in self._depths):
             raise BeyondParametersError(f"node {node} has other children than before, or others'")
         self._left[node] = left

@@ -1,4 +1,4 @@
-"""A model that nobody holds whole: the active party's part of it."""
+"""The active party's share of a vertical model. No party has all thresholds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,13 +19,21 @@ from fedtrees.trees.partition import RowPartition
 class VerticalModel:
     """Trees as the active party knows them.
 
-    `forest`: Features are positions in the schema. The threshold of a split that another party owns
-    tells its bin, and no value: bin b reads b + 1.
-    `owners`: Who holds each column.
-    `rows`: Where the training rows of each tree are: the active party moved them itself.
-    `y`: array, shape (n,). The labels that the trees were grown on, as defenses changed them.
-    `grafts`: By tree and node: a tree over the active party's columns that speaks for all rows in
-    that node. They are routed through the trees as grown all the same.
+    Attributes
+    ----------
+    forest : Forest, MultiOutputForest or RandomForest
+        Features are positions in the schema. At a split of a passive party, the threshold b + 1
+        represents bin b, because the active party does not know the value.
+    owners : tuple of str
+        Owner of each column.
+    rows : tuple of RowPartition
+        Training rows of the nodes of each tree. The active party moved them in training. Empty for
+        `federboost-v`.
+    y : array, shape (n,)
+        Labels that the trees were trained on, after defenses changed them.
+    grafts : mapping of (int, int) to object
+        By tree and node: a tree over the active party's columns that replaces the outputs of all
+        rows in that node. The routing of rows is unchanged.
     """
 
     forest: Forest | MultiOutputForest | RandomForest
@@ -36,17 +44,14 @@ class VerticalModel:
 
     @property
     def trees(self) -> tuple[Any, ...]:
-        """The trees."""
+        """Trees of the forest."""
         return self.forest.trees
 
     def __len__(self) -> int:
         return len(self.forest.trees)
 
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Refuse: it takes all parties.
-
-        Raises `ProtocolError`.
-        """
+        """Raise `ProtocolError`, because a prediction needs all parties."""
         raise ProtocolError(
             "nobody holds this model whole; its parties predict together: `Training.predict`"
         )
@@ -54,32 +59,41 @@ class VerticalModel:
     def scores(
         self, leaves: NDArray[np.int32], X: NDArray[np.float32], columns: NDArray[np.intp]
     ) -> NDArray[np.float64]:
-        """Return predictions of rows by where they ended up.
+        """Return the predictions of rows from the leaves that they reach.
 
-        `leaves`: int32 array, shape (n, T).
-        `X`: float32 array, shape (n, c). The active party's columns.
-        `columns`: intp array, shape (c,). Their positions in the schema.
+        Parameters
+        ----------
+        leaves : int32 array, shape (n, T)
+            Leaf of every row in every tree.
+        X : float32 array, shape (n, c)
+            The active party's columns of the rows. Only grafts read them.
+        columns : intp array, shape (c,)
+            Positions of these columns in the schema.
+
+        Returns
+        -------
+        scores : float64 array, shape (n,) or (n, K)
         """
         outputs = [self._outputs(t, leaves[:, t], X, columns) for t in range(len(self))]
         if isinstance(self.forest, RandomForest):
             total = np.zeros((len(leaves), self.forest.n_classes))
-            for found in outputs:
-                total += found
+            for output in outputs:
+                total += output
             total /= len(self)
             return total[:, 1] if total.shape[1] == 2 else total
         margin = np.repeat(self.forest.base_margin[:, None], len(leaves), axis=1)
-        for t, found in enumerate(outputs):
-            if found.ndim == 2:  # a value for every class
-                margin += found.T
+        for t, output in enumerate(outputs):
+            if output.ndim == 2:  # one value per class
+                margin += output.T
             else:
-                margin[t % len(margin)] += found
+                margin[t % len(margin)] += output
         return self.forest.objective.predict(margin)
 
     def as_message(self) -> HeldModel:
-        """Return what the active party knows of the trees, without grafts."""
+        """Return the active party's knowledge of the trees, without grafts."""
         forest = self.forest
         names = ("feature", "threshold", "left", "right", "default_left")
-        whole = {n: np.concatenate([getattr(t, n) for t in self.trees]) for n in names}
+        arrays = {n: np.concatenate([getattr(t, n) for t in self.trees]) for n in names}
         if isinstance(forest, RandomForest):
             value = [t.probability for t in self.trees]
             objective, margin = "", np.zeros(0, dtype=np.float32)
@@ -91,29 +105,32 @@ class VerticalModel:
             base_margin=margin,
             sizes=np.array([len(t) for t in self.trees], dtype=np.int64),
             value=np.concatenate(value),
-            **whole,
+            **arrays,
         )
 
     def _outputs(
         self, t: int, leaf: NDArray[np.int32], X: NDArray[np.float32], columns: NDArray[np.intp]
     ) -> NDArray[Any]:
-        """Return what a tree says of rows, its grafts included."""
+        """Return the outputs of a tree for rows, including its grafts."""
         tree = self.trees[t]
         values = tree.probability if isinstance(self.forest, RandomForest) else tree.value
-        found: NDArray[Any] = values[leaf]
-        for (at, node), graft in self.grafts.items():
-            if at == t:
+        output: NDArray[Any] = values[leaf]
+        for (graft_tree, node), graft in self.grafts.items():
+            if graft_tree == t:
+                # The graft replaces the outputs of all leaves below its node.
                 below = np.isin(leaf, descendants(tree, node))
+                # A graft reads columns of the active party only, so that the other columns can be
+                # missing.
                 wide = np.full((int(below.sum()), len(self.owners)), np.nan, dtype=np.float32)
                 wide[:, columns] = X[below]
-                found[below] = graft(wide)
-        return found
+                output[below] = graft(wide)
+        return output
 
 
 def descendants(tree: Any, node: int) -> list[int]:
-    """Return a node and all below it."""
-    found = [node]
-    for inner in found:
+    """Return a node and all nodes below it."""
+    nodes = [node]
+    for inner in nodes:
         if tree.feature[inner] >= 0:
-            found += [int(tree.left[inner]), int(tree.right[inner])]
-    return found
+            nodes += [int(tree.left[inner]), int(tree.right[inner])]
+    return nodes

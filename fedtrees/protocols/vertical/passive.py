@@ -1,4 +1,8 @@
-"""The passive party: adds up what it cannot read, and splits its rows where it is told to."""
+"""The passive party of vertical tree protocols.
+
+It adds encrypted row statistics over the bins of its columns without decrypting them, and answers
+which rows go left at the splits that the active party chose among its candidates.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +36,14 @@ from fedtrees.trees.forest.params import feature_count
 
 
 class SplitHolder(Party):
-    """Whoever has columns, and alone knows the thresholds of its splits.
+    """A party with columns. Only this party knows the thresholds of splits by its columns.
 
-    `bins`: Its columns, in bins.
+    Attributes
+    ----------
+    bins : GlobalBins
+        Its columns, in bins.
+    splits : dict of (int, int) to (int, float32, bool)
+        Column, threshold and direction of missing values, by tree and node.
     """
 
     role = PASSIVE
@@ -45,16 +54,16 @@ class SplitHolder(Party):
         self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
 
     def own_thresholds(self) -> dict[tuple[int, int], tuple[int, float]]:
-        """Return its splits with their thresholds, which never leave it."""
+        """Return column and threshold of its splits, by tree and node. They are never sent."""
         columns = self.bins.columns
         return {at: (int(columns[c]), float(t)) for at, (c, t, _) in self.splits.items()}
 
     def own_bins(self) -> dict[int, NDArray[np.int64]]:
-        """Return the bin of every row, by column, where bins are those of all rows."""
+        """Return the bin of every row, by column. Empty if bins differ between nodes."""
         return self.bins.of_rows()
 
     def note_splits(self, m: ChosenSplits) -> None:
-        """Note the thresholds of splits that were chosen."""
+        """Store the thresholds of the chosen splits."""
         thresholds = self.bins.thresholds(m.nodes, m.columns, m.bins)
         column = np.searchsorted(self.bins.columns, m.columns)
         for node, *split in zip(m.nodes, column, thresholds, m.default_left, strict=True):
@@ -68,27 +77,36 @@ class SplitHolder(Party):
         offsets="in order",
     )
     def route(self, message: RowsToRoute) -> RoutesOfRows:
-        """Answer where rows to predict go."""
-        places = list(zip(message.trees.tolist(), message.nodes.tolist(), strict=True))
-        if strangers := [at for at in places if at not in self.splits]:
-            refuse(message, "nodes", f"(tree, node) {strangers[0]} is no split of this party")
+        """Answer which test rows go left at splits of this party."""
+        nodes = list(zip(message.trees.tolist(), message.nodes.tolist(), strict=True))
+        # Thresholds of other parties are unknown here, so that only local splits can be answered.
+        if unknown := [tree_node for tree_node in nodes if tree_node not in self.splits]:
+            refuse(message, "nodes", f"(tree, node) {unknown[0]} is no split of this party")
         goes_left = np.zeros(len(message.rows), dtype=bool)
-        for j, at in enumerate(zip(message.trees.tolist(), message.nodes.tolist(), strict=True)):
-            here = slice(message.offsets[j], message.offsets[j + 1])
-            column, threshold, missing_left = self.splits[at]
-            x = self.queries.X[message.rows[here], column]
-            goes_left[here] = np.where(np.isnan(x), missing_left, x < threshold)
+        for j, tree_node in enumerate(
+            zip(message.trees.tolist(), message.nodes.tolist(), strict=True)
+        ):
+            rows_at_node = slice(message.offsets[j], message.offsets[j + 1])
+            column, threshold, missing_left = self.splits[tree_node]
+            x = self.queries.X[message.rows[rows_at_node], column]
+            goes_left[rows_at_node] = np.where(np.isnan(x), missing_left, x < threshold)
         return RoutesOfRows(goes_left)
 
 
 class Passive(SplitHolder):
-    """Whoever has columns and no labels, and adds up what it cannot read.
+    """A party with columns and without labels, which adds encrypted statistics.
 
-    `bins`: Its columns, in bins.
-    `share`: Of its columns, that each tree may use.
+    It refuses messages beyond `limits` with `BeyondParametersError`. If a defense changes the sums,
+    the ideal functionality shows the sums to the defense before it encrypts them.
 
-    What `limits` rule out it refuses with `BeyondParametersError`. Where a `defense` changes sums,
-    the ideal functionality shows them to it before it seals them.
+    Attributes
+    ----------
+    bins : GlobalBins
+        Its columns, in bins.
+    share : str, int, float or None
+        Share of its columns that each tree may use.
+    limits : Limits
+        Limits of the public parameters.
     """
 
     sealing: BlindSums
@@ -104,6 +122,7 @@ class Passive(SplitHolder):
     ) -> None:
         super().__init__(name, held, bins)
         self.share, self.limited, self.limits = share, LimitedTree(limits), limits
+        # Without a defense of sums, the party adds ciphertexts and never sees a statistic.
         self.defended = any(PASSIVE in part.at for part in defense.parts)
         self.described = Once()
 
@@ -114,7 +133,7 @@ class Passive(SplitHolder):
         key="taken once",
     )
     def describe(self, message: BinCountsRequest) -> BinCounts:
-        """Answer with the number of bins of every column, once."""
+        """Answer with the number of bins of every column, once, and store the public key."""
         check_among(message, "holder", self.agreement.members(ACTIVE), "the holder of the key")
         check_equal(message, "bits", self.agreement.parameters["key_bits"], "the length of the key")
         self.described.take(message)
@@ -128,7 +147,7 @@ class Passive(SplitHolder):
         rows="row numbers, ascending",
     )
     def start_tree(self, message: RootRows) -> TreeColumns:
-        """Begin a tree: draw the columns that it may use."""
+        """Start a tree: draw the columns that it may use."""
         self.limited = self.limited.next(message, len(self.held))
         self.tree, self.root, self.known = message.tree, message.rows, KnownNodes(message.rows)
         rng = self.streams.rng("columns", message.tree)
@@ -143,10 +162,11 @@ class Passive(SplitHolder):
         statistics="once, of the agreed width; clipped where a defense says so",
     )
     def keep(self, message: RowStatistics) -> None:
-        """Keep what the rows of the tree bring, unread."""
+        """Store the encrypted row statistics of the tree."""
         self.limited.bring(message)
         self.statistics = message
-        self.every: NDArray[np.int64] | None = None  # of the ideal functionality, row by row
+        # Plain statistics of all rows. Only the ideal functionality sets them.
+        self.every: NDArray[np.int64] | None = None
 
     @handles(
         NodeRows,
@@ -158,13 +178,15 @@ class Passive(SplitHolder):
         rows="any rows of the tree: a node may be any set of rows",
     )
     def add(self, message: NodeRows) -> BinSums:
-        """Answer with the sums over the bins of the asked nodes."""
+        """Answer with the encrypted sums over the bins of the requested nodes."""
         self.limited.ask(message)
+        # The party records the rows of all nodes, and derives those of siblings.
         self.known.told(message)
         sent, rows = self.statistics, self.known.partition
         self.bins.look(rows, message.asked)
         _, width = sent.statistics.shape
         ranges = rows.ranges(message.asked)
+        # Shape of the encrypted sums: rows per node, bins per column, statistics per row.
         sums = Sums(
             ranges[:, 1] - ranges[:, 0],
             self.bins.n_bins[self.bins.chosen],
@@ -173,12 +195,14 @@ class Passive(SplitHolder):
         )
 
         def binned() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            # Position among the rows of the tree, because ciphertexts exist only for these rows.
             place = np.full(len(self.root), -1)
             for j, (begin, end) in enumerate(ranges):
                 place[np.searchsorted(self.root, rows.rows[begin:end])] = j
             return self.bins.codes(self.root), place
 
         def adding(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
+            # With proofs, a malicious active party cannot send statistics outside of their ranges.
             statistics = self.limits.clipped(statistics)
             if len(statistics) == len(self.held):
                 self.every = statistics
@@ -197,14 +221,15 @@ class Passive(SplitHolder):
             self.name, message.tree, message.asked, self.bins.columns[self.bins.chosen], sealed
         )
 
-    def _changed(self, asked: NodeRows, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sums as its defenses leave them."""
+    def _changed(self, request: NodeRows, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sums after the party's defenses changed them."""
+        # The party knows the number of rows per bin. Some defenses suppress bins with few rows.
         one = np.ones((len(self.held), 1), dtype=np.int64)
-        counts = self.bins.sums(one, self.known.partition, asked.asked)[..., 0]
+        counts = self.bins.sums(one, self.known.partition, request.asked)[..., 0]
         columns, bits = self.bins.columns[self.bins.chosen], self.limits.bits
-        opened = OpenedBinSums(self.name, asked.tree, asked.asked, columns, sums, bits, counts)
-        left: OpenedBinSums = self.before_sealing(opened)
-        return left.sums
+        opened = OpenedBinSums(self.name, request.tree, request.asked, columns, sums, bits, counts)
+        defended: OpenedBinSums = self.before_sealing(opened)
+        return defended.sums
 
     @handles(
         ChosenSplits,
@@ -216,7 +241,7 @@ class Passive(SplitHolder):
         default_left="any: it says where missing values go",
     )
     def split(self, message: ChosenSplits) -> RoutedRows:
-        """Move rows to the children, note the splits, and answer with who goes left."""
+        """Move rows to the children, store the thresholds, and answer which rows go left."""
         m, chosen = message, self.bins.chosen
         self.limited.split(m, self.bins.columns[chosen], self.bins.n_bins[chosen])
         goes_left = self.bins.goes_left(
@@ -231,7 +256,21 @@ class Passive(SplitHolder):
 def drawn_columns(
     count: int, share: str | int | float | None, rng: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Return the columns that a tree may use, by place, ascending."""
+    """Draw the columns that a tree may use, by position among the party's columns, ascending.
+
+    Parameters
+    ----------
+    count : int
+        Number of columns of the party.
+    share : str, int, float or None
+        Share of them, as scikit-learn's ``max_features``. None for all.
+    rng : numpy.random.Generator
+        Randomness of the party.
+
+    Returns
+    -------
+    places : intp array
+    """
     if not count:
         return np.zeros(0, dtype=np.intp)
     return np.sort(rng.permutation(count)[: feature_count(share, count)])

@@ -1,4 +1,4 @@
-"""`secureboost`: boosting, vertically, with encrypted gradients."""
+"""Protocol `secureboost`: vertical boosting with encrypted gradients (Cheng et al. 2021)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class BoostingActive(Active):
 
     @property
     def sums_differ(self) -> bool:
-        """Whether passive parties change sums before they are sealed."""
+        """Whether a defense of the passive parties changes sums before their encryption."""
         return bool(self.sums_law)
 
     def train(self, net: Network) -> VerticalModel:
@@ -68,11 +68,13 @@ class BoostingActive(Active):
         if weight is not None:
             checked_weights(weight, len(y))
             if self.clip is not None:
+                # The noise is calibrated for unweighted gradients.
                 raise DataError("a weight lifts rows over their bounds; drop weights or the noise")
         self.settle(net)
         self.pure_leaves = self.params.pure_leaves and bool(self.schema.classes)
         totals, score = self.objective.target_sums(y, weight), self.params.base_score
         self.bits = self.objective.bits(totals)
+        # The active party has all labels, so that the base score needs no message.
         start = self.objective.start(totals) if score is None else self.objective.base_margin(score)
         margin = np.repeat(start[:, None], len(y), axis=1)
         trees: list[Any] = []
@@ -92,7 +94,7 @@ class BoostingActive(Active):
 
     @property
     def together(self) -> bool:
-        """Whether one tree speaks for all classes."""
+        """Whether one tree has outputs for all classes."""
         return self.params.multi_output and self.objective.n_outputs > 1
 
     def boost(
@@ -103,8 +105,23 @@ class BoostingActive(Active):
         units: NDArray[np.int64],
         margin: NDArray[np.float32],
     ) -> Iterator[tuple[Any, RowPartition]]:
-        """Grow the trees of a round, the first one with that number; add them to the margins."""
+        """Grow the trees of a round, and add their leaf values to the margins.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        round : int
+            Round of boosting.
+        first : int
+            Number of the round's first tree.
+        units : int64 array, shape (K, n, 2)
+            Fixed-point gradients and hessians.
+        margin : float32 array, shape (K, n)
+            Current predictions, changed in place.
+        """
         if self.together:
+            # One tree for all classes: the pairs (g, h) of all classes are the statistics of a row.
             gh = np.ascontiguousarray(units.transpose(1, 0, 2)).reshape(len(margin[0]), -1)
             tree, rows = self.grow(net, first, round, gh)
             add_to_margins(tree, rows, margin)
@@ -119,10 +136,23 @@ class BoostingActive(Active):
     def grow(
         self, net: Network, number: int, round: int, gh: NDArray[np.int64]
     ) -> tuple[Any, RowPartition]:
-        """Grow one tree; rows that a round leaves out bring zeros, and nobody else can tell."""
-        every, labels = np.arange(len(gh), dtype=np.int32), self.one_hot(net)
-        brings = np.concatenate([gh, labels], axis=1) if labels.size else gh
-        tree = self.begin(net, number, round, every, brings, self.slots(len(gh)))
+        """Grow one tree on all rows.
+
+        Rows that the sampling of the round left out have statistics 0. No other party can
+        distinguish them, because the statistics are encrypted.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        number, round : int
+            Number of the tree, and round of boosting.
+        gh : int64 array, shape (n, 2) or (n, 2 K)
+            Fixed-point gradients and hessians.
+        """
+        all_rows, labels = np.arange(len(gh), dtype=np.int32), self.one_hot(net)
+        statistics = np.concatenate([gh, labels], axis=1) if labels.size else gh
+        tree = self.begin(net, number, round, all_rows, statistics, self.slots(len(gh)))
         grower, width = self.grower(gh.sum(axis=0)), gh.shape[1]
         while len(grower.nodes):
             sums, allowed = self.sums(net, tree, grower.nodes, grower.to_build)
@@ -131,9 +161,8 @@ class BoostingActive(Active):
                 hist = hist.reshape(*hist.shape[:2], -1, 2)
             self.split(net, tree, grower.decide(hist, allowed))
         grown = grower.finish()
-        if self.sums_differ and isinstance(
-            grower, TreeGrower
-        ):  # its leaves' own sums it knows exactly
+        if self.sums_differ and isinstance(grower, TreeGrower):
+            # The active party knows the exact sums of the leaves from its gradients.
             leaves = grower.leaves()[0]
             exact = node_sums(gh, tree.rows.rows, tree.rows.ranges(leaves))
             grown = grower.finish(leaf_values(exact, self.params, self.bits))
@@ -142,50 +171,55 @@ class BoostingActive(Active):
         return grown, tree.rows
 
     def grower(self, root: NDArray[np.int64]) -> TreeGrower | MultiOutputGrower:
-        """Return what chooses the splits, given the sums over all rows, shape (2 K,)."""
-        alike = self.params.candidates == "global"  # else a child's bins are not its parent's
-        settings: Any = {"bits": self.bits, "subtract": alike}
+        """Return the split finder, given the sums over all rows, shape (2 K,)."""
+        # Otherwise the bins of a child differ from those of its parent, so that the sums of its
+        # sibling are not the difference of the two.
+        same_bins = self.params.candidates == "global"
+        settings: Any = {"bits": self.bits, "subtract": same_bins}
         if self.together:
             return MultiOutputGrower(self.cuts, self.params, root.reshape(-1, 2), **settings)
         complete = self.schema.complete if self.sums_differ else None
         return TreeGrower(self.cuts, self.params, root, complete=complete, **settings)
 
     def one_hot(self, net: Network) -> NDArray[np.int64]:
-        """Return the labels beside the gradients, where a defense counts classes; else nothing."""
+        """Return one-hot labels, shape (n, K). The width is 0 unless a defense counts classes."""
         classes = len(self.schema.classes) if net.reads_levels()[1] else 0
         labels: Any = self.held.y
         one_hot: NDArray[np.int64] = (labels[:, None] == np.arange(classes)).astype(np.int64)
         return one_hot
 
     def slots(self, rows: int) -> Slots:
-        """Return places for sums of gradients and hessians, as public knowledge bounds them."""
+        """Return the plaintext layout of gradient and hessian sums, from public bounds on a row."""
         if self.held.weight is None and not isinstance(self.objective, SquaredError):
             return Slots(1 << max(self.bits), rows)  # |g| <= 1 and 0 <= h <= 1 of every row
+        # Weights or squared errors have no public bound. The slots fit any sum in an int64.
         return Slots((2**63 - 1) // rows, rows)
 
 
 @register.protocol("secureboost")
 @dataclass(frozen=True, kw_only=True)
 class SecureBoost(VerticalProtocol, BoostingProtocol):
-    """SecureBoost (Cheng et al. 2021): boosting, vertically.
+    """SecureBoost (Cheng et al. 2021): vertical boosting with encrypted gradients.
 
-    The active party encrypts every row's gradient and hessian; passive parties add them over their
-    bins; the active party opens the sums, picks a split, and the owner of its column tells who goes
-    left. It grows the trees of the central engine, given the same columns drawn. Defaults are those
-    of the code of Takahashi et al. (2023) where it has them.
+    The active party encrypts the gradient and hessian of every row. The passive parties add the
+    ciphertexts over the bins of their columns. The active party decrypts the sums and chooses a
+    split, and the owner of the split column answers which rows go left. The trees equal those of
+    the centralised engine with the same column samples. Default values follow the code of Takahashi
+    et al. (2023) where it defines them.
 
     Parameters
     ----------
     max_bin : int
-        Candidate splits of a column, quantiles.
+        Number of candidate splits of a column (quantiles).
     candidates : {"global", "node-quantiles"}
-        Quantiles over all rows, as in SecureBoost, or of the rows of each node, as in the code of
+        Quantiles over all rows, as in SecureBoost, or over the rows of each node, as in the code of
         Takahashi et al.
     multi_output : bool
-        Of more than two classes, grow one tree a round with a value for every class, as that code
-        does, not one tree for each.
+        With more than two classes, grow one tree per round with a value for every class, as in that
+        code. Otherwise one tree per class.
     pure_leaves : bool
-        A node of one class is a leaf, as in that code, where XGBoost goes on while there is gain.
+        Make every node of a single class a leaf, as in that code. XGBoost splits such a node while
+        the gain is positive.
     colsample_bytree : float
         Share of its columns that each party draws for each tree.
     """
@@ -232,10 +266,10 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
                 )
 
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
-        """Return why rows cannot be clipped, where a defense clips them; None if they can."""
-        found = super().lacks(schema, defense)
-        if found is not None or defense.gradient_clip is None:
-            return found
+        """Return why a defense cannot clip the rows, None if it can or no defense clips."""
+        reason = super().lacks(schema, defense)
+        if reason is not None or defense.gradient_clip is None:
+            return reason
         clips = next(p for p in defense.parts if p.gradient_clip is not None)
         unbounded = [] if schema.classes else ["a numeric target"]
         unbounded += ["class counts beside gradients"] if defense.counts_classes else []
@@ -243,7 +277,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         return Reason("unbounded-rows", what=unbounded[0], **named) if unbounded else None
 
     def worst_case(self, defense: Composition) -> tuple[SecureBoost, LabelCanaries]:
-        """Grow one tree until its leaves are of one class."""
+        """Grow one tree until each leaf has a single class."""
         grown = replace(
             self, trees=1, max_depth=30, max_leaves=0, grow_policy="depthwise", max_bin=256,
             candidates="global", multi_output=False, pure_leaves=True, subsample=1.0,
@@ -255,7 +289,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Active | Passive:
-        """Make the active party or a passive one."""
+        """Create the active party or a passive party."""
         assert held is not None
         kind = GlobalBins if self.candidates == "global" else NodeQuantiles
         bins, share = kind(held, self.max_bin), self.colsample_bytree
@@ -276,10 +310,11 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
             limits = replace(limits, bits=FIXED_POINT_BITS)
             if defense.proven:
                 ranges = self.ranges(objective, defense.gradient_clip) * (limits.statistics // 2)
+                # Only with proofs can a passive party rely on the ranges of encrypted statistics.
                 limits = replace(limits, ranges=ranges)
         return Passive(name, held, bins, share_or_all, limits, defense)
 
     def ranges(self, objective: Objective, clip: float) -> tuple[tuple[int, int], ...]:
-        """Return the ends of a row's gradient and hessian, clipped, in units."""
+        """Return the range of a clipped gradient and of a clipped hessian, in fixed-point units."""
         g, h = (int(np.ldexp(end, FIXED_POINT_BITS)) for end in clipped_bounds(objective, clip))
         return (-g, g), (0, h)

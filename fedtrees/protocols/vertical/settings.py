@@ -1,4 +1,4 @@
-"""What the vertical protocols share: roles, messages, and how sums are sealed."""
+"""Parameters, messages and encryption that `secureboost` and `vertical-forest` share."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,12 +37,15 @@ from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 
 @dataclass(frozen=True, kw_only=True)
 class VerticalProtocol(VerticallyHeld):
-    """Trees over the columns of several parties.
+    """Base class of vertical tree protocols with encrypted row statistics.
 
-    `crypto`: {"ideal", "real"}. How statistics of rows are sealed: by the ideal functionality, or
-    under a Paillier key that the active party draws. Models, views and byte counts are the
-    same.
-    `key_bits`: {1024, 2048, 3072}. Length of the key; 1024 is weak, and for comparison.
+    Parameters
+    ----------
+    crypto : {"ideal", "real"}
+        Protection of row statistics: by the ideal functionality, or under a Paillier key of the
+        active party. Models, views and byte counts are the same.
+    key_bits : {1024, 2048, 3072}
+        Length of the key. 1024 is weak and only for comparison.
     """
 
     crypto: str = "ideal"
@@ -63,16 +66,16 @@ class VerticalProtocol(VerticallyHeld):
         check_key_bits("key_bits", self.key_bits)
 
     def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
-        """Return why sums cannot be changed before they are sealed, None if they can."""
+        """Return why a defense cannot change sums before their encryption, None if it can."""
         for part in defense.parts:
             if OpenedBinSums in part.guards and self.crypto != "ideal":
                 return Reason("sums-encrypted", subject=part.name, crypto=self.crypto)
         return super().lacks(schema, defense)
 
     def sealing(self) -> Sealing:
-        """Say what encrypts, adds and opens in one run."""
+        """Return the functions that encrypt, add and decrypt in one run."""
         return sealing(self.crypto, "row-sums", IdealRowSums, self.key_bits, ACTIVE)
 
     def nodes_shown(self, view: View) -> Iterator[NDArray[np.int32]]:
-        """Yield the rows of roots, inner nodes and leaves."""
+        """Yield the rows of all visible roots, inner nodes and leaves."""
         return (rows for _, _, rows in visible_nodes(view))

@@ -1,4 +1,4 @@
-"""`vertical-forest`: a random forest, vertically, with encrypted labels."""
+"""Protocol `vertical-forest`: a vertical random forest with encrypted labels."""
 
 from __future__ import annotations
 
@@ -53,14 +53,18 @@ class ForestActive(Active):
         rows = np.flatnonzero(weights).astype(np.int32)
         one_hot = np.zeros((len(weights), self.n_classes), dtype=np.int64)
         one_hot[rows, self.labels[rows]] = weights[rows]
+        # The bootstrap can draw a row several times, so that its one-hot label exceeds 1.
         limit = int(weights.sum()) if self.params.bootstrap else 1
         tree = self.begin(net, number, number, rows, one_hot, Slots(limit, len(rows)))
+        # The class totals of the root follow from the labels, without a passive party.
         totals = class_totals(self.labels, weights, self.n_classes)
         usable = np.sort(np.concatenate(list(tree.columns.values()))).astype(np.int64)
+        # The features of every node are drawn from this key, as in the centralised engine.
         key = int(self.streams.rng("nodes", number).integers(0, 2**32))
         grower = ForestGrower(self.cuts, self.params, totals, usable, key)
         allowed: dict[int, NDArray[np.bool_]] | None = None
         while len(grower.nodes):
+            # The grower can ask for the same nodes again with further features.
             if int(grower.nodes[0]) not in tree.classes:
                 allowed = self.look(net, tree, grower.nodes)
             counts = self.asked(grower, tree.classes)
@@ -73,50 +77,75 @@ class ForestActive(Active):
     def look(
         self, net: Network, tree: TreeInProgress, nodes: NDArray[np.int32]
     ) -> dict[int, NDArray[np.bool_]] | None:
-        """Count the classes of a level over all bins; return which splits are allowed, by node.
+        """Count the classes of a level over all bins, and return the permitted splits by node.
 
-        Asked is about the smaller of two children: the larger has what is left of its parent's.
+        Only the smaller of two siblings is requested. The counts of the larger one are the
+        difference to those of the parent.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : TreeInProgress
+            State of the tree. Its `classes` are set.
+        nodes : int32 array, shape (k,)
+            Open nodes of the level.
+
+        Returns
+        -------
+        allowed : dict of int to bool array, shape (total_bins,), or None
+            None if all splits are permitted.
         """
-        waiting = asked = nodes
+        open_nodes = requested = nodes
         if nodes[0] != 0:
             left = np.unique(np.where(nodes % 2 == 1, nodes, nodes - 1)).astype(np.int32)
-            waiting = np.stack([left, left + 1], axis=1).reshape(-1)
-            sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
-            asked = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
-        found, allowed = self.sums(net, tree, waiting, asked)
+            open_nodes = np.stack([left, left + 1], axis=1).reshape(-1)
+            sizes = np.diff(tree.rows.ranges(open_nodes), axis=1).reshape(-1, 2)
+            requested = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
+        sums, allowed = self.sums(net, tree, open_nodes, requested)
         if not net.reads_levels()[1]:
-            tree.classes = completed(tree, waiting, asked, found)
-        return None if allowed is None else dict(zip(waiting.tolist(), allowed, strict=True))
+            tree.classes = completed(tree, open_nodes, requested, sums)
+        return None if allowed is None else dict(zip(open_nodes.tolist(), allowed, strict=True))
 
     def asked(self, grower: ForestGrower, known: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
-        """Return what the grower asks for, one node and feature after the other."""
-        starts, some = self.cuts.offsets, next(iter(known.values()))
-        parts = [some[:0]]
+        """Select the arrays that the grower requested, one node and feature after the other.
+
+        Parameters
+        ----------
+        grower : ForestGrower
+            Grower with open nodes and their drawn features.
+        known : mapping of int to array
+            Array over the bins of all columns, by node.
+        """
+        starts, template = self.cuts.offsets, next(iter(known.values()))
+        parts = [template[:0]]
         for node, begin, end in zip(
             grower.nodes.tolist(), grower.offsets[:-1], grower.offsets[1:], strict=True
         ):
-            every = known[node]
-            parts += [every[starts[f] : starts[f + 1]] for f in grower.features[begin:end]]
+            node_array = known[node]
+            parts += [node_array[starts[f] : starts[f + 1]] for f in grower.features[begin:end]]
         return np.concatenate(parts)
 
 
 @register.protocol("vertical-forest")
 @dataclass(frozen=True, kw_only=True)
 class VerticalForest(VerticalProtocol, ForestParams):
-    """A random forest, vertically (Takahashi et al. 2023, Sec. 2): labels are encrypted one-hot.
+    """A vertical random forest with encrypted one-hot labels (Takahashi et al. 2023, Sec. 2).
 
-    Passive parties add them over their bins, the active party opens the counts and picks the split
-    of least Gini impurity; the owner of its column tells who goes left. It grows the trees of the
-    central engine, given the same rows and columns drawn. Defaults are those of the authors' code.
+    The passive parties add the ciphertexts over the bins of their columns. The active party
+    decrypts the counts and chooses the split with the smallest Gini impurity. The owner of the
+    split column answers which rows go left. The trees equal those of the centralised engine with
+    the same row and column samples. Default values are those of the authors' code.
 
     Parameters
     ----------
     max_bin : int
-        Candidate splits of a column, quantiles over all rows; 65534: every value, as in that code.
+        Number of candidate splits of a column, quantiles over all rows. With 65534 every value is a
+        candidate, as in that code.
     tree_features : {"sqrt", "log2"}, int, float or None
-        What each party draws of its columns for each tree.
+        Number or share of its columns that each party draws for each tree.
     max_samples : float or None
-        Share of the rows that a tree is grown on; nobody is told of others.
+        Share of the rows that a tree is trained on. The passive parties receive only these rows.
     """
 
     trees: int = 5
@@ -140,7 +169,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
         class_count(schema)
 
     def worst_case(self, defense: Composition) -> tuple[VerticalForest, LabelCanaries]:
-        """Grow one tree of all rows until its leaves are of one class."""
+        """Grow one tree of all rows until each leaf has a single class."""
         grown = replace(
             self, trees=1, max_depth=None, min_samples_split=2, min_samples_leaf=1, max_bin=256,
             max_features=None, tree_features=None, bootstrap=False, max_samples=None,
@@ -151,7 +180,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> Active | Passive:
-        """Make the active party or a passive one."""
+        """Create the active party or a passive party."""
         assert held is not None
         if held.weight is not None:
             raise DataError("random forests count rows and take no sample weights; drop them")

@@ -1,4 +1,4 @@
-"""`xgboost-vertical`: XGBoost's plain column split, with nothing encrypted."""
+"""Protocol `xgboost-vertical`: XGBoost's column split in plain text."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 
 class ColumnHolder(Lockstep):
-    """A party: what it says when, and the trees that it grows as all others do.
+    """A party with columns. All parties grow the same trees.
 
-    Columns are numbered as XGBoost does: the first party's, then the next one's.
+    Columns are numbered as in XGBoost: those of the first party, then those of the next one.
     """
 
     role = PASSIVE
@@ -57,21 +57,21 @@ class ColumnHolder(Lockstep):
     hear_bits = hears(PartitionBits)
 
     def key(self, message: Message, rank: int | None = None) -> Any:
-        """Return its type and place, and of whom it is."""
-        told: Any = message
-        place = getattr(told, "round", 0), getattr(told, "level", 0)
-        whose = getattr(told, "owner", getattr(told, "party", None))
-        if whose is not None and rank is not None:
-            whose = self.names[rank]
-        return type(message), *place, whose
+        """Return the type of a message, its round and level, and its sender."""
+        fields: Any = message
+        place = getattr(fields, "round", 0), getattr(fields, "level", 0)
+        sender = getattr(fields, "owner", getattr(fields, "party", None))
+        if sender is not None and rank is not None:
+            sender = self.names[rank]
+        return type(message), *place, sender
 
     def trained(self) -> Script:
-        """Settle where to start and how to cut, and boost."""
+        """Agree on the initial prediction, compute local cut points, and boost."""
         self.sit()
-        own = TreeColumns(self.name, self.held.columns.astype(np.int32))
-        told = yield from self.gathered(own, "how many columns each party has")
-        self.columns = np.concatenate([t.columns for t in told])
-        sizes = [len(t.columns) for t in told]
+        local_columns = TreeColumns(self.name, self.held.columns.astype(np.int32))
+        received = yield from self.gathered(local_columns, "how many columns each party has")
+        self.columns = np.concatenate([t.columns for t in received])
+        sizes = [len(t.columns) for t in received]
         self.first = sum(sizes[: self.rank])
         self.cuts = xgboost_cuts(self.held.X, self.params.max_bin)
         self.bins = bin_rows(self.held.X, self.cuts)
@@ -82,49 +82,63 @@ class ColumnHolder(Lockstep):
         start = self.objective.base_margin(score)
         margin, trees = np.repeat(start[:, None], len(self.held), axis=1), []
         for round in range(self.params.trees):
-            told = yield from self.said_first(
+            received = yield from self.said_first(
                 lambda at=round: self.gradients(at, margin), RowGradients(round, *np.zeros((2, 0)))
             )
-            self.gh = to_fixed(np.stack([told.g, told.h], axis=1), UNIT_BITS)
+            # All parties sum the same float32 gradients in fixed point, so that their trees are
+            # equal.
+            self.gh = to_fixed(np.stack([received.g, received.h], axis=1), UNIT_BITS)
             self.rows = RowPartition(len(self.held))
             grown = yield from self.grown(round)
             leaves = grown.leaves.astype(np.int32)
             self.rows.add_to(margin[0], leaves, grown.value[leaves])
             inner = grown.feature >= 0
+            # The trees number columns in party order. The model uses positions in the schema.
             feature = np.where(inner, self.columns[np.maximum(grown.feature, 0)], -1)
             trees.append(replace(grown, feature=feature.astype(np.int32)))
         self.model = Forest(tuple(trees), start, self.objective)
 
     @property
     def mean(self) -> float:
-        """The mean label, for who has the labels."""
+        """Mean label, for the party with the labels."""
         assert self.held.y is not None
         return float(np.float32(self.held.y.mean()))
 
     def gradients(self, round: int, margin: NDArray[np.float32]) -> RowGradients:
-        """Return those of all rows, for who has the labels."""
+        """Return the gradients and hessians of all rows, for the party with the labels."""
         assert self.held.y is not None
         g, h = self.objective.gradients(margin, self.held.y)[0].T
         return RowGradients(round, g.copy(), h.copy())
 
     def said_first(self, made: Any, like: Message) -> Script:
-        """Return what the first party, who has the labels, tells all."""
+        """Return a message that the first party, which has the labels, sends to all parties.
+
+        Parameters
+        ----------
+        made : callable
+            Creates the message at the first party.
+        like : Message
+            A message with the same key, by which the other parties wait for it.
+        """
         if not self.rank:
             return self.to_others(made(), "every party sums them over its own bins")
         return (yield self.key(like, 0))
 
     def grown(self, round: int) -> Script:
-        """Grow one tree: each party looks for the best splits by its columns."""
-        whole = node_sums(self.gh, self.rows.rows, self.rows.ranges(ROOT))[0]
-        grower, level = TreeGrower(self.cuts, self.params, whole), 0
+        """Grow one tree. Each party searches for the best splits by its columns."""
+        root_sums = node_sums(self.gh, self.rows.rows, self.rows.ranges(ROOT))[0]
+        grower, level = TreeGrower(self.cuts, self.params, root_sums), 0
         while len(grower.nodes):
             ranges = self.rows.ranges(grower.to_build)
             hist = grower.complete(build_histogram(self.bins, self.gh, self.rows.rows, ranges))
-            own = grower.best(hist, pruned=False)  # gamma cuts off the best of all alone
-            told = yield from self.gathered(
-                self.best(round, level, grower.nodes, own), "everybody finds the best of all"
+            # Gamma prunes only the best split over all parties, not the local ones.
+            local_splits = grower.best(hist, pruned=False)
+            best_splits = yield from self.gathered(
+                self.best(round, level, grower.nodes, local_splits),
+                "everybody finds the best of all",
             )
-            splits = together(told, own, self.rank)
+            # All parties receive the same messages and choose the same split.
+            splits = together(best_splits, local_splits, self.rank)
             prune(splits, self.params)
             chosen = grower.accept(splits, hist)
             yield from self.moved(round, level, chosen)
@@ -132,7 +146,17 @@ class ColumnHolder(Lockstep):
         return grower.finish()
 
     def best(self, round: int, level: int, nodes: NDArray[np.int32], s: Splits) -> BestSplits:
-        """Return its own best splits; where none gains anything, zeros, as XGBoost does."""
+        """Return the party's best splits. If no split has a gain, all fields are 0 as in XGBoost.
+
+        Parameters
+        ----------
+        round, level : int
+            Round of boosting, and depth of the nodes.
+        nodes : int32 array, shape (k,)
+            Nodes of the level.
+        s : Splits
+            Best splits by the party's columns.
+        """
         left, right = (
             from_fixed(np.where(s.feature[:, None] < 0, 0, sums), UNIT_BITS)
             for sums in (s.left_sums, s.right_sums)
@@ -144,47 +168,70 @@ class ColumnHolder(Lockstep):
         )  # fmt: skip
 
     def moved(self, round: int, level: int, chosen: Decisions) -> Script:
-        """Tell which rows go left at one's own splits, and move all rows."""
+        """Send which rows go left at the party's splits, and move all rows.
+
+        Parameters
+        ----------
+        round, level : int
+            Round of boosting, and depth of the nodes.
+        chosen : Decisions
+            Chosen splits of the level.
+        """
         if not len(chosen):
             return
         left, missing = np.zeros((2, len(self.held)), np.bool_)
         rows = [self.rows.rows[begin:end] for begin, end in self.rows.ranges(chosen.nodes)]
-        for at, feature, threshold in zip(rows, chosen.feature, chosen.threshold, strict=True):
-            missing[at] = True  # unless it has the column, and a value
+        for rows_at_node, feature, threshold in zip(
+            rows, chosen.feature, chosen.threshold, strict=True
+        ):
+            missing[rows_at_node] = True  # unless the party has the column and the value is present
             if 0 <= feature - self.first < len(self.held.columns):
-                x = self.held.X[at, feature - self.first]
-                left[at], missing[at] = x < threshold, np.isnan(x)
-        own = PartitionBits(round, level, left, missing, self.name)
-        told = yield from self.gathered(own, "which rows go left")
-        left = np.any([t.left for t in told], axis=0)
-        missing = np.all([t.missing for t in told], axis=0)
+                x = self.held.X[rows_at_node, feature - self.first]
+                left[rows_at_node], missing[rows_at_node] = x < threshold, np.isnan(x)
+        local_bits = PartitionBits(round, level, left, missing, self.name)
+        all_bits = yield from self.gathered(local_bits, "which rows go left")
+        # Only the column owner sends True, and all others mark the value as missing.
+        left = np.any([t.left for t in all_bits], axis=0)
+        missing = np.all([t.missing for t in all_bits], axis=0)
         goes = [
-            np.where(missing[at], default, left[at])
-            for at, default in zip(rows, chosen.default_left, strict=True)
+            np.where(missing[rows_at_node], default, left[rows_at_node])
+            for rows_at_node, default in zip(rows, chosen.default_left, strict=True)
         ]
         self.rows.move(chosen.nodes, chosen.left, np.concatenate(goes))
 
 
 class LabelHolder(ColumnHolder, First):
-    """The party of rank 0, who has the labels."""
+    """The party of rank 0, which has the labels."""
 
     role = ACTIVE
 
 
 def together(told: list[BestSplits], own: Splits, rank: int) -> Splits:
-    """Return the best of what all parties found, of equal ones the first party's."""
+    """Return the best split of each node over all parties. Of equal gains, the first party's.
+
+    Parameters
+    ----------
+    told : list of BestSplits
+        Best splits of each party, by rank.
+    own : Splits
+        Best splits of this party, which include their bins.
+    rank : int
+        Rank of this party.
+    """
     gain = np.stack([t.gain for t in told])
-    best, at = gain.argmax(axis=0), np.arange(gain.shape[1])
+    best, node_index = gain.argmax(axis=0), np.arange(gain.shape[1])
 
     def of(name: str) -> NDArray[Any]:
-        found: NDArray[Any] = np.stack([getattr(t, name) for t in told])[best, at]
-        return found
+        values: NDArray[Any] = np.stack([getattr(t, name) for t in told])[best, node_index]
+        return values
 
+    # XGBoost leaves a node unsplit if no split has a positive gain.
     splits = gain.max(axis=0) > 0
-    mine = (best == rank) & (own.feature >= 0)
+    # Only the owner of the split column knows the bin. The other parties need no bin.
+    is_local = (best == rank) & (own.feature >= 0)
     return Splits(
         np.where(splits, of("feature"), -1).astype(np.int32),
-        np.where(mine, own.bin, -1).astype(np.int32),
+        np.where(is_local, own.bin, -1).astype(np.int32),
         of("threshold"), of("default_left"), of("gain"),
         to_fixed(of("left"), UNIT_BITS), to_fixed(of("right"), UNIT_BITS),
     )  # fmt: skip
@@ -193,13 +240,13 @@ def together(told: list[BestSplits], own: Splits, rank: int) -> Splits:
 @register.protocol("xgboost-vertical")
 @dataclass(frozen=True, kw_only=True)
 class XGBoostVertical(VerticallyHeld, PlainBoosting):
-    """XGBoost 3.2's column split (``data_split_mode=col``), vertically and in clear.
+    """XGBoost 3.2's column split (``data_split_mode=col``), vertical and in plain text.
 
-    Who has the labels tells everybody each row's gradient; every party tells all others its best
-    split of every node, taken or not, and which rows go left at its own. All end with the whole
-    model. XGBoost's federated server passes everything on, and sees what a passive party sees. Cuts
-    are XGBoost's where columns have up to ``8 max_bin`` different values
-    (`fedtrees.trees.boosted.xgboost_cuts`).
+    The party with the labels sends the gradient of each row to all parties. Every party sends all
+    others its best split of every node, whether or not it is used, and which rows go left at its
+    splits. All parties end with the complete model. XGBoost's federated server forwards all
+    messages and sees as much as a passive party. The cut points equal XGBoost's if columns have up
+    to ``8 max_bin`` distinct values (`fedtrees.trees.boosted.xgboost_cuts`).
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (
@@ -222,16 +269,19 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
     }
 
     def roles(self, parties: int) -> Mapping[str, str]:
-        """Return the active party, who has the labels, and the passive ones.
+        """Return the roles: the active party, which has the labels, and the passive parties.
 
-        Raises `UsageError` if there is one alone.
+        Raises
+        ------
+        UsageError
+            If there is a single party.
         """
         if parties < 2:
             raise UsageError(f"{self.name!r} needs two parties or more")
         return super().roles(parties)
 
     def check_held(self, name: str, held: LocalData, schema: Schema) -> None:
-        """Refuse weights, no columns, and labels of one class."""
+        """Refuse weights, a party without columns or rows, and labels of one class."""
         if held.weight is not None or not len(held.columns) or not len(held):
             raise DataError(f"{self.name!r} takes rows and columns of {name!r}, without weights")
         super().check_held(name, held, schema)
@@ -239,28 +289,44 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
     def party(
         self, name: str, role: str, held: LocalData | None, schema: Schema, defense: Composition
     ) -> ColumnHolder:
-        """Make a party; who has the labels begins."""
+        """Create a party. The party with the labels starts."""
         assert held is not None
         return (LabelHolder if role == ACTIVE else ColumnHolder)(name, held, schema, self)
 
     def predict(
         self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.float64]:
-        """Return the scores of rows by the model, which all parties have."""
+        """Return the scores of test rows by the model, which all parties have.
+
+        Parameters
+        ----------
+        net : LocalNetwork or None
+            Not used.
+        model : Model
+            The trained model.
+        queries : mapping of str to LocalData
+            Test rows by party.
+        """
         scores: NDArray[np.float64] = model.predict(joined(queries))
         return scores
 
     def leaves(
         self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, likewise."""
+        """Return the leaf of every test row in every tree, int32, shape (n, T).
+
+        Parameters
+        ----------
+        net, model, queries
+            As for `predict`.
+        """
         reached: Any = model
-        found: NDArray[np.int32] = reached.apply(joined(queries))
-        return found
+        leaves: NDArray[np.int32] = reached.apply(joined(queries))
+        return leaves
 
 
 def joined(queries: Mapping[str, LocalData]) -> NDArray[np.float32]:
-    """Return rows with the columns of all parties in their places."""
+    """Return rows with the columns of all parties at their positions in the schema."""
     parts = [*queries.values()]
     X = np.zeros((len(parts[0]), sum(len(p.columns) for p in parts)), np.float32)
     for part in parts:
