@@ -12,10 +12,12 @@ from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.files.categories import read_categories
 from fedtrees.trees.files.xgboost import (
+    dropout_weights,
     from_xgboost_json,
     is_ubjson,
     model_of,
     order_of_trees,
+    served_trees,
     trees_alone,
 )
 from fedtrees.trees.files.xgboost_tree import DELETED
@@ -29,7 +31,8 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
     learner = whole["learner"]
     _fill_absent(learner)
     left_out = _without_lone_trees(learner)
-    forest = from_xgboost_json({"learner": learner})
+    forest = from_xgboost_json({"learner": learner}, every_round=True)
+    served = served_trees(learner)
     listed = learner["gradient_booster"]["model"]["trees"]
     info = learner["gradient_booster"]["model"]["tree_info"]
     places = order_of_trees(info, len(listed), forest.objective.n_outputs)
@@ -57,6 +60,8 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
         parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
         places=tuple(places),
         numbers=tuple(np.flatnonzero(_listed(tree)) for tree in trees),
+        dropout=dropout_weights(learner["gradient_booster"]["model"]) is not None,
+        served_rounds=None if served is None else served // forest.objective.n_outputs,
     )
 
 

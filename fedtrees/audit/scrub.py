@@ -67,6 +67,11 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
             f"scrubbing is for XGBoost models, and {model.path.name} is {model.format}; LightGBM "
             "can write its statistics only together with the trees"
         )
+    if model.dropout:
+        raise UsageError(
+            f"{model.path.name} is a DART model, whose trees have weights: a copy without "
+            "statistics is not written for it; leave out --scrub"
+        )
     if len(learner_of(model.path)["gradient_booster"]["model"]["trees"]) != len(model.forest):
         raise UsageError(
             f"{model.path.name} is {model.format}: a copy would lose them. Let the clients scrub "
