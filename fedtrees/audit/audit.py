@@ -49,6 +49,7 @@ _REVEALS = {
     "counts": "rows of each class in every node",
     "distinct": "rows in every node, each counted once",
     "base_score": "the share of class 1 in the (first) training table",
+    "cats": "the names of all categories of the training table, rare ones included",
 }
 
 
@@ -176,6 +177,7 @@ def _finished(
         )
         for t, s in zip(trees, sources.names, strict=True)
     )
+    listed = tuple(t for t in named if t.index >= 0)  # without those that are in no file
     hidden = any(f.name == "sum_hessian" and f.state in ("masked", "zero") for f in fields)
     return Audit(
         model=model,
@@ -183,8 +185,8 @@ def _finished(
         settings=settings,
         rows=_rows(model, named, sources, known),
         sources=sources,
-        trees=named,
-        summary=summary(named),
+        trees=listed,
+        summary=summary(listed),
         restored=hidden and any(s is not None for s in sums),
     )
 
@@ -288,10 +290,13 @@ def fields_of(model: ModelFile) -> tuple[Field, ...]:
         out.append(Field("feature_infos", state, None, False, _REVEALS["feature_infos"]))
     if model.library == "xgboost":
         out.append(Field("base_score", "present", None, True, _REVEALS["base_score"]))
+        # a data frame is coded by the names; rows that are codes already need none
+        if model.categories:
+            out.append(Field("cats", "present", None, True, _REVEALS["cats"]))
     return tuple(out)
 
 
 def _leaves_only(model: ModelFile) -> bool:
     weights = model.raw["base_weights"]
-    inner = [w[t.feature >= 0] for w, t in zip(weights, model.forest.trees, strict=True)]
+    inner = [w[t.feature >= 0] for w, t in zip(weights, model.forest.trees, strict=True) if len(w)]
     return any(len(w) for w in inner) and all((w == 0).all() for w in inner)

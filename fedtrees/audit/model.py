@@ -58,7 +58,7 @@ class ModelFile:
     # False where LightGBM's counts of inner nodes are not the sums of those below
     consistent: bool = True
     # place in the file of each tree of the forest, which orders them by rounds of one tree an
-    # output; empty where it is the same
+    # output; -1 for a tree that is in no file; empty where it is the same
     places: tuple[int, ...] = ()
     # tuple of int array, shape (n_nodes,): number that the file gives each node (LightGBM: each
     # leaf), as the library's ``pred_leaf`` does; empty where it is the same

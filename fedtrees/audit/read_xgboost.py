@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.audit.model import Floats, ModelFile, Statistics, width_of
+from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.files.categories import read_categories
@@ -30,26 +31,30 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
     whole = model_of(data)
     learner = whole["learner"]
     _fill_absent(learner)
-    left_out = _without_lone_trees(learner)
     forest = from_xgboost_json({"learner": learner}, every_round=True)
     served = served_trees(learner)
-    listed = learner["gradient_booster"]["model"]["trees"]
-    info = learner["gradient_booster"]["model"]["tree_info"]
-    places = order_of_trees(info, len(listed), forest.objective.n_outputs)
-    trees = [listed[i] for i in places]
-    _check_children(trees)
+    trees, places = _in_order(learner, forest)
+    _check_children([tree for tree in trees if tree is not None])
     raw = {  # of the nodes that pruning left, in the order of the forest's tree
-        name: [np.asarray(tree[name], dtype=np.float64)[_listed(tree)] for tree in trees]
+        name: [
+            np.zeros(0) if tree is None
+            else np.asarray(tree[name], dtype=np.float64)[_listed(tree)]
+            for tree in trees
+        ]
         for name in XGBOOST_STATISTICS
-    }
+    }  # fmt: skip
     usable = [_usable(name, raw[name]) for name in XGBOOST_STATISTICS]
-    statistics = tuple(map(Statistics, *usable))
+    statistics = tuple(
+        Statistics() if tree is None else Statistics(*values)
+        for tree, *values in zip(trees, *usable, strict=True)
+    )
+    alone = sum(tree is None for tree in trees) // max(forest.objective.n_outputs - 1, 1)
     settings = learner["objective"].get("reg_loss_param") or {}
     stated = learner["gradient_booster"]["model"].get("gbtree_model_param")
     width = width_of(int(learner["learner_model_param"]["num_feature"]))
     return ModelFile(
         path=path,
-        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON") + left_out,
+        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON") + _appended(alone),
         forest=forest,
         statistics=statistics,
         raw=raw,
@@ -59,30 +64,37 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
         positive_weight=_positive_weight(settings),
         parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
         places=tuple(places),
-        numbers=tuple(np.flatnonzero(_listed(tree)) for tree in trees),
+        numbers=tuple(
+            np.zeros(1, dtype=np.int64) if tree is None else np.flatnonzero(_listed(tree))
+            for tree in trees
+        ),
         dropout=dropout_weights(learner["gradient_booster"]["model"]) is not None,
         served_rounds=None if served is None else served // forest.objective.n_outputs,
     )
 
 
-def _without_lone_trees(learner: Mapping[str, Any]) -> str:
-    """Leave out the trees of one class that Flower's server appends alone, and say so.
+def _in_order(
+    learner: Mapping[str, Any], forest: Forest
+) -> tuple[list[Mapping[str, Any] | None], list[int]]:
+    """Return the trees of the file in the order of the forest, and their places in the file.
 
-    What they were grown beside is not in the file: the statistics of whole rounds are readable.
+    Flower's server appends trees of class 0 alone. The forest then contains trees of a single leaf
+    for the other classes of these rounds. They are in no file: None, at place -1.
     """
-    try:
-        booster = learner["gradient_booster"]["model"]
-        outputs = int(learner["learner_model_param"]["num_class"])
-        alone = trees_alone(booster["tree_info"], outputs)
-    except (KeyError, TypeError, ValueError, OverflowError):  # told when the forest is read
-        return ""
+    booster, outputs = learner["gradient_booster"]["model"], forest.objective.n_outputs
+    listed = booster["trees"]
+    info = np.atleast_1d(np.asarray(booster["tree_info"])).tolist()
+    alone = trees_alone(info, outputs)
+    order = order_of_trees(info + list(range(1, outputs)) * alone, len(forest), outputs)
+    places = [place if place < len(listed) else -1 for place in order]
+    return [None if place < 0 else listed[place] for place in places], places
+
+
+def _appended(alone: int) -> str:
     if not alone:
         return ""
-    for name in ("tree_info", "trees"):
-        booster[name] = booster[name][:-alone]
-    return (
-        f" (without its last {alone} trees, which are of one class alone, as Flower appends them)"
-    )
+    trees = many(alone, "tree is", "trees are")
+    return f" (its last {trees} of class 0 alone, as Flower appends them)"
 
 
 def _check_children(trees: Sequence[Mapping[str, Any]]) -> None:

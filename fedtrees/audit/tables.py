@@ -135,7 +135,7 @@ def conditions(model: ModelFile, tree: Tree | ClassTree, leaf: int) -> str:
     low: dict[int, float] = {}
     high: dict[int, float] = {}
     sets: list[str] = []
-    for node, left in _path(tree, leaf):
+    for node, left in path_of(tree, leaf):
         f, cut = int(tree.feature[node]), float(tree.threshold[node])
         if math.isnan(cut) and isinstance(tree, Tree):
             codes = np.flatnonzero(tree.categories[node]).tolist()
@@ -163,7 +163,7 @@ def category_of(model: ModelFile, feature: int, code: int) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _path(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
+def path_of(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
     """Yield the nodes from a leaf up to the root and whether the way goes left there."""
     inner = np.flatnonzero(tree.feature >= 0)
     sides = ((tree.left, True), (tree.right, False))

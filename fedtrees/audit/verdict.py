@@ -12,6 +12,7 @@ from fedtrees.audit.audit import ONCE, SAMPLED, Audit
 from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
 from fedtrees.audit.leaf_values import may_be_mean
 from fedtrees.audit.model import ModelFile
+from fedtrees.audit.names import names_lines, names_text
 from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
 from fedtrees.audit.scrub import LOST, Scrubbed
 from fedtrees.core.counts import many
@@ -75,6 +76,7 @@ def verdict(audit: Audit) -> list[Finding]:
         )
     if audit.sources.kind != "one":
         lines.append(f"Several sources: {audit.sources.how}.")
+    lines += names_lines(audit)
     if audit.model.ranges:
         lines.append(
             "feature_infos holds the smallest and largest training value of every column: extreme "
@@ -230,8 +232,12 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
     """Return what to do about it, after a scrubbed copy was written or before."""
     out = []
     carried = [f.name for f in audit.fields if f.state == "present" and not f.needed]
+    named = audit.model.categories
     if carried and scrubbed:
-        out.append(Finding("Share the scrubbed copy, not this file."))
+        copy = "Share the scrubbed copy, not this file"
+        out.append(
+            Finding(f"{copy}, if no category in it describes a person." if named else f"{copy}.")
+        )
     elif carried and audit.model.library == "xgboost" and not audit.model.dropout:
         copy = f"Prediction needs none of {', '.join(carried)}: share a copy written by --scrub."
         out.append(Finding(copy, f"It predicts the same; it loses {LOST}."))
@@ -266,6 +272,12 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
     lines = [
         f"Wrote {done.path.name} without {', '.join(XGBOOST_STATISTICS)}. {compared} Lost: {LOST}."
     ]
+    if before.model.categories:
+        lines.append(
+            f"The copy still names categories ({names_text(before.model)}), because XGBoost codes "
+            "a data frame by them. It is not safe to share if one of them describes a person: "
+            "merge rare categories before the training."
+        )
     left, had = after.summary, before.summary
     if 0 < had.exact == left.exact:
         lines.append(

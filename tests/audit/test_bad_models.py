@@ -43,7 +43,7 @@ def test_other_boosters_are_named(tmp_path, booster):
     X, y = trained.table()
     params = {"objective": "binary:logistic", "booster": booster, "nthread": 1}
     xgb.train(params, xgb.DMatrix(X, y), 2).save_model(tmp_path / "m.json")
-    with pytest.raises(DataError, match=f"booster '{booster}'; only 'gbtree' is read"):
+    with pytest.raises(DataError, match=f"booster '{booster}'; only gbtree and dart"):
         read_model(tmp_path / "m.json")
 
 
