@@ -63,6 +63,9 @@ class ModelFile:
     # tuple of int array, shape (n_nodes,): number that the file gives each node (LightGBM: each
     # leaf), as the library's ``pred_leaf`` does; empty where it is the same
     numbers: tuple[NDArray[np.int64], ...] = ()
+    # tuple of bool array, shape (n_nodes,): nodes whose threshold another party of a secure
+    # vertical training keeps, with 0 in its place; empty if there are none
+    hidden: tuple[NDArray[np.bool_], ...] = ()
     dropout: bool = False  # whether trees of XGBoost were dropped and rescaled in training (DART)
     # rounds with which XGBoost's scikit-learn interface predicts after early stopping; None: all
     served_rounds: int | None = None

@@ -21,7 +21,7 @@ from fedtrees.trees.files.xgboost import (
     served_trees,
     trees_alone,
 )
-from fedtrees.trees.files.xgboost_tree import DELETED
+from fedtrees.trees.files.xgboost_tree import DELETED, hidden_thresholds, with_placeholders
 
 XGBOOST_STATISTICS = ("sum_hessian", "base_weights", "loss_changes")
 LARGEST = float(np.finfo(np.float32).max)  # statistics and weights are float32
@@ -31,9 +31,11 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
     whole = model_of(data)
     learner = whole["learner"]
     _fill_absent(learner)
+    hidden = _without_hidden(learner)
     forest = from_xgboost_json({"learner": learner}, every_round=True)
     served = served_trees(learner)
     trees, places = _in_order(learner, forest)
+    listed = learner["gradient_booster"]["model"]["trees"]
     _check_children([tree for tree in trees if tree is not None])
     raw = {  # of the nodes that pruning left, in the order of the forest's tree
         name: [
@@ -68,6 +70,12 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
             np.zeros(1, dtype=np.int64) if tree is None else np.flatnonzero(_listed(tree))
             for tree in trees
         ),
+        hidden=tuple(
+            np.zeros(1, dtype=bool) if place < 0 else hidden[place][_listed(listed[place])]
+            for place in places
+        )
+        if any(nodes.any() for nodes in hidden)
+        else (),
         dropout=dropout_weights(learner["gradient_booster"]["model"]) is not None,
         served_rounds=None if served is None else served // forest.objective.n_outputs,
     )
@@ -152,6 +160,17 @@ def _fill_absent(learner: dict[str, Any]) -> None:
                 tree.setdefault(name, [0.0] * len(tree["split_indices"]))
     except (AttributeError, KeyError, TypeError):
         return  # of another booster, or damaged: reading the forest says which
+
+
+def _without_hidden(learner: dict[str, Any]) -> list[NDArray[np.bool_]]:
+    """Put 0 in place of thresholds that another party keeps; return their nodes, tree by tree."""
+    try:
+        booster = learner["gradient_booster"]["model"]
+        hidden = [hidden_thresholds(tree) for tree in booster["trees"]]
+        booster["trees"] = [with_placeholders(tree) for tree in booster["trees"]]
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        return []  # damaged: reading the forest states how
+    return hidden
 
 
 def _listed(tree: Mapping[str, Any]) -> NDArray[np.bool_]:

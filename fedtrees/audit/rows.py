@@ -84,6 +84,11 @@ def read_rows(
     Raises `DataError` if a column of the model is missing, the codes of its categories are not
     known, or a file cannot be read as `load_csv` reads it.
     """
+    if model.hidden:
+        raise DataError(
+            f"{model.path.name} lacks thresholds that another party keeps, so that no row can be "
+            "followed to its leaf: audit it without tables of rows"
+        )
     files = [read_csv(path) for path in paths]
     for file in files:
         for name in (columns.target, *columns.orders(file.names)):

@@ -68,6 +68,13 @@ def verdict(audit: Audit) -> list[Finding]:
                 "asks for, knows their label.",
             )
         )
+    if audit.model.hidden:
+        nodes = sum(int(hidden.sum()) for hidden in audit.model.hidden)
+        lines.append(
+            f"{many(nodes, 'threshold is', 'thresholds are')} not in this file (NaN): another "
+            "party of a secure vertical training keeps them. The sums of the leaves are here all "
+            "the same."
+        )
     if audit.model.served_rounds is not None:
         lines.append(
             f"XGBoost's scikit-learn interface predicts with the first {audit.model.served_rounds} "
