@@ -290,9 +290,9 @@ def fields_of(model: ModelFile) -> tuple[Field, ...]:
         out.append(Field("feature_infos", state, None, False, _REVEALS["feature_infos"]))
     if model.library == "xgboost":
         out.append(Field("base_score", "present", None, True, _REVEALS["base_score"]))
-        # a data frame is coded by the names; rows that are codes already need none
-        if model.categories:
-            out.append(Field("cats", "present", None, True, _REVEALS["cats"]))
+    if model.categories:  # a data frame is coded by the names; rows that are codes need none
+        name = "cats" if model.library == "xgboost" else "columns"
+        out.append(Field(name, "present", None, True, _REVEALS["cats"]))
     return tuple(out)
 
 

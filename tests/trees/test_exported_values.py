@@ -8,6 +8,8 @@ import pytest
 import xgboost as xgb
 
 from fedtrees import FederatedGBDTClassifier
+from fedtrees.audit import read_model
+from fedtrees.audit.rows import Columns, read_rows
 from fedtrees.bench.federation import spread
 from fedtrees.core.errors import DataError
 from fedtrees.core.registry import register
@@ -194,3 +196,27 @@ def test_a_split_of_missing_values_from_all_codes_is_kept():
         values = np.array([[10.0, 0], [20, 1], [np.nan, np.nan]], dtype=np.float32)
         assert rewritten.margin(values).tolist() == [1.0, 1.0, -1.0]
         assert names == {1: ["a", "b"]}
+
+
+@pytest.mark.parametrize("spec", ["forest-hist[trees=3]", "dp-forest[trees=3,depth=2]"])
+def test_a_random_forest_takes_the_numbers_of_the_table_and_names_its_categories(tmp_path, spec):
+    rng = np.random.default_rng(3)
+    n = 240
+    grade, smoker = rng.choice([10, 20, 30, 50], n), rng.choice(["nein", "ja"], n)
+    label = ((grade > 20) ^ (rng.random(n) < 0.1)).astype(int)
+    frame = pd.DataFrame({"grade": grade, "smoker": smoker, "ill": label})
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=False)
+    dataset = load_csv(path, "ill")
+    protocol = register.make("protocol", parse_grid(spec)[0])
+    federation = spread(dataset, Partition("iid", {}), protocol.holder_names(2), 0, "horizontal")
+    training = train(protocol, federation.local_data, dataset.schema)
+    protocol.save(training, tmp_path / "m.npz")
+    rows = np.column_stack([grade, smoker == "ja"]).astype(np.float32)  # "nein" has code 0
+    model = read_model(tmp_path / "m.npz")
+    expected = training.model.predict(dataset.table.X)
+    np.testing.assert_allclose(model.forest.predict(rows), expected, atol=1e-9)
+    assert model.feature_names == ("grade", "smoker")
+    assert model.categories == {1: ("nein", "ja")}
+    (table,), _ = read_rows(model, [str(path)], Columns(target="ill"))
+    assert np.array_equal(table.table.X, rows)

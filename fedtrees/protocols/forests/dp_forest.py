@@ -216,7 +216,7 @@ class DPForest(Protocol):
     def save(self, training: Training, path: Path) -> None:
         """Write the forest, with the noise that its counts carry."""
         noise = (self.mechanism, self.epsilon, training.noise_from)
-        save_random_decision_forest(training.model, path, *noise)
+        save_random_decision_forest(training.model, path, *noise, features=training.schema.features)
 
     @property
     def noisy(self) -> bool:

@@ -142,17 +142,41 @@ def _with_thresholds(forest: Forest, column: int, numbers: NDArray[np.float32]) 
     A code of at least the threshold goes right, and so does the number of that code. Beyond the
     last code only missing values go right.
     """
-    beyond = np.float32(2) * np.abs(numbers[-1]) + np.float32(1)
-    values = np.append(numbers, beyond).astype(np.float32)
 
     def rewritten(tree: Tree) -> Tree:
         at = np.flatnonzero(tree.feature == column)
         threshold = tree.threshold.copy()
-        first = np.clip(np.ceil(threshold[at]), 0, len(numbers)).astype(np.intp)
-        threshold[at] = values[first]
+        threshold[at] = _numbers_for(threshold[at], numbers)
         return replace(tree, threshold=threshold)
 
     return replace(forest, trees=tuple(map(rewritten, forest.trees)))
+
+
+def _numbers_for(
+    thresholds: NDArray[np.float32], numbers: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the number of the first code that is not below each threshold."""
+    beyond = np.float32(2) * np.abs(numbers[-1]) + np.float32(1)
+    values = np.append(numbers, beyond).astype(np.float32)
+    return values[np.clip(np.ceil(thresholds), 0, len(numbers)).astype(np.intp)]
+
+
+def thresholds_in_table(
+    feature: NDArray[np.int32], threshold: NDArray[np.float32], features: Sequence[Feature]
+) -> NDArray[np.float32]:
+    """Return thresholds in the units of the table for columns of numbers; text keeps codes.
+
+    Raises `DataError` as `in_table_values`.
+
+    `feature, threshold`: arrays of one shape; a negative feature marks a leaf.
+    `features`: of the columns on which the trees were trained.
+    """
+    out = threshold.copy()
+    for k, column in enumerate(features):
+        numbers = numbers_of(column) if column.categories else None
+        if numbers is not None:
+            out[feature == k] = _numbers_for(threshold[feature == k], numbers)
+    return out
 
 
 def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Forest:
