@@ -291,7 +291,7 @@ def fields_of(model: ModelFile) -> tuple[Field, ...]:
     if model.library == "xgboost":
         out.append(Field("base_score", "present", None, True, _REVEALS["base_score"]))
     if model.categories:  # a data frame is coded by the names; rows that are codes need none
-        name = "cats" if model.library == "xgboost" else "columns"
+        name = {"xgboost": "cats", "lightgbm": "pandas_categorical"}.get(model.library, "columns")
         out.append(Field(name, "present", None, True, _REVEALS["cats"]))
     return tuple(out)
 

@@ -28,7 +28,8 @@ from fedtrees.trees.boosted.forest import Forest, Tree
 Names = Sequence[str] | Sequence[int]
 
 _INT64 = 15  # XGBoost's number of the type of whole numbers
-_BOOLEANS = {"false": 0.0, "true": 1.0}  # pandas reads them as booleans, XGBoost as 0 and 1
+#: Text that pandas reads as booleans, and XGBoost as 0 and 1; in lower case.
+BOOLEANS = {"false": 0.0, "true": 1.0}
 # XGBoost before this version counts the characters of a name where it should count bytes.
 _COUNTS_BYTES = (3, 4)
 
@@ -99,7 +100,7 @@ def numbers_of(feature: Feature) -> NDArray[np.float32] | None:
     """
     names = [name.strip().casefold() for name in feature.categories]
     try:
-        values = [_BOOLEANS[name] if name in _BOOLEANS else float(name) for name in names]
+        values = [BOOLEANS[name] if name in BOOLEANS else float(name) for name in names]
     except ValueError:
         return None
     if not all(map(math.isfinite, values)):
@@ -207,6 +208,28 @@ def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Fore
         return replace(tree, threshold=threshold, categories=sets)
 
     return replace(forest, trees=tuple(map(rewritten, forest.trees)))
+
+
+def by_thresholds(forest: Forest, categories: Mapping[int, Names]) -> Forest | None:
+    """Return a forest with a threshold in place of every set of the last categories of a column.
+
+    For example, of the categories 0 to 3 the set {2, 3} is all codes of at least 2. None if some
+    set is another one, or a column has no names of categories.
+    """
+    trees = []
+    for tree in forest.trees:
+        threshold = tree.threshold.copy()
+        for node in np.flatnonzero(np.isnan(threshold)).tolist():
+            size = len(categories.get(int(tree.feature[node]), ()))
+            chosen = np.zeros(size, dtype=bool)
+            listed = np.zeros(0, bool) if tree.categories is None else tree.categories[node][:size]
+            chosen[: len(listed)] = listed
+            first = size - int(chosen.sum())
+            if not size or not chosen[first:].all():
+                return None
+            threshold[node] = first
+        trees.append(replace(tree, threshold=threshold, categories=None))
+    return replace(forest, trees=tuple(trees))
 
 
 def write_categories(names: Mapping[int, Names], width: int) -> dict[str, Any]:
