@@ -16,7 +16,7 @@ from fedtrees.data.dataset import Dataset
 from fedtrees.trees.boosted.forest import Forest
 
 
-def check_labels(found: Audit, tables: Sequence[Dataset]) -> None:
+def check_labels(audit: Audit, tables: Sequence[Dataset]) -> None:
     """Refuse labels that are coded in another order than the totals of the file show.
 
     Nothing is refused if the tables together have another number of rows than the file counts, or
@@ -29,16 +29,16 @@ def check_labels(found: Audit, tables: Sequence[Dataset]) -> None:
         return
     each = [np.bincount(t.table.y.astype(int), minlength=len(classes)) for t in tables]
     for counts in (*each, np.sum(each, axis=0)):  # rows of one table may be in the other, or not
-        _check_counts(found, classes, counts)
+        _check_counts(audit, classes, counts)
 
 
-def _check_counts(found: Audit, classes: Sequence[str], counts: NDArray[np.int64]) -> None:
-    totals = _totals(found, int(counts.sum()), len(classes))
+def _check_counts(audit: Audit, classes: Sequence[str], counts: NDArray[np.int64]) -> None:
+    totals = _totals(audit, int(counts.sum()), len(classes))
     if totals is None or np.array_equal(totals, counts):
         return
     if not np.array_equal(np.sort(totals), np.sort(counts)):
         return
-    name = found.model.path.name
+    name = audit.model.path.name
     shown = ", ".join(f"{n} of {c!r}" for c, n in zip(classes, counts, strict=True))
     text = (
         f"{name} was trained on {', '.join(map(str, totals))} rows of its classes 0 to "
@@ -50,26 +50,26 @@ def _check_counts(found: Audit, classes: Sequence[str], counts: NDArray[np.int64
     raise DataError(f"{text}give the labels as the numbers that it was trained on")
 
 
-def _totals(found: Audit, rows: int, classes: int) -> NDArray[np.int64] | None:
+def _totals(audit: Audit, rows: int, classes: int) -> NDArray[np.int64] | None:
     """Return the training rows of each class as the file states them, None if it does not.
 
     The first trees count them, or the base score is their share.
     """
     if classes > 2:
-        return _totals_of_classes(found, rows, classes)
-    if found.rows.n == rows and found.rows.n_pos is not None:
-        return np.array([rows - found.rows.n_pos, found.rows.n_pos])
-    share = found.rows.share
+        return _totals_of_classes(audit, rows, classes)
+    if audit.rows.n == rows and audit.rows.n_pos is not None:
+        return np.array([rows - audit.rows.n_pos, audit.rows.n_pos])
+    share = audit.rows.share
     if share is None or not may_be_mean(share) or rows % share.denominator:
         return None
     positives = int(share * rows)
     return np.array([rows - positives, positives])
 
 
-def _totals_of_classes(found: Audit, rows: int, classes: int) -> NDArray[np.int64] | None:
-    if not isinstance(found.model.forest, Forest) or len(found.trees) < classes:
+def _totals_of_classes(audit: Audit, rows: int, classes: int) -> NDArray[np.int64] | None:
+    if not isinstance(audit.model.forest, Forest) or len(audit.trees) < classes:
         return None
-    first = found.trees[:classes]
+    first = audit.trees[:classes]
     if any(t.output != k or not t.exact.all() or t.rows != rows for k, t in enumerate(first)):
         return None
     return np.array([int(t.n_pos.sum()) for t in first])

@@ -29,9 +29,9 @@ def names_text(model: ModelFile) -> str:
     return "; ".join(columns)
 
 
-def names_lines(found: Audit) -> list[str]:
+def names_lines(audit: Audit) -> list[str]:
     """Return which names of categories the file contains, and which of them few rows have."""
-    model = found.model
+    model = audit.model
     if not model.categories:
         return []
     total = sum(map(len, model.categories.values()))
@@ -40,8 +40,8 @@ def names_lines(found: Audit) -> list[str]:
         f"{many(len(model.categories), 'column')} ({names_text(model)}). A category that one row "
         "has is a value of that person."
     ]
-    sure = " under these conditions" if found.assumes else ""
-    rare = sorted((n, k, code) for (k, code), n in rows_by_category(found).items() if n < SMALL)
+    sure = " under these conditions" if audit.assumes else ""
+    rare = sorted((n, k, code) for (k, code), n in rows_by_category(audit).items() if n < SMALL)
     if rare:
         shown = [
             f"{model.name_of(k)} {category_of(model, k, code)} ({n} at most)"
@@ -54,18 +54,18 @@ def names_lines(found: Audit) -> list[str]:
     return lines
 
 
-def rows_by_category(found: Audit) -> dict[tuple[int, int], int]:
+def rows_by_category(audit: Audit) -> dict[tuple[int, int], int]:
     """Return the most rows that may have each named category, by column and code.
 
     In every tree whose leaves are all counted these are the rows of the leaves that the category
     can reach. Columns on which no such tree splits are left out.
     """
     out: dict[tuple[int, int], int] = {}
-    for exposure in found.trees:
-        tree = found.model.forest.trees[exposure.at]
+    for exposure in audit.trees:
+        tree = audit.model.forest.trees[exposure.at]
         if not isinstance(tree, Tree) or not exposure.counted.all():
             continue
-        for k, names in found.model.categories.items():
+        for k, names in audit.model.categories.items():
             if not (tree.feature == k).any():
                 continue
             reached = np.array([_reaching(tree, leaf, k, len(names)) for leaf in exposure.leaf])

@@ -86,8 +86,8 @@ def by_names(
     """
     names: dict[int, Names] = {}
     for k, values in categories.items():
-        whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in values)
-        names[k] = [int(v) for v in values] if whole else [str(v) for v in values]
+        integers = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in values)
+        names[k] = [int(v) for v in values] if integers else [str(v) for v in values]
         forest = _split_by_sets(forest, k, np.arange(len(values)))
     return forest, names
 
@@ -271,10 +271,10 @@ def read_categories(
         listed = (booster.get("cats") or {}).get("enc")
         columns = enumerate([] if listed is None else listed)
         by_bytes = not (3, 1) <= tuple(version[:2]) < _COUNTS_BYTES
-        found = {k: _read_names(column, by_bytes) for k, column in columns}
+        names = {k: _read_names(column, by_bytes) for k, column in columns}
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"not a complete XGBoost model: cats ({error})") from error
-    return {k: names for k, names in found.items() if names}
+    return {k: of_column for k, of_column in names.items() if of_column}
 
 
 def _read_names(column: Mapping[str, Any], by_bytes: bool) -> tuple[str, ...] | tuple[int, ...]:
