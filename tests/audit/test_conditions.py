@@ -296,3 +296,25 @@ def test_a_model_with_thresholds_of_another_party_shows_its_leaf_counts(tmp_path
     rows.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(DataError, match="audit it without tables"):
         read_rows(read_model(path), [str(tmp_path / "t.csv")], Columns(target="label"))
+
+
+def test_names_of_categories_in_a_lightgbm_file_are_reported_and_code_the_rows(tmp_path):
+    rng = np.random.default_rng(0)
+    size = pd.Categorical(rng.choice(["low", "mid", "high"], 200), ["low", "mid", "high"])
+    X = pd.DataFrame({"v": rng.normal(size=200), "size": size})
+    params = {"objective": "binary", "verbose": -1, "num_threads": 1, "num_leaves": 3}
+    booster = lgb.train(params, lgb.Dataset(X, (X.v > 0).astype(int)), 2)
+    booster.save_model(tmp_path / "m.json")
+    found, table = labelled(tmp_path, X.assign(label=(X.v > 0).astype(int)))
+    assert np.array_equal(table.table.X[:, 1], size.codes)
+    assert any("(size: low, mid, high)" in line for line in verdict(found))
+    assert any(field.name == "pandas_categorical" for field in found.fields)
+
+
+def test_booleans_of_a_table_are_numbers(tmp_path):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"smoker": rng.random(80) < 0.5, "age": rng.normal(size=80)})
+    y = (X.smoker ^ (X.age > 1)).astype(int)
+    xgb.train(trained.PARAMS, xgb.DMatrix(X, y), 2).save_model(tmp_path / "m.json")
+    _, table = labelled(tmp_path, X.assign(label=y))
+    assert np.array_equal(table.table.X[:, 0], X.smoker)
