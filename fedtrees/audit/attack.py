@@ -34,6 +34,7 @@ from fedtrees.metrics.leaf_counts import (
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR
+from fedtrees.trees.files.categories import by_thresholds
 from fedtrees.trees.forest.random_forest import RandomForest
 
 
@@ -270,11 +271,12 @@ def evidence_of(audit: Audit) -> list[Evidence] | Reason:
     numbers = model.forest.objective.name == SQUARED_ERROR.name
     if numbers and not audit.rows.whole:
         return Reason("audited-no-log-loss")
-    if any(model.categorical):
+    ordered = by_thresholds(model.forest, model.categories)
+    if ordered is None:
         return Reason("audited-categories")
     if settings is None:
         return Reason("audited-no-settings")
-    trees, start = _trees(audit), model.forest.base_margin
+    trees, start = _trees(audit, ordered), model.forest.base_margin
     told = all(t.h is not None for t in trees)
     if not told and not audit.trees[0].counted.any():
         return Reason("audited-no-counts")
@@ -334,11 +336,14 @@ def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
     )
 
 
-def _trees(audit: Audit) -> list[Tree]:
-    """Return the trees with the sums of hessians that are in the file or follow from it."""
+def _trees(audit: Audit, forest: Forest) -> list[Tree]:
+    """Return the trees with the sums of hessians that are in the file or follow from it.
+
+    `forest`: the forest of the model, its splits by categories replaced by thresholds.
+    """
     model = audit.model
     out = []
-    for tree, known in zip(model.forest.trees, model.statistics, strict=True):
+    for tree, known in zip(forest.trees, model.statistics, strict=True):
         sums, h = sums_of(tree, known, audit.settings), None
         if sums is not None:
             h = np.zeros(len(tree))  # only those of leaves are read

@@ -23,6 +23,14 @@ from fedtrees.trees.boosted.forest import Forest
 
 STATISTICS = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}
 ALL_IN_ONE = 1e-6  # largest probability at which rows do not all meet leaves of one value by chance
+ONCE = "every training row was used once, with weight 1 and an unscaled objective"
+# where trees of one training are shown to have seen different rows
+SAMPLED = "every row that a tree saw had weight 1 and an unscaled objective"
+DROPPED = "DART: trees were dropped in training, and leaf values were rescaled afterwards"
+DROPPED_HINT = (
+    "It is a DART model, whose trees were dropped in training and rescaled afterwards: leaf values "
+    "do not follow from the sums of their leaves. The sums in the file still describe its rows."
+)
 CHECKED_TREES = 50  # whose equations are compared with eta and lambda, spread over the model
 
 
@@ -41,6 +49,7 @@ _REVEALS = {
     "counts": "rows of each class in every node",
     "distinct": "rows in every node, each counted once",
     "base_score": "the share of class 1 in the (first) training table",
+    "cats": "the names of all categories of the training table, rare ones included",
 }
 
 
@@ -67,7 +76,8 @@ class Audit:
     trees: tuple[TreeExposure, ...]
     summary: Summary
     restored: bool = False  # masked sums of hessians were solved for
-    # conditions that the file does not show and counts from leaf values alone rest on
+    # conditions that the file does not show and on which the counts rest; empty if the file states
+    # the counts themselves
     assumes: tuple[str, ...] = ()
     hint: str = ""  # what would let more be counted, as a sentence; or empty
 
@@ -86,6 +96,11 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
         stated = model.learning_rate, model.reg_lambda
         settings = None if None in stated else Settings(*stated, "file")
         return _finished(model, settings, recover_lightgbm(model), known)
+    if model.dropout:
+        every_tree = enumerate(model.forest.trees)
+        outputs = model.forest.objective.n_outputs
+        trees = [TreeExposure.of((t, t % outputs), tree.leaves, DROPPED) for t, tree in every_tree]
+        return replace(_finished(model, None, trees, known), hint=DROPPED_HINT)
     settings, each = _settings_of_trees(model, known)
     every = zip(model.forest.trees, model.statistics, each, strict=True)
     sums = [sums_of(tree, statistics, s) for tree, statistics, s in every]
@@ -96,7 +111,23 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
         rows = found.rows if found.sources.kind == "bagging" else told.rows or found.rows
         return replace(found, rows=rows, assumes=told.assumes, hint=told.hint)
     rates = [None if s is None else s.learning_rate for s in each]
-    return _finished(model, settings, trees, known, sums, rates)
+    found = _finished(model, settings, trees, known, sums, rates)
+    return replace(found, assumes=_conditions(found))
+
+
+def _conditions(found: Audit) -> tuple[str, ...]:
+    """Return the conditions under which sums of hessians are numbers of training rows.
+
+    A file contains sums over the rows that each tree saw, weighted and scaled. It cannot show that
+    these rows are the table: rows of weight 2 or a custom objective with doubled gradients leave
+    the sums of twice as many rows. It can show the contrary, if trees of one training add up to
+    different numbers of rows.
+    """
+    if not found.summary.counted and not any((t.at_least > 0).any() for t in found.trees):
+        return ()
+    totals = {t.rows for t in found.trees} - {None}
+    sampled = found.sources.kind == "one" and len(totals) > 1
+    return (SAMPLED if sampled else ONCE,)
 
 
 def _settings_of_trees(
@@ -146,6 +177,7 @@ def _finished(
         )
         for t, s in zip(trees, sources.names, strict=True)
     )
+    listed = tuple(t for t in named if t.index >= 0)  # without those that are in no file
     hidden = any(f.name == "sum_hessian" and f.state in ("masked", "zero") for f in fields)
     return Audit(
         model=model,
@@ -153,8 +185,8 @@ def _finished(
         settings=settings,
         rows=_rows(model, named, sources, known),
         sources=sources,
-        trees=named,
-        summary=summary(named),
+        trees=listed,
+        summary=summary(listed),
         restored=hidden and any(s is not None for s in sums),
     )
 
@@ -258,10 +290,13 @@ def fields_of(model: ModelFile) -> tuple[Field, ...]:
         out.append(Field("feature_infos", state, None, False, _REVEALS["feature_infos"]))
     if model.library == "xgboost":
         out.append(Field("base_score", "present", None, True, _REVEALS["base_score"]))
+    if model.categories:  # a data frame is coded by the names; rows that are codes need none
+        name = {"xgboost": "cats", "lightgbm": "pandas_categorical"}.get(model.library, "columns")
+        out.append(Field(name, "present", None, True, _REVEALS["cats"]))
     return tuple(out)
 
 
 def _leaves_only(model: ModelFile) -> bool:
     weights = model.raw["base_weights"]
-    inner = [w[t.feature >= 0] for w, t in zip(weights, model.forest.trees, strict=True)]
+    inner = [w[t.feature >= 0] for w, t in zip(weights, model.forest.trees, strict=True) if len(w)]
     return any(len(w) for w in inner) and all((w == 0).all() for w in inner)

@@ -113,14 +113,19 @@ def _rounds(booster: Mapping[str, Any], trees: int) -> dict[str, Any]:
 
 
 def _attributes(learner: Mapping[str, Any], trees: int) -> dict[str, str]:
-    """Return where training stopped early: the wrappers of XGBoost predict with the trees so far.
+    """Return the attributes that decide with how many rounds XGBoost's interfaces predict.
 
-    Other attributes are anybody's notes.
+    The scikit-learn interface predicts with the rounds up to ``best_iteration``. All other
+    attributes are notes of the user.
     """
     notes = learner.get("attributes")
     if not isinstance(notes, Mapping) or "best_iteration" not in notes:
         return {}
-    return {"best_iteration": _digits("best_iteration", notes["best_iteration"], 0, trees - 1)}
+    kept = {"best_iteration": _digits("best_iteration", notes["best_iteration"], 0, trees - 1)}
+    if "scikit_learn" in notes:
+        kind = "classifier" if "classifier" in str(notes["scikit_learn"]) else "regressor"
+        kept["scikit_learn"] = json.dumps({"_estimator_type": kind})
+    return kept
 
 
 def _names(listed: Any, width: int) -> list[str]:

@@ -69,14 +69,19 @@ class TreeExposure:
 
     @cached_property
     def small(self) -> NDArray[np.bool_]:
-        """Leaves of fewer than `SMALL` rows, for certain."""
+        """Leaves of fewer than `SMALL` rows among those that the tree saw, for certain."""
         few = self.counted & (self.n < SMALL)
         return np.asarray(few | ((self.at_most != UNKNOWN) & (self.at_most < SMALL)))
 
     @cached_property
     def single(self) -> NDArray[np.bool_]:
-        """Leaves of one row, for certain."""
+        """Leaves of one row among those that the tree saw, for certain."""
         return np.asarray((self.n == 1) | (self.at_most == 1))
+
+    @property
+    def isolated(self) -> NDArray[np.bool_]:
+        """Leaves of one row of the table: the tree is shown to have seen all rows."""
+        return self.single & self.whole
 
     @cached_property
     def one_label(self) -> NDArray[np.bool_]:
@@ -131,6 +136,7 @@ class Summary:
     exact: int
     small: int
     single: int
+    isolated: int
     one_label: int
     rows_of_one_label: int  # of the tree that has most of them
     pure: int
@@ -139,7 +145,7 @@ class Summary:
 
 def summary(trees: Sequence[TreeExposure]) -> Summary:
     """Add up the exposure of trees."""
-    masks = ("counted", "exact", "small", "single", "one_label", "pure")
+    masks = ("counted", "exact", "small", "single", "isolated", "one_label", "pure")
     return Summary(
         leaves=sum(len(t.leaf) for t in trees),
         rows_of_one_label=max((int(t.n[t.one_label].sum()) for t in trees), default=0),

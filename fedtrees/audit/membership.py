@@ -18,6 +18,7 @@ from fedtrees.attacks.membership.references import (
 from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.disclosure import Check, checks, depth_of, groups_of
+from fedtrees.audit.labels import check_labels
 from fedtrees.audit.rows import Columns, read_rows
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Table
@@ -91,10 +92,11 @@ def told(
 
     `data, reserve`: CSV files of the training rows, and of others from the same population.
     """
-    forest = found.model.forest
+    forest = found.model.served
     if not isinstance(forest, Forest) or forest.objective.name == "reg:squarederror":
         raise DataError(f"{found.model.path.name}: membership is for boosted models of classes")
     (mine, others), notes = read_rows(found.model, [data, reserve], columns)
+    check_labels(found, [mine])
     train, rest = mine.table, others.table
     if len(train) + len(rest) > MOST_ROWS:
         raise DataError(f"{data} and {reserve} have more than {MOST_ROWS} rows; give a part")

@@ -58,11 +58,17 @@ class ModelFile:
     # False where LightGBM's counts of inner nodes are not the sums of those below
     consistent: bool = True
     # place in the file of each tree of the forest, which orders them by rounds of one tree an
-    # output; empty where it is the same
+    # output; -1 for a tree that is in no file; empty where it is the same
     places: tuple[int, ...] = ()
     # tuple of int array, shape (n_nodes,): number that the file gives each node (LightGBM: each
     # leaf), as the library's ``pred_leaf`` does; empty where it is the same
     numbers: tuple[NDArray[np.int64], ...] = ()
+    # tuple of bool array, shape (n_nodes,): nodes whose threshold another party of a secure
+    # vertical training keeps, with 0 in its place; empty if there are none
+    hidden: tuple[NDArray[np.bool_], ...] = ()
+    dropout: bool = False  # whether trees of XGBoost were dropped and rescaled in training (DART)
+    # rounds with which XGBoost's scikit-learn interface predicts after early stopping; None: all
+    served_rounds: int | None = None
     # a forest of random tests as its file has it; `forest` predicts the same by shares
     released: RandomDecisionForest | None = None
 
@@ -73,6 +79,13 @@ class ModelFile:
     def number_of(self, tree: int, node: int) -> int:
         """Return the number in the file of a node of a tree of the forest."""
         return int(self.numbers[tree][node]) if self.numbers else node
+
+    @property
+    def served(self) -> Forest | RandomForest:
+        """The forest that answers queries, without the rounds after the best iteration."""
+        if self.served_rounds is None or not isinstance(self.forest, Forest):
+            return self.forest
+        return self.forest.first(self.served_rounds)
 
     @property
     def library(self) -> str:

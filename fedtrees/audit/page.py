@@ -27,7 +27,8 @@ FIELDS = (
     "the rows the model was trained on."
 )
 TREES = (
-    "Rows of a leaf are known only where they are certain. Blue: leaves whose rows are known; "
+    "Rows of a leaf are given only where they follow for certain, under the condition that the "
+    "verdict states, if it states one. Blue: leaves whose rows are known; "
     "orange: whose labels are known too; grey: neither."
 )
 LEAVES = "The groups of fewest training rows, and the conditions a row meets to be in one."

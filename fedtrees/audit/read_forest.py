@@ -6,13 +6,16 @@ import numpy as np
 
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.model import ModelFile, Statistics, width_of
-from fedtrees.trees.files.forests import load_random_forest, load_released
+from fedtrees.core.errors import DataError
+from fedtrees.trees.files.forests import load_columns, load_random_forest, load_released
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, shares
 
 
 def read_random_forest(path: Path) -> ModelFile:
     forest = load_random_forest(path)
-    width = width_of(1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1))
+    used = 1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1)
+    names, categories = _columns(path, used)
+    width = width_of(len(names) or used)
     once = all(
         t.counts is not None and t.distinct is not None
         and np.array_equal(t.counts.sum(axis=1), t.distinct)
@@ -25,8 +28,19 @@ def read_random_forest(path: Path) -> ModelFile:
         for name, of_trees in kept.items()
         if all(each is not None for each in of_trees)
     }
-    return ModelFile(path, "fedtrees forest (.npz)", forest, statistics, raw,
-                     categorical=(False,) * width)  # fmt: skip
+    return ModelFile(path, "fedtrees forest (.npz)", forest, statistics, raw, feature_names=names,
+                     categorical=(False,) * width, categories=categories)  # fmt: skip
+
+
+def _columns(path: Path, used: int) -> tuple[tuple[str, ...], dict[int, tuple[str, ...]]]:
+    """Return the names of columns and categories in the file, if it states any.
+
+    Raises `DataError` if there are fewer columns than the trees split on.
+    """
+    names, categories = load_columns(path)
+    if names and len(names) < used:
+        raise DataError(f"{path.name} names {len(names)} columns and splits on column {used - 1}")
+    return names, categories
 
 
 def _counts(tree: ClassTree, once: bool) -> Statistics:
@@ -48,7 +62,9 @@ def _counts(tree: ClassTree, once: bool) -> Statistics:
 def read_released(path: Path) -> ModelFile:
     """Read a forest of random tests; its counts are certain only where they are without noise."""
     found, told = load_released(path)
-    width = width_of(1 + int(found.splits.feature.max()))
+    used = 1 + int(found.splits.feature.max())
+    names, categories = _columns(path, used)
+    width = width_of(len(names) or used)
     exact = told.get("epsilon") == np.inf and told["mechanism"] != "majority"
     trees, statistics = [], []
     each = zip(found.splits.feature, found.splits.threshold, found.counts, strict=True)
@@ -76,5 +92,6 @@ def read_released(path: Path) -> ModelFile:
     return ModelFile(
         path, "fedtrees private forest (.npz)", RandomForest(tuple(trees)), tuple(statistics),
         {"counts": [found.counts.astype(np.float64)]}, categorical=(False,) * width,
+        feature_names=names, categories=categories,
         parameters={name: str(value) for name, value in told.items()}, released=found,
     )  # fmt: skip

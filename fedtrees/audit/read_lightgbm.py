@@ -1,5 +1,6 @@
 """LightGBM's model files, and the statistics in them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,7 @@ def read_lightgbm(path: Path, data: bytes) -> ModelFile:
     return ModelFile(
         path=path,
         format="LightGBM text",
+        categories=_categories(lines, infos) if len(infos) == width else {},
         forest=forest,
         statistics=statistics,
         raw={name: values for name, values in found.items() if values},
@@ -58,6 +60,30 @@ def read_lightgbm(path: Path, data: bytes) -> ModelFile:
         consistent=all(agree),
         numbers=tuple(numbers_of_leaves(block, width) for block in blocks),
     )
+
+
+def _categories(lines: list[str], infos: list[str]) -> dict[int, tuple[str, ...] | tuple[int, ...]]:
+    """Return the names of the categories by column that LightGBM kept of a data frame.
+
+    They are listed in the order of the columns, which ``feature_infos`` shows by codes without a
+    range. Empty if these are another number of columns.
+    """
+    begin = "pandas_categorical:"
+    listed = next((line.removeprefix(begin) for line in lines if line.startswith(begin)), "null")
+    try:
+        names = json.loads(listed) or []
+    except ValueError as error:
+        raise DataError(f"not a complete LightGBM model: {begin} {error}") from error
+    columns = [k for k, info in enumerate(infos) if not info.startswith("[")]
+    if len(columns) != len(names):
+        return {}
+    return {
+        k: tuple(of_column)
+        if all(type(n) is int for n in of_column)
+        else tuple(map(str, of_column))
+        for k, of_column in zip(columns, names, strict=True)
+        if of_column
+    }
 
 
 def _adds_up(block: dict[str, str]) -> bool:

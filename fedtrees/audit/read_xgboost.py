@@ -8,17 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.audit.model import Floats, ModelFile, Statistics, width_of
+from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.files.categories import read_categories
 from fedtrees.trees.files.xgboost import (
+    dropout_weights,
     from_xgboost_json,
     is_ubjson,
     model_of,
     order_of_trees,
+    served_trees,
     trees_alone,
 )
-from fedtrees.trees.files.xgboost_tree import DELETED
+from fedtrees.trees.files.xgboost_tree import DELETED, hidden_thresholds, with_placeholders
 
 XGBOOST_STATISTICS = ("sum_hessian", "base_weights", "loss_changes")
 LARGEST = float(np.finfo(np.float32).max)  # statistics and weights are float32
@@ -28,25 +31,32 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
     whole = model_of(data)
     learner = whole["learner"]
     _fill_absent(learner)
-    left_out = _without_lone_trees(learner)
-    forest = from_xgboost_json({"learner": learner})
+    hidden = _without_hidden(learner)
+    forest = from_xgboost_json({"learner": learner}, every_round=True)
+    served = served_trees(learner)
+    trees, places = _in_order(learner, forest)
     listed = learner["gradient_booster"]["model"]["trees"]
-    info = learner["gradient_booster"]["model"]["tree_info"]
-    places = order_of_trees(info, len(listed), forest.objective.n_outputs)
-    trees = [listed[i] for i in places]
-    _check_children(trees)
+    _check_children([tree for tree in trees if tree is not None])
     raw = {  # of the nodes that pruning left, in the order of the forest's tree
-        name: [np.asarray(tree[name], dtype=np.float64)[_listed(tree)] for tree in trees]
+        name: [
+            np.zeros(0) if tree is None
+            else np.asarray(tree[name], dtype=np.float64)[_listed(tree)]
+            for tree in trees
+        ]
         for name in XGBOOST_STATISTICS
-    }
+    }  # fmt: skip
     usable = [_usable(name, raw[name]) for name in XGBOOST_STATISTICS]
-    statistics = tuple(map(Statistics, *usable))
+    statistics = tuple(
+        Statistics() if tree is None else Statistics(*values)
+        for tree, *values in zip(trees, *usable, strict=True)
+    )
+    alone = sum(tree is None for tree in trees) // max(forest.objective.n_outputs - 1, 1)
     settings = learner["objective"].get("reg_loss_param") or {}
     stated = learner["gradient_booster"]["model"].get("gbtree_model_param")
     width = width_of(int(learner["learner_model_param"]["num_feature"]))
     return ModelFile(
         path=path,
-        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON") + left_out,
+        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON") + _appended(alone),
         forest=forest,
         statistics=statistics,
         raw=raw,
@@ -56,28 +66,43 @@ def read_xgboost(path: Path, data: bytes) -> ModelFile:
         positive_weight=_positive_weight(settings),
         parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
         places=tuple(places),
-        numbers=tuple(np.flatnonzero(_listed(tree)) for tree in trees),
+        numbers=tuple(
+            np.zeros(1, dtype=np.int64) if tree is None else np.flatnonzero(_listed(tree))
+            for tree in trees
+        ),
+        hidden=tuple(
+            np.zeros(1, dtype=bool) if place < 0 else hidden[place][_listed(listed[place])]
+            for place in places
+        )
+        if any(nodes.any() for nodes in hidden)
+        else (),
+        dropout=dropout_weights(learner["gradient_booster"]["model"]) is not None,
+        served_rounds=None if served is None else served // forest.objective.n_outputs,
     )
 
 
-def _without_lone_trees(learner: Mapping[str, Any]) -> str:
-    """Leave out the trees of one class that Flower's server appends alone, and say so.
+def _in_order(
+    learner: Mapping[str, Any], forest: Forest
+) -> tuple[list[Mapping[str, Any] | None], list[int]]:
+    """Return the trees of the file in the order of the forest, and their places in the file.
 
-    What they were grown beside is not in the file: the statistics of whole rounds are readable.
+    Flower's server appends trees of class 0 alone. The forest then contains trees of a single leaf
+    for the other classes of these rounds. They are in no file: None, at place -1.
     """
-    try:
-        booster = learner["gradient_booster"]["model"]
-        outputs = int(learner["learner_model_param"]["num_class"])
-        alone = trees_alone(booster["tree_info"], outputs)
-    except (KeyError, TypeError, ValueError, OverflowError):  # told when the forest is read
-        return ""
+    booster, outputs = learner["gradient_booster"]["model"], forest.objective.n_outputs
+    listed = booster["trees"]
+    info = np.atleast_1d(np.asarray(booster["tree_info"])).tolist()
+    alone = trees_alone(info, outputs)
+    order = order_of_trees(info + list(range(1, outputs)) * alone, len(forest), outputs)
+    places = [place if place < len(listed) else -1 for place in order]
+    return [None if place < 0 else listed[place] for place in places], places
+
+
+def _appended(alone: int) -> str:
     if not alone:
         return ""
-    for name in ("tree_info", "trees"):
-        booster[name] = booster[name][:-alone]
-    return (
-        f" (without its last {alone} trees, which are of one class alone, as Flower appends them)"
-    )
+    trees = many(alone, "tree is", "trees are")
+    return f" (its last {trees} of class 0 alone, as Flower appends them)"
 
 
 def _check_children(trees: Sequence[Mapping[str, Any]]) -> None:
@@ -135,6 +160,17 @@ def _fill_absent(learner: dict[str, Any]) -> None:
                 tree.setdefault(name, [0.0] * len(tree["split_indices"]))
     except (AttributeError, KeyError, TypeError):
         return  # of another booster, or damaged: reading the forest says which
+
+
+def _without_hidden(learner: dict[str, Any]) -> list[NDArray[np.bool_]]:
+    """Put 0 in place of thresholds that another party keeps; return their nodes, tree by tree."""
+    try:
+        booster = learner["gradient_booster"]["model"]
+        hidden = [hidden_thresholds(tree) for tree in booster["trees"]]
+        booster["trees"] = [with_placeholders(tree) for tree in booster["trees"]]
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        return []  # damaged: reading the forest states how
+    return hidden
 
 
 def _listed(tree: Mapping[str, Any]) -> NDArray[np.bool_]:

@@ -19,6 +19,7 @@ from fedtrees.data.csv_table import numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
+from fedtrees.trees.files.categories import BOOLEANS
 from fedtrees.trees.forest.random_forest import RandomForest
 
 MOST_TARGETS = 8000  # rows scored; matching them takes time that grows with the square
@@ -84,6 +85,11 @@ def read_rows(
     Raises `DataError` if a column of the model is missing, the codes of its categories are not
     known, or a file cannot be read as `load_csv` reads it.
     """
+    if model.hidden:
+        raise DataError(
+            f"{model.path.name} lacks thresholds that another party keeps, so that no row can be "
+            "followed to its leaf: audit it without tables of rows"
+        )
     files = [read_csv(path) for path in paths]
     for file in files:
         for name in (columns.target, *columns.orders(file.names)):
@@ -137,7 +143,7 @@ def _datasets(
             values.append(_codes(model, together, name, order))
         else:
             features.append(Feature(name, "continuous"))
-            values.append(np.concatenate([numeric(file, name) for file in files]))
+            values.append(np.concatenate([_numbers(file, name) for file in files]))
             if k < len(model.categorical) and model.categorical[k]:
                 _check_codes(model, name, values[-1])
     schema = Schema(tuple(features), columns.target, classes)
@@ -148,6 +154,15 @@ def _datasets(
         Dataset(file.path.stem, schema, whole.table.take(part))
         for file, part in zip(files, parts, strict=True)
     ]
+
+
+def _numbers(file: TextTable, name: str) -> NDArray[np.float64]:
+    """Return one column as numbers, float64, shape (n,); booleans are 0 and 1, as in XGBoost."""
+    cells = [cell.casefold() for cell in file.column(name)]
+    known = {cell for cell in set(cells) if not missing(cell)}
+    if known and known <= BOOLEANS.keys():
+        return np.array([BOOLEANS.get(cell, np.nan) for cell in cells])
+    return numeric(file, name)
 
 
 def _order(model: ModelFile, k: int, name: str, declared: tuple[str, ...]) -> Sequence[Any]:
@@ -182,7 +197,7 @@ def _codes(
     cells: Sequence[Any] = table.column(name)
     code: dict[Any, float] = {category: float(c) for c, category in enumerate(order)}
     if not isinstance(order[0], str):
-        cells = [None if np.isnan(value) else value for value in numeric(table, name)]
+        cells = [None if np.isnan(value) else value for value in _numbers(table, name)]
     for i, cell in enumerate(cells):
         if cell is not None and cell not in code and not (isinstance(cell, str) and missing(cell)):
             shown = ", ".join(map(repr, order[:10])) + (", ..." if len(order) > 10 else "")

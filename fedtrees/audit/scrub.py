@@ -67,6 +67,12 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
             f"scrubbing is for XGBoost models, and {model.path.name} is {model.format}; LightGBM "
             "can write its statistics only together with the trees"
         )
+    _check_whole(model)
+    if model.dropout:
+        raise UsageError(
+            f"{model.path.name} is a DART model, whose trees have weights: a copy without "
+            "statistics is not written for it; leave out --scrub"
+        )
     if len(learner_of(model.path)["gradient_booster"]["model"]["trees"]) != len(model.forest):
         raise UsageError(
             f"{model.path.name} is {model.format}: a copy would lose them. Let the clients scrub "
@@ -83,6 +89,18 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
         points, share, fault = _compare(model, copy, rows)
     write_text(out, text)
     return Scrubbed(out, points, share, fault)
+
+
+def _check_whole(model: ModelFile) -> None:
+    """Refuse the part of one party, which predicts nothing without the other parties.
+
+    Raises `UsageError`.
+    """
+    if model.hidden:
+        raise UsageError(
+            f"{model.path.name} lacks thresholds that another party keeps: it predicts nothing "
+            "alone, and neither would a copy; leave out --scrub"
+        )
 
 
 def _compare(

@@ -105,8 +105,7 @@ def leaves_table(audit: Audit, most: int = SHOWN) -> Shown:
 
 
 def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
-    tree = audit.model.forest.trees[t.at]
-    who = conditions(audit.model, tree, int(t.leaf[j]))
+    who = conditions(audit.model, t.at, int(t.leaf[j]))
     labels = str(t.n_pos[j]) if t.exact[j] else "?"
     place = t.index, audit.model.number_of(t.at, int(t.leaf[j]))
     return (*map(str, place), _rows_text(t, j, audit.rows.total), labels, who)
@@ -130,14 +129,21 @@ def attack_table(a: AttackResult) -> Shown:
     return Shown(title, columns, tuple(lines), frozenset({1, 2, 3}), note)
 
 
-def conditions(model: ModelFile, tree: Tree | ClassTree, leaf: int) -> str:
-    """Return the conditions of a leaf in words: ``Glucose ≥ 166, 23 ≤ Age < 29``."""
+def conditions(model: ModelFile, at: int, leaf: int) -> str:
+    """Return the conditions of a leaf in words: ``Glucose ≥ 166, 23 ≤ Age < 29``.
+
+    `at`: place of its tree in the forest.
+    """
+    tree = model.forest.trees[at]
     low: dict[int, float] = {}
     high: dict[int, float] = {}
     sets: list[str] = []
-    for node, left in _path(tree, leaf):
+    hidden = model.hidden[at] if model.hidden else np.zeros(len(tree), dtype=bool)
+    for node, left in path_of(tree, leaf):
         f, cut = int(tree.feature[node]), float(tree.threshold[node])
-        if math.isnan(cut) and isinstance(tree, Tree):
+        if hidden[node]:
+            sets.append(f"{model.name_of(f)} {'below' if left else 'above'} a hidden threshold")
+        elif math.isnan(cut) and isinstance(tree, Tree):
             codes = np.flatnonzero(tree.categories[node]).tolist()
             chosen = [category_of(model, f, code) for code in codes[:6]]
             shown = ", ".join(chosen) + (", ..." if len(codes) > 6 else "")
@@ -163,7 +169,7 @@ def category_of(model: ModelFile, feature: int, code: int) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _path(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
+def path_of(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
     """Yield the nodes from a leaf up to the root and whether the way goes left there."""
     inner = np.flatnonzero(tree.feature >= 0)
     sides = ((tree.left, True), (tree.right, False))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from fedtrees.audit.attack import AttackResult
-from fedtrees.audit.audit import Audit
+from fedtrees.audit.audit import ONCE, SAMPLED, Audit
 from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
 from fedtrees.audit.leaf_values import may_be_mean
 from fedtrees.audit.model import ModelFile
+from fedtrees.audit.names import names_lines, names_text
 from fedtrees.audit.read_xgboost import XGBOOST_STATISTICS
 from fedtrees.audit.scrub import LOST, Scrubbed
 from fedtrees.core.counts import many
@@ -46,56 +49,123 @@ def verdict(audit: Audit) -> list[Finding]:
             "sum_hessian is masked, and that hides nothing: base_weights and loss_changes are "
             "still there, and two equations per split give every masked sum back."
         )
-    sure = "under these conditions" if audit.assumes else "for certain"
-    if audit.assumes:
-        conditions = f"The conditions, which leaf values do not show: {'; '.join(audit.assumes)}."
-        lines.append(Finding(conditions, "Where one of them fails, counts are wrong."))
-    elif audit.model.library == "xgboost" and s.counted:
-        lines.append(
-            Finding(
-                "Counts take every row to weigh 1: nothing in the file tells a row of weight 2 "
-                "from two rows.",
-                "Other weights leave broken sums, and nothing is counted then, unless they happen "
-                "to add up to whole numbers in every leaf, as halves do in trees of two or three "
-                "leaves.",
-            )
-        )
-        if audit.model.positive_weight != 1:
-            lines.append(
-                f"They take class 1 to have weighed {audit.model.positive_weight:g} in every tree, "
-                "which the file says of its last training (scale_pos_weight)."
-            )
-    if s.single:
-        lines.append(
-            f"{many(s.single, 'leaf holds', 'leaves hold')} exactly one row {sure}: the file "
-            "describes that one person by the conditions on the way to the leaf."
-        )
-    if s.small > s.single:
-        lines.append(f"{many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows {sure}.")
+    lines += _conditions_lines(audit)
+    lines += _small_leaves(audit)
+    sure = " under these conditions" if audit.assumes else ""
     if s.rows_in_pure:
         lines.append(
-            f"{many(s.pure, 'leaf is', 'leaves are')} pure, all rows in them of one label: "
-            f"whoever knows of a person that they are in the training table, and the few columns "
+            f"{many(s.pure, 'leaf is', 'leaves are')} pure{sure}, all rows in them of one label: "
+            f"an attacker who knows that a person is in the training table, and the few columns "
             f"one tree asks for, knows the label of up to {s.rows_in_pure} people from that tree."
         )
     elif s.rows_of_one_label:
         lines.append(
             Finding(
                 f"{many(s.one_label, 'leaf has', 'leaves have')} one label among the rows that the "
-                f"tree saw, up to {s.rows_of_one_label} of one tree.",
-                "If it saw the whole table, which the file does not show (--rows does), whoever "
-                "knows of a person that they are in the table, and the few columns one tree asks "
-                "for, knows their label.",
+                f"tree saw{sure}, up to {s.rows_of_one_label} of one tree.",
+                "If it saw the whole table, which the file does not show (--rows does), an "
+                "attacker who knows that a person is in the table, and the few columns one tree "
+                "asks for, knows their label.",
             )
+        )
+    if audit.model.hidden:
+        nodes = sum(int(hidden.sum()) for hidden in audit.model.hidden)
+        lines.append(
+            f"{many(nodes, 'threshold is', 'thresholds are')} not in this file (NaN): another "
+            "party of a secure vertical training keeps them. The sums of the leaves are here all "
+            "the same."
+        )
+    if audit.model.served_rounds is not None:
+        lines.append(
+            f"XGBoost's scikit-learn interface predicts with the first {audit.model.served_rounds} "
+            f"of {audit.model.forest.rounds} rounds (best_iteration). The file contains all of "
+            "them, and so this audit is about all of them."
         )
     if audit.sources.kind != "one":
         lines.append(f"Several sources: {audit.sources.how}.")
+    lines += names_lines(audit)
     if audit.model.ranges:
         lines.append(
             "feature_infos holds the smallest and largest training value of every column: extreme "
             "values belong to somebody."
         )
     return [line if isinstance(line, Finding) else Finding(line) for line in lines]
+
+
+def _conditions_lines(audit: Audit) -> list[Finding]:
+    """Return on which conditions the counts rest, and how other training rows would look."""
+    if not audit.assumes:
+        return []
+    if not {ONCE, SAMPLED} & {*audit.assumes}:
+        conditions = f"The conditions, which leaf values do not show: {'; '.join(audit.assumes)}."
+        return [Finding(conditions, "Where one of them fails, counts are wrong.")]
+    lines = [
+        Finding(
+            "The file does not show this condition: it contains sums over rows, no weights, no "
+            "samples and no custom objective.",
+            "A row of weight 2 is counted as two rows. Other weights leave broken sums, and "
+            "nothing is counted then, unless they happen to add up to whole numbers in every leaf, "
+            "as halves do in trees of two or three leaves.",
+        )
+    ]
+    counts = np.concatenate([t.n[t.counted] for t in audit.trees])
+    factor = int(np.gcd.reduce(counts)) if len(counts) else 1
+    if factor > 1:
+        lines.append(
+            Finding(
+                f"All counts are multiples of {factor}: rows of weight {factor}, or gradients that "
+                f"a custom objective multiplied by {factor}, would leave the same file."
+            )
+        )
+    if SAMPLED in audit.assumes:
+        totals = sorted(t.rows for t in audit.trees if t.rows is not None)
+        lines.append(
+            Finding(
+                f"Trees saw different rows (their leaves add up to {totals[0]} to {totals[-1]}): "
+                "other rows of the table may belong to the same leaves."
+            )
+        )
+    if audit.model.positive_weight != 1:
+        lines.append(
+            Finding(
+                f"Counts take class 1 to have weighed {audit.model.positive_weight:g} in every "
+                "tree, which the file states for its last training (scale_pos_weight)."
+            )
+        )
+    return lines
+
+
+def _small_leaves(audit: Audit) -> list[Finding]:
+    """Return how many leaves contain one row or few rows, of the table or of what a tree saw."""
+    s = audit.summary
+    sure = "under these conditions" if audit.assumes else "for certain"
+    # the conditions include that no row was left out
+    of_table = bool(audit.assumes) and SAMPLED not in audit.assumes
+    isolated, lines = s.single if of_table else s.isolated, []
+    if isolated:
+        lines.append(
+            Finding(
+                f"{many(isolated, 'leaf holds', 'leaves hold')} exactly one row {sure}: the file "
+                "describes that one person by the conditions on the way to the leaf."
+            )
+        )
+    if s.single > isolated:
+        lines.append(
+            Finding(
+                f"{many(s.single - isolated, 'leaf holds', 'leaves hold')} {sure} exactly one of "
+                "the rows that their tree saw.",
+                "If it saw the whole table, which the file does not show (--rows does), the file "
+                "describes that one person by the conditions on the way to the leaf.",
+            )
+        )
+    if s.small > s.single:
+        seen = "" if of_table else " among those that their tree saw"
+        lines.append(
+            Finding(
+                f"{many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows{seen} {sure}."
+            )
+        )
+    return lines
 
 
 def _counts_line(audit: Audit) -> str:
@@ -117,14 +187,32 @@ def _counts_line(audit: Audit) -> str:
         ", with the number of positives in each" if s.exact == s.counted
         else f", and of {s.exact} of them how many are positive"
     )  # fmt: skip
-    tells = "Under the conditions below, the file tells" if audit.assumes else "The file tells"
     leaves = many(s.counted, "leaf", "leaves")
-    text = f"{tells} exactly how many training rows fell into {leaves} {where}{labels}."
+    which = "of the rows that each tree saw" if _of_samples(audit) else "training rows"
+    text = f"{_opening(audit)} exactly how many {which} fell into {leaves} {where}{labels}."
     if rows.n is not None:
         of = "" if rows.n_pos is None else f", {rows.n_pos} of them positive"
         least = "" if rows.declared else "at least "
-        text += f" It was trained on {least}{rows.n} rows{of} ({rows.how})."
+        it = "In that case it" if audit.assumes else "It"
+        text += f" {it} was trained on {least}{rows.n} rows{of} ({rows.how})."
     return text
+
+
+def _opening(audit: Audit) -> str:
+    """Return how the first sentence begins: with the condition of its counts, if they have one."""
+    if not audit.assumes:
+        return "The file tells"
+    first = audit.assumes[0]
+    return f"If {first}, the file tells" if first in (ONCE, SAMPLED) else (
+        "Under the conditions below, the file tells"
+    )  # fmt: skip
+
+
+def _of_samples(audit: Audit) -> bool:
+    """Return whether some counted tree saw other rows than the table, as far as the file shows."""
+    if audit.assumes:
+        return SAMPLED in audit.assumes
+    return any(t.counted.any() and not t.whole for t in audit.trees)
 
 
 def _noise_line(model: ModelFile) -> str:
@@ -151,9 +239,13 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
     """Return what to do about it, after a scrubbed copy was written or before."""
     out = []
     carried = [f.name for f in audit.fields if f.state == "present" and not f.needed]
+    named = audit.model.categories
     if carried and scrubbed:
-        out.append(Finding("Share the scrubbed copy, not this file."))
-    elif carried and audit.model.library == "xgboost":
+        copy = "Share the scrubbed copy, not this file"
+        out.append(
+            Finding(f"{copy}, if no category in it describes a person." if named else f"{copy}.")
+        )
+    elif carried and audit.model.library == "xgboost" and not audit.model.dropout:
         copy = f"Prediction needs none of {', '.join(carried)}: share a copy written by --scrub."
         out.append(Finding(copy, f"It predicts the same; it loses {LOST}."))
     elif carried:
@@ -187,6 +279,12 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
     lines = [
         f"Wrote {done.path.name} without {', '.join(XGBOOST_STATISTICS)}. {compared} Lost: {LOST}."
     ]
+    if before.model.categories:
+        lines.append(
+            f"The copy still names categories ({names_text(before.model)}), because XGBoost codes "
+            "a data frame by them. It is not safe to share if one of them describes a person: "
+            "merge rare categories before the training."
+        )
     left, had = after.summary, before.summary
     if 0 < had.exact == left.exact:
         lines.append(

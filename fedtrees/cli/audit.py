@@ -13,6 +13,7 @@ from rich.text import Text
 from fedtrees.audit.attack import AttackResult, attack
 from fedtrees.audit.audit import Audit, audit
 from fedtrees.audit.exposure import Known
+from fedtrees.audit.labels import check_labels
 from fedtrees.audit.model import without_statistics
 from fedtrees.audit.page import write_page
 from fedtrees.audit.read import read_model
@@ -70,6 +71,7 @@ def run(
     _check(own or held.data, truth, columns, {copy: ".json", report: ".html"})
     found = audit(read_model(model), known)
     own_rows, truth_rows, notes = _rows(own, truth, columns, found)
+    check_labels(found, [rows for rows in (own_rows, truth_rows) if rows is not None])
     notes += _contradiction(known, found)
     attacked = attack(found, own_rows, truth_rows, seed) if own_rows or truth_rows else None
     facts = to_json(found, attacked) | {"notes": notes}

@@ -40,7 +40,7 @@ class ForestProtocol(ForestParams, Protocol):
         """
         once = training.defense.sums_exactly and not self.bootstrap
         model = training.model
-        save_random_forest(model.counted_once() if once else model, path)
+        save_random_forest(model.counted_once() if once else model, path, training.schema.features)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""

@@ -19,6 +19,7 @@ from campaign import options_of, pick
 from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
+from fedtrees import load_model
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.verdict import to_json
 from fedtrees.core.streams import Streams
@@ -112,6 +113,9 @@ def _sklearn(rng: np.random.Generator, X: np.ndarray, y: np.ndarray, path: Path)
     if kind is BaggingClassifier:
         kept[:] = True  # weights are what rows are drawn by
     drawn = [np.bincount(rows, minlength=n) * kept for rows in samples]
+    expected = made.predict_proba(X)
+    off = np.abs(load_model(path).predict(X) - (expected if y.max() > 1 else expected[:, 1])).max()
+    assert off < 1e-6, f"{made} predicts otherwise by {off}"
     return Grown(path, X, y, drawn, f"{made}, weights {drawn_from}")
 
 
@@ -125,7 +129,8 @@ def check(seed: int, folder: Path) -> tuple[str, list[str], Counter[str]]:
         said = to_json(found)
         for tree, exposed in zip(said["trees"], found.trees, strict=True):
             t, times = tree["index"], made.drawn[tree["index"]]
-            for leaf, pure in zip(tree["leaves"], exposed.pure, strict=True):
+            leaves = zip(tree["leaves"], exposed.pure, exposed.isolated, strict=True)
+            for leaf, pure, alone in leaves:
                 inside = reached[:, t] == leaf["id"]
                 seen = inside & (times > 0)
                 n, n_pos = int(seen.sum()), int((seen & (made.y == 1)).sum())
@@ -135,6 +140,7 @@ def check(seed: int, folder: Path) -> tuple[str, list[str], Counter[str]]:
                     leaf["at_least"] is not None and leaf["at_least"] > n,
                     leaf["at_most"] is not None and leaf["at_most"] < n,
                     pure and len(np.unique(made.y[inside])) > 1,
+                    alone and inside.sum() != 1,
                 ]
                 if any(bad):
                     out.append(f"tree {t}: {leaf}, pure {pure}, truth {n} rows, {n_pos} positive")

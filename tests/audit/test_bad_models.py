@@ -38,12 +38,11 @@ def written(tmp_path, content):
     return path
 
 
-@pytest.mark.parametrize("booster", ["dart", "gblinear"])
-def test_other_boosters_are_named(tmp_path, booster):
+def test_another_booster_is_named(tmp_path):
     X, y = trained.table()
-    params = {"objective": "binary:logistic", "booster": booster, "nthread": 1}
+    params = {"objective": "binary:logistic", "booster": "gblinear", "nthread": 1}
     xgb.train(params, xgb.DMatrix(X, y), 2).save_model(tmp_path / "m.json")
-    with pytest.raises(DataError, match=f"booster '{booster}'; only 'gbtree' is read"):
+    with pytest.raises(DataError, match="booster 'gblinear'; only gbtree and dart"):
         read_model(tmp_path / "m.json")
 
 
@@ -83,7 +82,7 @@ def test_hostile_nesting_and_sizes_cost_nothing(tmp_path, whole, content):
         (lambda t: t["tree_param"].update(num_nodes=str(10**9)), None),  # believed by nobody
         (lambda t: t["sum_hessian"].__setitem__(1, float("nan")), "sum_hessian of tree 0 is not"),
         (lambda t: t["sum_hessian"].__setitem__(1, -4.0), "sum_hessian of tree 0 is negative"),
-        (lambda t: t["split_conditions"].__setitem__(0, float("nan")), "not finite"),
+        (lambda t: t["split_conditions"].__setitem__(-1, float("nan")), "not finite"),
         (lambda t: t["base_weights"].__setitem__(0, float("inf")), "base_weights of tree 0 is not"),
         (lambda t: t["left_children"].__setitem__(0, 0), "do not form a tree"),
         (lambda t: t["left_children"].__setitem__(0, 10**9), "do not form a tree"),

@@ -50,12 +50,25 @@ def test_it_predicts_what_xgboost_predicts(path):
     np.testing.assert_allclose(load_model(path).predict(X), theirs, rtol=0, atol=1e-6)
 
 
-def test_the_audit_reads_the_whole_rounds_and_says_what_it_leaves_out(path):
+def test_the_first_tree_of_every_client_is_counted(path):
+    """The first client's three trees, and of the others the tree of class 0 that was appended."""
     model = read_model(path)
-    assert len(model.forest) == 3
-    assert "without its last 2 trees" in model.format
     found = audit(model)
-    assert found.rows.n == 50  # the first client's
+    assert "its last 2 trees are of class 0 alone" in model.format
+    assert [t.index for t in found.trees] == [0, 1, 2, 3, 4]
+    assert [t.output for t in found.trees] == [0, 1, 2, 0, 0]
+    X, y = load_iris(return_X_y=True)
+    booster = xgb.Booster(model_file=path)
+    reached = booster.predict(xgb.DMatrix(X), pred_leaf=True).reshape(len(X), -1)
+    for tree, client in zip(found.trees, (0, 0, 0, 1, 2), strict=True):
+        rows = np.arange(len(X)) % 3 == client
+        at = reached[rows, tree.index]
+        numbers = [model.number_of(tree.at, leaf) for leaf in tree.leaf.tolist()]
+        assert tree.n.tolist() == [(at == number).sum() for number in numbers]
+        positive = y[rows] == tree.output
+        truth = np.array([((at == number) & positive).sum() for number in numbers])
+        assert np.array_equal(tree.n_pos[tree.exact], truth[tree.exact])
+        assert tree.exact.any()
     with pytest.raises(UsageError, match="a copy would lose them"):
         scrub(model, path.with_name("copy.json"))
 

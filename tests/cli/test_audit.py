@@ -61,7 +61,8 @@ def test_the_text_says_it_plainly(capsys, made, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run(capsys, made / "m.json")
     brief = " ".join(out.split())
-    assert "It was trained on at least 569 rows, 357 of them positive" in brief
+    assert "If every training row was used once, with weight 1 and an unscaled objective" in brief
+    assert "In that case it was trained on at least 569 rows, 357 of them positive" in brief
     assert "worst_" in brief  # conditions of a leaf, by column name
     lines = out.count("\n")
     _, out, _ = run(capsys, made / "m.json", "--details")

@@ -8,15 +8,24 @@ import pytest
 import xgboost as xgb
 
 from fedtrees import FederatedGBDTClassifier
+from fedtrees.audit import audit, read_model
+from fedtrees.audit.attack import evidence_of
+from fedtrees.audit.rows import Columns, read_rows
 from fedtrees.bench.federation import spread
 from fedtrees.core.errors import DataError
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature
 from fedtrees.core.specs import parse_grid
 from fedtrees.data import Partition
 from fedtrees.data.own_table import load_csv
 from fedtrees.protocols.training import train
-from fedtrees.trees.files.categories import check_features, in_table_values, read_categories
+from fedtrees.trees.files.categories import (
+    by_thresholds,
+    check_features,
+    in_table_values,
+    read_categories,
+)
 
 VERSION = tuple(map(int, xgb.__version__.split(".")[:2]))
 
@@ -71,6 +80,9 @@ def test_an_exported_model_predicts_the_same_from_the_raw_table(tmp_path, kind, 
         return
     expected = trained_on(path, frame, spec)
     assert np.ptp(expected) > 0.3
+    model = read_model(path.with_suffix(".json"))
+    (table,), _ = read_rows(model, [str(path)], Columns(target="ill"))
+    np.testing.assert_allclose(model.forest.predict(table.table.X), expected, atol=1e-6)
     booster = xgb.Booster(model_file=path.with_suffix(".json"))
     # booleans with holes are text to pandas, and XGBoost before 3.4 cuts names beyond ASCII
     unlike = kind == "booleans" and holes
@@ -194,3 +206,43 @@ def test_a_split_of_missing_values_from_all_codes_is_kept():
         values = np.array([[10.0, 0], [20, 1], [np.nan, np.nan]], dtype=np.float32)
         assert rewritten.margin(values).tolist() == [1.0, 1.0, -1.0]
         assert names == {1: ["a", "b"]}
+
+
+@pytest.mark.parametrize("spec", ["forest-hist[trees=3]", "dp-forest[trees=3,depth=2]"])
+def test_a_random_forest_takes_the_numbers_of_the_table_and_names_its_categories(tmp_path, spec):
+    rng = np.random.default_rng(3)
+    n = 240
+    grade, smoker = rng.choice([10, 20, 30, 50], n), rng.choice(["nein", "ja"], n)
+    label = ((grade > 20) ^ (rng.random(n) < 0.1)).astype(int)
+    frame = pd.DataFrame({"grade": grade, "smoker": smoker, "ill": label})
+    path = tmp_path / "t.csv"
+    frame.to_csv(path, index=False)
+    dataset = load_csv(path, "ill")
+    protocol = register.make("protocol", parse_grid(spec)[0])
+    federation = spread(dataset, Partition("iid", {}), protocol.holder_names(2), 0, "horizontal")
+    training = train(protocol, federation.local_data, dataset.schema)
+    protocol.save(training, tmp_path / "m.npz")
+    rows = np.column_stack([grade, smoker == "ja"]).astype(np.float32)  # "nein" has code 0
+    model = read_model(tmp_path / "m.npz")
+    expected = training.model.predict(dataset.table.X)
+    np.testing.assert_allclose(model.forest.predict(rows), expected, atol=1e-9)
+    assert model.feature_names == ("grade", "smoker")
+    assert model.categories == {1: ("nein", "ja")}
+    (table,), _ = read_rows(model, [str(path)], Columns(target="ill"))
+    assert np.array_equal(table.table.X, rows)
+
+
+def test_text_in_alphabetical_order_can_still_be_attacked(tmp_path):
+    """Sets of the last categories are thresholds on their codes."""
+    frame = frame_of("text", np.random.default_rng(5), 0)
+    path = tmp_path / "t.csv"
+    trained_on(path, frame, "fedtree-hist[trees=4,max_depth=3]")
+    model = read_model(path.with_suffix(".json"))
+    assert any(model.categorical)
+    ordered = by_thresholds(model.forest, model.categories)
+    codes = np.column_stack([np.arange(60) % 4, np.linspace(-2, 2, 60)]).astype(np.float32)
+    assert not any(np.isnan(tree.threshold).any() for tree in ordered.trees)
+    assert np.array_equal(ordered.margin(codes), model.forest.margin(codes))
+    assert not isinstance(evidence_of(audit(model)), Reason)
+    assert by_thresholds(model.forest, {}) is None
+    assert by_thresholds(model.forest, {0: [*model.categories[0], "zz"]}) is None

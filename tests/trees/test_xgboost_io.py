@@ -241,7 +241,6 @@ def test_gradient_sums_of_parallel_trees_use_their_share_of_the_learning_rate():
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"booster": "dart"}, "'dart'"),
         ({"booster": "gblinear"}, "'gblinear'"),
         ({"objective": "reg:gamma"}, "reg:gamma.*reg:squarederror"),
         ({"objective": "rank:pairwise"}, "rank:pairwise"),

@@ -223,7 +223,7 @@ class DPForest(Protocol):
     def save(self, training: Training, path: Path) -> None:
         """Write the forest, and the noise in its counts, to a file."""
         noise = (self.mechanism, self.epsilon, training.noise_from)
-        save_random_decision_forest(training.model, path, *noise)
+        save_random_decision_forest(training.model, path, *noise, features=training.schema.features)
 
     @property
     def noisy(self) -> bool:

@@ -28,7 +28,8 @@ from fedtrees.trees.boosted.forest import Forest, Tree
 Names = Sequence[str] | Sequence[int]
 
 _INT64 = 15  # XGBoost's number of the type of whole numbers
-_BOOLEANS = {"false": 0.0, "true": 1.0}  # pandas reads them as booleans, XGBoost as 0 and 1
+#: Text that pandas reads as booleans, and XGBoost as 0 and 1; in lower case.
+BOOLEANS = {"false": 0.0, "true": 1.0}
 # XGBoost before this version counts the characters of a name where it should count bytes.
 _COUNTS_BYTES = (3, 4)
 
@@ -85,8 +86,8 @@ def by_names(
     """
     names: dict[int, Names] = {}
     for k, values in categories.items():
-        whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in values)
-        names[k] = [int(v) for v in values] if whole else [str(v) for v in values]
+        integers = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in values)
+        names[k] = [int(v) for v in values] if integers else [str(v) for v in values]
         forest = _split_by_sets(forest, k, np.arange(len(values)))
     return forest, names
 
@@ -99,7 +100,7 @@ def numbers_of(feature: Feature) -> NDArray[np.float32] | None:
     """
     names = [name.strip().casefold() for name in feature.categories]
     try:
-        values = [_BOOLEANS[name] if name in _BOOLEANS else float(name) for name in names]
+        values = [BOOLEANS[name] if name in BOOLEANS else float(name) for name in names]
     except ValueError:
         return None
     if not all(map(math.isfinite, values)):
@@ -142,17 +143,41 @@ def _with_thresholds(forest: Forest, column: int, numbers: NDArray[np.float32]) 
     A code of at least the threshold goes right, and so does the number of that code. Beyond the
     last code only missing values go right.
     """
-    beyond = np.float32(2) * np.abs(numbers[-1]) + np.float32(1)
-    values = np.append(numbers, beyond).astype(np.float32)
 
     def rewritten(tree: Tree) -> Tree:
         at = np.flatnonzero(tree.feature == column)
         threshold = tree.threshold.copy()
-        first = np.clip(np.ceil(threshold[at]), 0, len(numbers)).astype(np.intp)
-        threshold[at] = values[first]
+        threshold[at] = _numbers_for(threshold[at], numbers)
         return replace(tree, threshold=threshold)
 
     return replace(forest, trees=tuple(map(rewritten, forest.trees)))
+
+
+def _numbers_for(
+    thresholds: NDArray[np.float32], numbers: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the number of the first code that is not below each threshold."""
+    beyond = np.float32(2) * np.abs(numbers[-1]) + np.float32(1)
+    values = np.append(numbers, beyond).astype(np.float32)
+    return values[np.clip(np.ceil(thresholds), 0, len(numbers)).astype(np.intp)]
+
+
+def thresholds_in_table(
+    feature: NDArray[np.int32], threshold: NDArray[np.float32], features: Sequence[Feature]
+) -> NDArray[np.float32]:
+    """Return thresholds in the units of the table for columns of numbers; text keeps codes.
+
+    Raises `DataError` as `in_table_values`.
+
+    `feature, threshold`: arrays of one shape; a negative feature marks a leaf.
+    `features`: of the columns on which the trees were trained.
+    """
+    out = threshold.copy()
+    for k, column in enumerate(features):
+        numbers = numbers_of(column) if column.categories else None
+        if numbers is not None:
+            out[feature == k] = _numbers_for(threshold[feature == k], numbers)
+    return out
 
 
 def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Forest:
@@ -183,6 +208,28 @@ def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Fore
         return replace(tree, threshold=threshold, categories=sets)
 
     return replace(forest, trees=tuple(map(rewritten, forest.trees)))
+
+
+def by_thresholds(forest: Forest, categories: Mapping[int, Names]) -> Forest | None:
+    """Return a forest with a threshold in place of every set of the last categories of a column.
+
+    For example, of the categories 0 to 3 the set {2, 3} is all codes of at least 2. None if some
+    set is another one, or a column has no names of categories.
+    """
+    trees = []
+    for tree in forest.trees:
+        threshold = tree.threshold.copy()
+        for node in np.flatnonzero(np.isnan(threshold)).tolist():
+            size = len(categories.get(int(tree.feature[node]), ()))
+            chosen = np.zeros(size, dtype=bool)
+            listed = np.zeros(0, bool) if tree.categories is None else tree.categories[node][:size]
+            chosen[: len(listed)] = listed
+            first = size - int(chosen.sum())
+            if not size or not chosen[first:].all():
+                return None
+            threshold[node] = first
+        trees.append(replace(tree, threshold=threshold, categories=None))
+    return replace(forest, trees=tuple(trees))
 
 
 def write_categories(names: Mapping[int, Names], width: int) -> dict[str, Any]:
@@ -224,10 +271,10 @@ def read_categories(
         listed = (booster.get("cats") or {}).get("enc")
         columns = enumerate([] if listed is None else listed)
         by_bytes = not (3, 1) <= tuple(version[:2]) < _COUNTS_BYTES
-        found = {k: _read_names(column, by_bytes) for k, column in columns}
+        names = {k: _read_names(column, by_bytes) for k, column in columns}
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"not a complete XGBoost model: cats ({error})") from error
-    return {k: names for k, names in found.items() if names}
+    return {k: of_column for k, of_column in names.items() if of_column}
 
 
 def _read_names(column: Mapping[str, Any], by_bytes: bool) -> tuple[str, ...] | tuple[int, ...]:

@@ -6,11 +6,13 @@ tests, counts and rows of a `RandomDecisionForest`.
 """
 
 import io
+import json
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from tokenize import TokenError
 from typing import Any
@@ -19,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Feature
+from fedtrees.trees.files.categories import numbers_of, thresholds_in_table
 from fedtrees.trees.files.model_file import MAX_MODEL_BYTES, check_depth, read_model_file
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -33,6 +37,7 @@ _HEADERS = {
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 
+_COLUMNS = "columns"  # JSON: name and categories of each column
 _KINDS = {
     "feature": np.int32,
     "threshold": np.float32,
@@ -44,17 +49,58 @@ _KINDS = {
 }
 
 
-def save_random_forest(forest: RandomForest, path: str | PathLike[str]) -> None:
-    """Write a forest; the name is used as it is.
+def save_random_forest(
+    forest: RandomForest, path: str | PathLike[str], features: Sequence[Feature] = ()
+) -> None:
+    """Write a forest; the name is not changed.
 
-    Raises `DataError` if the file cannot be written.
+    Raises `DataError` if the file cannot be written, or cannot contain the values of a column.
+
+    `features`: of the columns on which the forest was trained. Given, columns of numbers have
+    thresholds in the units of the table (`fedtrees.trees.files.categories`), and the file contains
+    the names of the columns and of their other categories, in the order of their codes.
     """
+    trees = (
+        replace(t, threshold=thresholds_in_table(t.feature, t.threshold, features))
+        for t in forest.trees
+    )
+    forest = RandomForest(tuple(trees))
     distinct = [tree.distinct for tree in forest.trees]
     known = all(rows is not None for rows in distinct)
     arrays = forest.to_arrays()
     if known:
         arrays["distinct"] = np.concatenate([rows for rows in distinct if rows is not None])
-    _write(path, arrays)
+    _write(path, arrays | _described(features))
+
+
+def _described(features: Sequence[Feature]) -> dict[str, NDArray[Any]]:
+    """Return the names of columns and of categories that are text, as one array of JSON."""
+    if not features:
+        return {}
+    columns = [
+        {
+            "name": f.name,
+            "categories": [] if not f.categories or numbers_of(f) is not None else f.categories,
+        }
+        for f in features
+    ]
+    return {_COLUMNS: np.array(json.dumps(columns))}
+
+
+def load_columns(
+    path: str | PathLike[str],
+) -> tuple[tuple[str, ...], dict[int, tuple[str, ...]]]:
+    """Return the names of the columns of a forest's file, and of their categories by column.
+
+    Both are empty if the file states none. Raises `DataError` if they are no such lists.
+    """
+    with _arrays(path) as arrays:
+        if _COLUMNS not in arrays:
+            return (), {}
+        columns = json.loads(str(arrays[_COLUMNS]))
+        names = tuple(str(column["name"]) for column in columns)
+        listed = {k: tuple(map(str, column["categories"])) for k, column in enumerate(columns)}
+        return names, {k: categories for k, categories in listed.items() if categories}
 
 
 def save_random_decision_forest(
@@ -63,16 +109,20 @@ def save_random_decision_forest(
     mechanism: str | None = None,
     epsilon: float | None = None,
     noise_from: str = "system",
+    features: Sequence[Feature] = (),
 ) -> None:
-    """Write a forest of random tests; the name is used as it is.
+    """Write a forest of random tests; the name is not changed.
 
-    Raises `DataError` if the file cannot be written.
+    Raises `DataError` as `save_random_forest`.
 
-    `mechanism, epsilon`: str and float, optional. What noise its counts have
+    `mechanism, epsilon`: str and float, optional. The noise on its counts
     (`fedtrees.protocols.forests.dp_forest`). Both are public.
     `noise_from`: Where the noise came from (`fedtrees.core.streams.NoiseFrom`).
+    `features`: as in `save_random_forest`.
     """
-    tests = {"feature": forest.splits.feature, "threshold": forest.splits.threshold}
+    splits = forest.splits
+    threshold = thresholds_in_table(splits.feature, splits.threshold, features)
+    tests = {"feature": splits.feature, "threshold": threshold, **_described(features)}
     if mechanism is not None and epsilon is not None:
         tests |= {"mechanism": np.array(mechanism), "epsilon": np.array(float(epsilon))}
         tests |= {"noise_from": np.array(noise_from)}
@@ -130,6 +180,7 @@ def load_random_forest(path: str | PathLike[str]) -> RandomForest:
     Raises `DataError` if the file cannot be read, or holds no complete forest.
     """
     with _arrays(path) as arrays:
+        arrays = {name: array for name, array in arrays.items() if name != _COLUMNS}
         _check_sizes(arrays)
         forest = RandomForest.from_arrays(arrays)
         for tree in forest.trees:

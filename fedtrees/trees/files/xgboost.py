@@ -4,6 +4,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -188,19 +189,25 @@ def from_xgboost_json(
     *,
     learning_rate: float | None = None,
     reg_lambda: float | None = None,
+    every_round: bool = False,
 ) -> Forest:
     """Read a forest from an XGBoost model, JSON or its binary form UBJ.
+
+    It predicts what XGBoost predicts. Leaf values of a DART model are multiplied by the weights of
+    their trees. Rounds after ``best_iteration`` are left out if XGBoost's scikit-learn interface
+    saved the file (`served_trees`).
 
     Gradient sums are not in the file. Given ``learning_rate`` and ``reg_lambda`` they are recovered
     from the weights as ``g = -w (h + lambda)``, with the precision of a float32 (leaves hold
     ``eta w``); otherwise ``g`` is None. With ``num_parallel_tree`` p, XGBoost's leaves hold
     ``eta w / p``; the p trees become p rounds.
 
-    Raises `DataError` if the model is truncated, of another booster or objective (read are gbtree
-    and `READ_OBJECTIVES`), has leaves of several outputs, or categories beyond code 65534.
+    Raises `DataError` if the model is truncated, of another booster or objective (gbtree, dart and
+    `READ_OBJECTIVES` are read), has leaves of several outputs, or categories beyond code 65534.
 
     `model`: The parsed JSON, its bytes (``Booster.save_raw("json")`` or ``"ubj"``), or a file.
     `learning_rate, reg_lambda`: float, optional. What the model was trained with.
+    `every_round`: Return all trees in the file, also those after ``best_iteration``.
     """
     learner = learner_of(model)
     try:
@@ -216,6 +223,11 @@ def from_xgboost_json(
         info = np.atleast_1d(np.asarray(booster["tree_info"])).tolist()
         width = int(learner["learner_model_param"]["num_feature"])
         trees = [read_tree(t, width, learning_rate, reg_lambda) for t in booster["trees"]]
+        weights = dropout_weights(booster)
+        if weights is not None:
+            pairs = zip(trees, weights, strict=True)
+            trees = [replace(tree, value=tree.value * weight) for tree, weight in pairs]
+        served = None if every_round else served_trees(learner)
         # Where a tree of one output stands alone, the others of its round add nothing.
         alone = trees_alone(info, outputs)
         if alone * outputs > _MOST_ADDED:
@@ -239,7 +251,8 @@ def from_xgboost_json(
         RecursionError,
     ) as error:
         raise DataError(f"not a complete XGBoost model: {type(error).__name__} {error}") from error
-    return Forest(tuple(trees[i] for i in order), start, objective)
+    forest = Forest(tuple(trees[i] for i in order), start, objective)
+    return forest if served is None else forest.first(served // outputs)
 
 
 _NOTHING = Tree(
@@ -269,7 +282,66 @@ def model_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, A
         model = _decoded(bytes(model))
     if not isinstance(model, dict) or not isinstance(model.get("learner"), dict):
         raise DataError("not an XGBoost model: there is no 'learner' object")
-    return model
+    return {**model, "learner": _with_dropout(model["learner"])}
+
+
+def _with_dropout(learner: dict[str, Any]) -> dict[str, Any]:
+    """Return the learner of a DART model as XGBoost 3.3 and later write it, others unchanged.
+
+    These versions write the booster ``gbtree`` and the weights of its trees, ``weight_drop``,
+    beside the trees. Earlier ones write the booster ``dart``, which contains the other.
+    """
+    booster = learner.get("gradient_booster")
+    if not isinstance(booster, dict) or booster.get("name") != "dart":
+        return learner
+    try:
+        model = {**booster["gbtree"]["model"], "weight_drop": booster["weight_drop"]}
+    except (KeyError, TypeError) as error:
+        raise DataError(f"not a complete XGBoost model: dart without {error}") from error
+    return {**learner, "gradient_booster": {"name": "gbtree", "model": model}}
+
+
+def dropout_weights(booster: Mapping[str, Any]) -> NDArray[np.float32] | None:
+    """Return the factor of each tree's leaf values in a DART model, float32; else None.
+
+    Raises `DataError` if there is not one finite number for each tree.
+
+    `booster`: the entry ``gradient_booster.model`` of `model_of`.
+    """
+    weights = np.asarray(booster.get("weight_drop", ()), dtype=np.float32)
+    if weights.shape == (0,) or (weights == 1).all():
+        return None
+    if weights.shape != (len(booster["trees"]),) or not np.isfinite(weights).all():
+        raise DataError(
+            f"not a complete XGBoost model: weight_drop of shape {weights.shape} for "
+            f"{len(booster['trees'])} trees"
+        )
+    return weights
+
+
+def served_trees(learner: Mapping[str, Any]) -> int | None:
+    """Return how many trees XGBoost's scikit-learn interface predicts with; None: all.
+
+    If the training stopped early it predicts with the rounds up to ``best_iteration``, and only
+    then. A ``Booster`` predicts with all trees: its files are recognised because they lack the
+    attribute ``scikit_learn``.
+
+    Raises `DataError` if ``best_iteration`` is no round of the model.
+    """
+    notes = learner.get("attributes")
+    if not isinstance(notes, Mapping) or not {"best_iteration", "scikit_learn"} <= notes.keys():
+        return None
+    text, booster = str(notes["best_iteration"]), learner["gradient_booster"]["model"]
+    trees = len(booster["trees"])
+    per_round = max(int(learner["learner_model_param"]["num_class"]), 1)
+    per_round *= int(booster["gbtree_model_param"]["num_parallel_tree"])
+    ends = booster.get("iteration_indptr", range(0, trees + 1, max(per_round, 1)))
+    if not text.isdecimal() or len(text) > 9 or int(text) + 1 >= len(ends):
+        raise DataError(
+            f"not a complete XGBoost model: best_iteration {short(text)!r} is none of its "
+            f"{len(ends) - 1} rounds"
+        )
+    return int(ends[int(text) + 1])
 
 
 def is_ubjson(data: bytes) -> bool:
@@ -299,7 +371,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_booster(learner: dict[str, Any]) -> None:
     booster, name = learner["gradient_booster"]["name"], learner["objective"]["name"]
     if booster != "gbtree":
-        raise DataError(f"model is of booster {short(booster)!r}; only 'gbtree' is read")
+        raise DataError(f"model is of booster {short(booster)!r}; only gbtree and dart are read")
     if name not in READ_OBJECTIVES:
         raise DataError(f"model is for {short(name)!r}; read are {', '.join(READ_OBJECTIVES)}")
     targets = int(learner["learner_model_param"].get("num_target", "1"))

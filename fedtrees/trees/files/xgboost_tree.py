@@ -1,6 +1,6 @@
 """One tree as the node arrays of XGBoost's JSON models, both ways."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,26 @@ def check_categories(trees: Sequence[dict[str, Any]]) -> None:
         )
 
 
+def hidden_thresholds(tree: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Return the nodes whose threshold another party keeps, bool, shape (n_nodes,).
+
+    In XGBoost's secure vertical training the model of a party contains NaN in their place.
+    """
+    condition = np.asarray(tree["split_conditions"], dtype=np.float64)
+    kind = np.asarray(tree.get("split_type", np.zeros(len(condition))))
+    inner = np.asarray(tree["left_children"]) >= 0
+    if not len(condition) == len(kind) == len(inner):
+        return np.zeros(len(condition), dtype=bool)  # damaged: `read_tree` states how
+    return np.asarray(np.isnan(condition) & inner & (kind == 0))
+
+
+def with_placeholders(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree with 0 in place of thresholds that another party keeps."""
+    hidden = hidden_thresholds(tree)
+    condition = np.asarray(tree["split_conditions"], dtype=np.float64)
+    return {**tree, "split_conditions": np.where(hidden, 0.0, condition)}
+
+
 def read_tree(
     tree: dict[str, Any], n_features: int, eta: float | None, reg_lambda: float | None
 ) -> Tree:
@@ -236,5 +256,11 @@ def _check_contents(
 ) -> None:
     if len(used) and not 0 <= used.min() <= used.max() < n_features:
         raise DataError(f"a tree splits on feature {used.max()}, the model has {n_features}")
-    if np.isnan(condition).any() or not np.isfinite(condition[leaf]).all():
+    if np.isnan(condition[~leaf]).any():
+        raise DataError(
+            "a threshold of the model is NaN: the file is damaged, or it is the part of one party "
+            "in a secure vertical training, which cannot predict alone; fedtrees audit reads its "
+            "leaf counts"
+        )
+    if not np.isfinite(condition[leaf]).all():
         raise DataError("not a usable XGBoost model: a threshold or leaf value is not finite")
