@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
+from fedtrees.data.csv_file import Reading, TextTable, cells_as_text
 from fedtrees.data.csv_table import coded, numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
+from fedtrees.data.spreadsheets import read_table
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -32,6 +33,7 @@ class Columns:
     target: str  # label column
     categorical: tuple[str, ...] = ()  # columns of text, coded alphabetically
     positive: str | None = None  # the class coded 1
+    reading: Reading = Reading()  # what is declared about the files
 
 
 def check_sizes(own: str | None, truth: str | None) -> None:
@@ -72,7 +74,7 @@ def read_rows(
     Raises `DataError` if a column of the model is missing, or a file cannot be read as `load_csv`
     reads it.
     """
-    files = [read_csv(path) for path in paths]
+    files = [read_table(path, columns.reading, (columns.target,)) for path in paths]
     for file in files:
         for name in (columns.target, *columns.categorical):
             file.column(name)

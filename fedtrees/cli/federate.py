@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import Format, Output
+from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -170,7 +170,10 @@ def site(
     id: Annotated[
         str, typer.Option(help="Column that names rows, where others hold more of the same rows.")
     ] = "",
-    sep: Annotated[str, typer.Option(help="Separator of the table; by default found out.")] = "",
+    sep: Sep = "",
+    decimal: Decimal = "",
+    missing: Missing = None,
+    sheet: Sheet = "",
     kit: Annotated[
         str | None, typer.Option(help="The site's, or the server's, startup kit: set up in place.")
     ] = None,
@@ -183,6 +186,7 @@ def site(
 
     What is said stays at the site. Given again, --allow replaces what was allowed before.
     """
+    from fedtrees.bench.options import reading_of
     from fedtrees.federation.deployment import SETTINGS, allow_classes
     from fedtrees.federation.site import Settings
 
@@ -199,6 +203,16 @@ def site(
             raise UsageError(f"--csv {csv}: no such file")
         where = str(Path(csv).resolve()), str(Path(out).resolve())
         path.parent.mkdir(parents=True, exist_ok=True)
-        Settings(*where, tuple(allow or ()), id, sep).save(path)
+        options = {"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet}
+        file = reading_of(options)
+        Settings(
+            *where,
+            allow=tuple(allow or ()),
+            id=id,
+            sep=file.separator,
+            decimal=file.decimal,
+            missing=file.missing or (),
+            sheet=file.sheet,
+        ).save(path)
     told = {"settings": "" if server else str(path), "allowed": list(allow or ())}
     typer.echo(json.dumps(told) if format.is_json else f"{told['settings'] or kit}")

@@ -26,7 +26,7 @@ from fedtrees.core.local_data import Declared, LocalData, check_own
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
-from fedtrees.data.csv_file import TextTable
+from fedtrees.data.csv_file import Reading, TextTable
 from fedtrees.data.csv_table import class_target, coded, numeric
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
@@ -64,7 +64,7 @@ class Settings:
     `out`: Folder for logs and models.
     `allow`: Hashes of the federations in which it takes part.
     `id`: Column that names rows, where others hold columns of the same rows.
-    `sep`: Separator of the table; empty: found out.
+    `sep, decimal, missing, sheet`: As in `fedtrees.data.csv_file.Reading`.
     """
 
     csv: str
@@ -72,13 +72,27 @@ class Settings:
     allow: tuple[str, ...] = ()
     id: str = ""
     sep: str = ""
+    decimal: str = ""
+    missing: tuple[str, ...] = ()  # one empty text: empty cells only; (): the default marks
+    sheet: str = ""
+
+    @property
+    def reading(self) -> Reading:
+        """What the owner declares about the table's file."""
+        return Reading(
+            separator=self.sep,
+            decimal=self.decimal,
+            missing=self.missing or None,
+            sheet=self.sheet,
+        )
 
     @classmethod
     def load(cls, path: Path) -> Settings:
         """Read them; raises `UsageError` if they cannot be used."""
         try:
             said = tomllib.loads(path.read_text("utf-8"))
-            return cls(**{**said, "allow": tuple(said.get("allow", ()))})
+            lists = {name: tuple(said.get(name, ())) for name in ("allow", "missing")}
+            return cls(**{**said, **lists})
         except (OSError, ValueError, TypeError) as err:
             raise UsageError(f"{path}: {err}; write it with `fedtrees site`") from err
 
@@ -106,7 +120,7 @@ def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
     """Read a site's table as the federation declares it; raises `DataError`."""
     schema, vertical = federation.schema, federation.made.layout == "vertical"
     columns = {f.name: f.categories for f in schema.features} | {schema.target: schema.classes}
-    plain = None if vertical else read_plain(settings.csv, settings.sep, columns, schema.target)
+    plain = None if vertical else read_plain(settings.csv, settings.reading, columns, schema.target)
     if plain is not None:
         X, y = plain
         labels = y.astype(np.int64) if schema.classes else y
@@ -122,7 +136,8 @@ def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
 
 def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[LocalData, str]:
     """Read any table; of a vertical run rows are sorted by name, and the names returned."""
-    table = read_table(settings.csv, settings.sep, (schema.target,))
+    categories = {f.name: f.categories for f in schema.features} | {schema.target: schema.classes}
+    table = read_table(settings.csv, settings.reading, (schema.target,), categories)
     there = [c for c, name in enumerate(schema.names) if name in table.names]
     if vertical and not settings.id:
         raise DataError(f"{settings.csv}: others hold columns of the same rows; give --id COLUMN")
