@@ -1,6 +1,7 @@
 """Rows at hand, read from CSV files in the columns of a model."""
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.data.csv_file import Reading, TextTable, cells_as_text
+from fedtrees.data.csv_file import UNDECLARED, Reading, TextTable, cells_as_text, plain_name
 from fedtrees.data.csv_table import coded, numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.spreadsheets import read_table
@@ -33,7 +34,7 @@ class Columns:
     target: str  # label column
     categorical: tuple[str, ...] = ()  # columns of text, coded alphabetically
     positive: str | None = None  # the class coded 1
-    reading: Reading = Reading()  # what is declared about the files
+    reading: Reading = UNDECLARED  # what is declared about the files
 
 
 def check_sizes(own: str | None, truth: str | None) -> None:
@@ -75,6 +76,7 @@ def read_rows(
     reads it.
     """
     files = [read_table(path, columns.reading, (columns.target,)) for path in paths]
+    files = [_with_names(file, model.feature_names) for file in files]
     for file in files:
         for name in (columns.target, *columns.categorical):
             file.column(name)
@@ -94,6 +96,28 @@ def read_rows(
             listed = ", ".join(extra)
             notes.append(f"{file.path}: columns the model does not know were left out: {listed}")
     return _datasets(model, files, wanted, columns), notes
+
+
+def _with_names(file: TextTable, wanted: Sequence[str]) -> TextTable:
+    """Return a table with the column names of a model that differ only in white space.
+
+    The header of a table is read without surrounding and doubled white space. LightGBM writes
+    underscores in place of white space.
+    """
+    names: dict[str, str] = {}
+    for spelled in (plain_name, _underscored):
+        free = [n for n in file.names if n not in wanted and n not in names]
+        lacking = [n for n in wanted if n not in (*file.names, *names.values())]
+        for name in lacking:
+            same = [n for n in free if spelled(n) == spelled(name)]
+            others = [n for n in lacking if spelled(n) == spelled(name)]
+            if len(same) == len(others) == 1:
+                names[same[0]] = name
+    return file.renamed(names) if names else file
+
+
+def _underscored(name: str) -> str:
+    return re.sub(r"[\s_]+", "_", name).strip("_")
 
 
 def _wanted(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:

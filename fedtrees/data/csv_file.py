@@ -108,6 +108,11 @@ class TextTable:
         k = self._at[name]
         return replace(self, columns=(*self.columns[:k], text, *self.columns[k + 1 :]))
 
+    def renamed(self, names: Mapping[str, str]) -> TextTable:
+        """Return the table with other names of some columns."""
+        doubts = {names.get(name, name): doubt for name, doubt in self.doubts.items()}
+        return replace(self, names=tuple(names.get(n, n) for n in self.names), doubts=doubts)
+
     def check_readable(self, name: str) -> None:
         """Raise `Problems` if the numbers of a column can be read in two ways."""
         if name in self.doubts:

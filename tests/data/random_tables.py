@@ -66,7 +66,6 @@ class Outcome:
 
     counts: Counter = field(default_factory=Counter)
     silent: list = field(default_factory=list)
-    noted: list = field(default_factory=list)
 
 
 def random_column(rng, n):
@@ -256,14 +255,12 @@ def _read(paths, columns, writers, keep, outcome):
                     continue
                 named = [name for name in columns if f"{name!r}" in problem.text]
                 outcome.counts["refused with a reason"] += 1
-                outcome.noted.append((paths[0].name, [w.name for w in writers], problem.text))
                 drop = [*options.get("drop", ()), *(named or ())]
                 options["drop"] = [name for name in drop if name != TARGET]
                 options["keep"] = [name for name in keep if name not in drop]
                 if not named or TARGET in named:
                     return None
-        except DataError as error:
-            outcome.noted.append((paths[0].name, [w.name for w in writers], str(error)))
+        except DataError:
             outcome.counts["refused with a reason"] += 1
             return None
     return None
@@ -271,7 +268,6 @@ def _read(paths, columns, writers, keep, outcome):
 
 def _compare(data, columns, outcome, where):
     """Count what became of every column of a dataset."""
-    notes = "\n".join(data.notes)
     for name, column in columns.items():
         truth = truth_of(column)
         if name == TARGET:
@@ -288,18 +284,23 @@ def _compare(data, columns, outcome, where):
         wrong = [(a, b) for a, b in zip(truth, got, strict=True) if not _equal(a, b, column)]
         if not wrong:
             outcome.counts["equal"] += 1
-        elif any(name in note for note in notes.split("\n") if not note.startswith(_LISTS)):
+        elif _reported(name, wrong, data.notes):
             outcome.counts["different with a note"] += 1
-            outcome.noted.append(
-                (*where, name, column.kind, wrong[:3], [x for x in notes.split("\n") if name in x])
-            )
         else:
             outcome.counts["silently different"] += 1
             outcome.silent.append((*where, name, column.kind, wrong[:3]))
 
 
-#: Notes that list columns without reporting anything about their values.
-_LISTS = ("numbers: ", "categories: ", "target: ", "table: ", "clients: ", "declared knowledge: ")
+def _reported(name, wrong, notes):
+    """Return whether notes say of a column that its values are not those of the file.
+
+    A cell that became missing is reported with its mark, any other change by a note of the column.
+    """
+    marks = {wanted for wanted, got in wrong if got is None}
+    missing = " ".join(note for note in notes if note.startswith("missing: "))
+    listed = name in missing and all(repr(mark) in missing for mark in marks)
+    own = any(note.startswith(f"{name}: ") for note in notes)
+    return own or (listed and len(marks) > 0 and all(got is None for _, got in wrong))
 
 
 def _decoded(values, feature):
@@ -332,7 +333,6 @@ def campaign(seeds):
             one = check(seed, folder)
             total.counts += one.counts
             total.silent += one.silent
-            total.noted += one.noted
             for path in Path(folder).iterdir():
                 path.unlink()
     return total
@@ -342,7 +342,5 @@ if __name__ == "__main__":
     result = campaign(range(int(sys.argv[1])))
     for line in result.silent[:40]:
         print("silent:", *line)
-    for line in result.noted[:40]:
-        print("noted:", *line)
     for name, count in sorted(result.counts.items()):
         print(f"{count:7} {name}")
