@@ -68,8 +68,8 @@ class BenchOptions:
         "Datasets (see `fedtrees list datasets`).", "--data", names="dataset"
     )
     csv: tuple[str, ...] = _option(
-        "Your own table: CSV, .xlsx or .parquet. Repeat it for a file per client or, with --id, "
-        "per vertical party."
+        "Your own table: CSV, .xlsx, .parquet or .feather. Repeat it for a file per client or, "
+        "with --id, per vertical party."
     )
     target: str = _option("Target column of --csv.", default="")
     task: str = _option(

@@ -27,7 +27,9 @@ _NARROW = 80  # columns of a terminal below which there is no room for examples
 
 
 def inspect(
-    file: Annotated[str, typer.Argument(help="A table: CSV, .xlsx or .parquet.", metavar="FILE")],
+    file: Annotated[
+        str, typer.Argument(help="A table: CSV, .xlsx, .parquet or .feather.", metavar="FILE")
+    ],
     sep: Sep = "",
     decimal: Decimal = "",
     missing: Missing = None,

@@ -72,7 +72,7 @@ def categories_of(cells: Mapping[str, int]) -> tuple[tuple[str, ...], dict[str, 
 def yes_and_no(cells: Mapping[str, int]) -> tuple[tuple[str, str], dict[str, str]] | None:
     """Return the categories no and yes of a column, None if it has other cells too.
 
-    Cells are compared without case, and 0 and 1 may stand for the words if both words occur.
+    Cells are compared without case. If both words occur, 0 and 1 are spellings of them.
     """
     answers = {cell: _answer(cell) for cell in cells}
     words = {answers[cell] for cell in cells if value_of(cell) is None}
@@ -85,7 +85,7 @@ def yes_and_no(cells: Mapping[str, int]) -> tuple[tuple[str, str], dict[str, str
 
 
 def _answer(cell: str) -> bool | None:
-    """Return whether a cell says yes or no, None if it says neither."""
+    """Return whether a cell is a spelling of yes, None if it is neither of yes nor of no."""
     word, value = cell.casefold(), value_of(cell)
     if value is not None:
         return {_ZERO: False, _ONE: True}.get(value)
@@ -143,7 +143,7 @@ def look_alikes(names: Iterable[str]) -> list[str]:
 
 
 def look(name: str) -> str:
-    """Return a key that names share if a reader cannot tell them apart."""
+    """Return a key that names share if they look equal to a reader."""
     text = unicodedata.normalize("NFKC", name).casefold()
     visible = "".join(c for c in text if unicodedata.category(c) not in ("Cf", "Cc"))
     return "".join(visible.split())

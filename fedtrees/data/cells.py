@@ -35,9 +35,9 @@ _WITH_UNIT = re.compile(
     rf"((?:\d[\d.,'’ \u00a0\u202f]*|[.,])\d{_EXPONENT}|\d[.,]?{_EXPONENT})"
     rf"\s*({_CURRENCY}|%|‰|)\s*(\)?)"
 )
-# The minus sign, the en dash and two compatibility characters that stand for a minus.
+# Other characters for a minus: the minus sign, the en dash and two compatibility characters.
 _MINUS = str.maketrans(dict.fromkeys("\u2212\u2013\ufe63\uff0d", "-"))
-# Day before month where nothing tells: the first of two readings that fits every cell is taken.
+# The day comes before the month if both orders fit: the first form that fits every cell is taken.
 _DATES = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y",
     "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y",

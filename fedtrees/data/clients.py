@@ -30,7 +30,7 @@ def load_clients(
     *,
     column: str = "",
     name: str | None = None,
-    **declared: Any,
+    **options: Any,
 ) -> Dataset:
     """Make a dataset of the rows of several clients.
 
@@ -42,22 +42,22 @@ def load_clients(
     `target`: Name of the label column.
     `column`: Name of the column with the client of every row; it is no feature. Empty: each file
     belongs to one client.
-    `name, **declared`: As in `fedtrees.data.own_table.load_csv`.
+    `name, **options`: As in `fedtrees.data.own_table.load_csv`.
 
     Returns: A dataset with `owners`, the client of every row, numbered in the order in which they
     appear.
     """
-    said, target, column = Declared.of(declared), plain_name(target), plain_name(column)
+    declared, target, column = Declared.of(options), plain_name(target), plain_name(column)
     if len(paths) > 1:
-        tables = [read_uncleaned(path, said.reading, (target,)) for path in paths]
+        tables = [read_uncleaned(path, declared.reading, (target,)) for path in paths]
         table, owners, names = _stacked(tables, paths)
     else:
-        whole = read_table(paths[0], said.reading, (target,))
+        whole = read_table(paths[0], declared.reading, (target,))
         table, owners, names = _named(whole, column, target)
     if len(names) < 2:
         raise DataError(f"{paths[0]}: all rows are of {names[0]!r}; a federation needs two clients")
     label = name or "+".join(Path(path).stem for path in paths)
-    made = dataset_of(table, target, said, label)
+    made = dataset_of(table, target, declared, label)
     kept = _kept(table, made, owners, target)
     sizes = np.bincount(kept, minlength=len(names))
     lacking = [n for n, size in zip(names, sizes, strict=True) if not size]

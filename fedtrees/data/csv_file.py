@@ -140,13 +140,13 @@ class _Records:
             self.close()
 
     def close(self) -> None:
-        """Make text of the records that are still held as cells."""
+        """Convert the records of the last block to text."""
         if self.block:
             self.texts.append([_stripped(cells) for cells in zip(*self.block, strict=True)])
         self.block = []
 
     def columns(self) -> tuple[str, ...]:
-        """Return the text of every column; the blocks are let go."""
+        """Return the text of every column, and free the blocks."""
         found = []
         for k in range(self.width):
             found.append(_BETWEEN.join(block[k] for block in self.texts))
@@ -354,10 +354,10 @@ def unique_names(first: Sequence[str], notes: list[str]) -> list[str]:
 
 
 def _is_data(rows: Sequence[Sequence[str]]) -> bool:
-    """Tell whether the first row holds what the others hold, rather than names.
+    """Return whether the first row contains data and no names.
 
-    It does if it has a number or a date, and one in every column that is of them. Numbers that
-    count up in even steps are names: years, or numbers of columns.
+    It does if it has a number or a date in at least one column, and in every column whose other
+    cells are numbers or dates. Numbers that count up in even steps are names, such as years.
     """
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     values = [k for k, cell in enumerate(first) if _value(cell)]

@@ -21,7 +21,7 @@ def load_joined(
     *,
     id: str,
     name: str | None = None,
-    **declared: Any,
+    **options: Any,
 ) -> Dataset:
     """Make a dataset of one CSV file per party.
 
@@ -34,17 +34,17 @@ def load_joined(
     `paths`: The party with the labels first.
     `target`: Name of the label column, in the first file alone.
     `id`: Name of the column, in every file, that says which row it is.
-    `name, **declared`: As in `fedtrees.data.own_table.load_csv`, over the columns of all files.
+    `name, **options`: As in `fedtrees.data.own_table.load_csv`, over the columns of all files.
     """
-    said, target, id = Declared.of(declared), plain_name(target), plain_name(id)
+    declared, target, id = Declared.of(options), plain_name(target), plain_name(id)
     if target == id:
         raise UsageError(f"target and id are both {id!r}; name the column of the labels as target")
-    tables = [read_table(path, said.reading, (id, target)) for path in paths]
+    tables = [read_table(path, declared.reading, (id, target)) for path in paths]
     rows = [_rows(table, id) for table in tables]
     _check_ids(tables, rows)
     _check_columns(tables, target, id)
     label = name or "+".join(Path(path).stem for path in paths)
-    made = dataset_of(_joined(tables, rows, id), target, said, label)
+    made = dataset_of(_joined(tables, rows, id), target, declared, label)
     owner = {n: k for k, table in enumerate(tables) for n in table.names if n != id}
     files = [
         tuple(c for c, n in enumerate(made.schema.names) if owner[n] == k)

@@ -82,7 +82,7 @@ def load_csv(
     *,
     top: Sequence[str] = (),
     name: str | None = None,
-    **declared: Any,
+    **options: Any,
 ) -> Dataset:
     """Make a dataset of a CSV file, whatever its separator, encoding and decimal mark.
 
@@ -93,31 +93,31 @@ def load_csv(
     `target`: Name of the label column. Rows without it are left out.
     `top`: Features a top-feature score is computed on.
     `name`: Default: the file name without its ending.
-    `**declared`: Fields of `Declared` and of `fedtrees.data.csv_file.Reading`, such as `positive`,
+    `**options`: Fields of `Declared` and of `fedtrees.data.csv_file.Reading`, such as `positive`,
     `separator` and `decimal`.
 
     Raises `Problems`: everything that is wrong with the columns, at once.
     Raises `DataError`: as `read_csv` and `prepare`.
     Raises `UsageError`: as `Declared`.
     """
-    said, target = Declared.of(declared), plain_name(target)
-    table = read_table(path, said.reading, (target,))
-    return dataset_of(table, target, said, name or Path(path).stem, top)
+    declared, target = Declared.of(options), plain_name(target)
+    table = read_table(path, declared.reading, (target,))
+    return dataset_of(table, target, declared, name or Path(path).stem, top)
 
 
 def dataset_of(
-    table: TextTable, target: str, said: Declared, name: str, top: Sequence[str] = ()
+    table: TextTable, target: str, declared: Declared, name: str, top: Sequence[str] = ()
 ) -> Dataset:
     """Make a dataset of a text table; raises as `load_csv`."""
     kinds = {column.name: column for column in columns_of(table)}
-    problems = _unknown_names(table, target, said, top)
-    used, refused = _used_columns(table, kinds.values(), target, said)
+    problems = _unknown_names(table, target, declared, top)
+    used, refused = _used_columns(table, kinds.values(), target, declared)
     problems += refused
     rows, y, classes = np.arange(len(table)), np.zeros(0), tuple[str, ...]()
     if target in kinds:
         try:
             _check_marks(table, kinds[target], kinds.values())
-            rows, y, classes = _target(table, kinds[target], said)
+            rows, y, classes = _target(table, kinds[target], declared)
         except Problems as error:
             problems += error.found
         except FedtreesError as error:
@@ -125,50 +125,50 @@ def dataset_of(
     names = {column.name for column in used}
     out = {n: c for n, c in kinds.items() if n not in names and n != target}
     if not used and not problems:
-        problems.append(_no_features(target, out, said))
+        problems.append(_no_features(target, out, declared))
     if problems:
-        raise Problems(str(table.path), _together(problems, said))
-    features = tuple(_feature(column, said) for column in used)
+        raise Problems(str(table.path), _together(problems, declared))
+    features = tuple(_feature(column, declared) for column in used)
     X = np.empty((len(rows), len(used)))
     for k, column in enumerate(used):
         X[:, k] = values_of(table, column)[rows]
     schema = Schema(features, target, classes, one_hot_groups(features, X))
     made = prepare(name, schema, X, y, top=top, place=lambda i: f"line {table.lines[rows[i]]}")
-    found = _notes(table, used, out, said, kinds[target], made, len(table) - len(rows))
+    found = _notes(table, used, out, declared, kinds[target], made, len(table) - len(rows))
     return replace(made, notes=(*found, *made.notes))
 
 
 def _used_columns(
-    table: TextTable, columns: Iterable[Column], target: str, said: Declared
+    table: TextTable, columns: Iterable[Column], target: str, declared: Declared
 ) -> tuple[list[Column], list[Problem]]:
     """Return the columns that become features, and why others that should cannot."""
     used: list[Column] = []
     problems: list[Problem] = []
     for column in columns:
         name = column.name
-        if name == target or name in said.drop:
+        if name == target or name in declared.drop:
             continue
-        if name in table.doubts and name not in said.categorical:
+        if name in table.doubts and name not in declared.categorical:
             doubt = table.doubts[name]
-            with_name = _with(said.drop, name)
+            with_name = _with(declared.drop, name)
             problems.append(replace(doubt, value=with_name) if doubt.option == "drop" else doubt)
             continue
-        if column.out and name not in (*said.categorical, *said.keep, *said.ranges):
+        if column.out and name not in (*declared.categorical, *declared.keep, *declared.ranges):
             continue
         try:
-            used.append(_as_wished(table, column, said))
+            used.append(_as_wished(table, column, declared))
         except DataError as error:
-            fix = ("drop", _with(said.drop, name))
-            if name in said.keep:
-                fix = ("keep", joined_names(n for n in said.keep if n != name))
+            fix = ("drop", _with(declared.drop, name))
+            if name in declared.keep:
+                fix = ("keep", joined_names(n for n in declared.keep if n != name))
             problems.append(Problem(str(error), *fix))
     return used, problems
 
 
-def _no_features(target: str, out: Mapping[str, Column], said: Declared) -> Problem:
+def _no_features(target: str, out: Mapping[str, Column], declared: Declared) -> Problem:
     """Return why a table has no feature columns, and which ones could be kept."""
-    kept = [n for n, c in out.items() if n not in said.drop and c.kind != "empty"]
-    reasons = ": " + "; ".join(_reasons(out, said)) if out else ""
+    kept = [n for n, c in out.items() if n not in declared.drop and c.kind != "empty"]
+    reasons = ": " + "; ".join(_reasons(out, declared)) if out else ""
     text = f"no feature columns besides the target {target!r}{reasons}"
     return Problem(text, "keep" if kept else "", joined_names(kept) if kept else "")
 
@@ -201,23 +201,23 @@ def one_hot_groups(features: Sequence[Feature], X: NDArray[Any]) -> tuple[OneHot
     return tuple(found)
 
 
-def _feature(column: Column, said: Declared) -> Feature:
+def _feature(column: Column, declared: Declared) -> Feature:
     if column.categorical:
         return Feature(column.name, "categorical", categories=column.order)
-    return Feature(column.name, "continuous", *said.ranges.get(column.name, ()))
+    return Feature(column.name, "continuous", *declared.ranges.get(column.name, ()))
 
 
-def _as_wished(table: TextTable, column: Column, said: Declared) -> Column:
-    if column.name in said.categorical:
+def _as_wished(table: TextTable, column: Column, declared: Declared) -> Column:
+    if column.name in declared.categorical:
         return reading(table, column, "category")
-    if column.name in said.ranges and column.reads:
+    if column.name in declared.ranges and column.reads:
         column = replace(column, kind="number", out="")
-    return reading(table, column, "keep" if column.name in said.keep else "")
+    return reading(table, column, "keep" if column.name in declared.keep else "")
 
 
-def _together(problems: Sequence[Problem], said: Declared) -> list[Problem]:
+def _together(problems: Sequence[Problem], declared: Declared) -> list[Problem]:
     """Return the problems; of those that one option mends, each gets the remedy of all of them."""
-    before = {"drop": said.drop, "keep": said.keep, "categorical": said.categorical}
+    before = {"drop": declared.drop, "keep": declared.keep, "categorical": declared.categorical}
     mended = {option: list(names) for option, names in before.items()}
     for problem in problems:
         if problem.option in mended:
@@ -235,7 +235,7 @@ def _with(names: Sequence[str], name: str) -> str:
 
 
 def _unknown_names(
-    table: TextTable, target: str, said: Declared, top: Sequence[str]
+    table: TextTable, target: str, declared: Declared, top: Sequence[str]
 ) -> list[Problem]:
     """Return what is wrong with the columns that are named, option by option."""
     found = []
@@ -244,10 +244,10 @@ def _unknown_names(
         found.append(Problem(text))
     options = {
         "target": [target],
-        "categorical": said.categorical,
-        "keep": said.keep,
-        "drop": said.drop,
-        "ranges": said.ranges,
+        "categorical": declared.categorical,
+        "keep": declared.keep,
+        "drop": declared.drop,
+        "ranges": declared.ranges,
         "top": top,
     }
     for option, names in options.items():
@@ -265,11 +265,11 @@ def _unknown_names(
             if option == "target":
                 fix = close or "COLUMN"
             found.append(Problem(text, option, fix))
-    for name in (n for n in said.drop if n in table.names):
+    for name in (n for n in declared.drop if n in table.names):
         others = [o for o, names in options.items() if o != "drop" and name in names]
         if others:
             text = f"column {name!r} is named by drop and by {others[0]}"
-            rest = joined_names(n for n in said.drop if n != name)
+            rest = joined_names(n for n in declared.drop if n != name)
             found.append(Problem(text, "drop", rest))
     return found
 
@@ -284,11 +284,11 @@ def _parted_name(names: Sequence[str], columns: Sequence[str]) -> str:
 
 
 def _target(
-    table: TextTable, column: Column, said: Declared
+    table: TextTable, column: Column, declared: Declared
 ) -> tuple[NDArray[np.intp], NDArray[Any], tuple[str, ...]]:
     """Return the rows that have a target, the target, and the names of its classes."""
     table.check_readable(column.name)
-    task = said.task or _task(table, column, said)
+    task = declared.task or _task(table, column, declared)
     if task == "number" and column.reads:
         if column.merges:
             column = replace(column, merges=0)  # the target is float64
@@ -309,7 +309,7 @@ def _target(
         columns=(cells_as_text(merged),),
         lines=[table.lines[i] for i in rows],
     )
-    positive = said.positive
+    positive = declared.positive
     if positive is None and column.kind == "yes/no" and task == "binary":
         positive = column.order[1]
     y, classes = read_target(part, column.name, task, positive)
@@ -322,10 +322,10 @@ def _check_marks(table: TextTable, column: Column, columns: Iterable[Column]) ->
     Marks such as ``none`` are words. They stay marks without a question only if a column of numbers
     has the same mark, which then belongs to the program that wrote the file.
     """
-    name, declared = column.name, table.reading.missing is not None
+    name, chosen = column.name, table.reading.missing is not None
     counts = {**table.marks.get(name, {}), **dict.fromkeys(table.kept_marks.get(name, ()), 0)}
     words = [mark for mark in counts if mark.casefold() in POSSIBLE_VALUES]
-    if declared or column.reads or not words:
+    if chosen or column.reads or not words:
         return
     elsewhere = {m for c in columns if c.reads == "number" for m in table.marks.get(c.name, ())}
     asked = sorted(mark for mark in words if mark not in elsewhere)
@@ -340,9 +340,9 @@ def _check_marks(table: TextTable, column: Column, columns: Iterable[Column]) ->
     raise Problems(str(table.path), [Problem(text, "missing", joined_names(others or ["nan"]))])
 
 
-def _task(table: TextTable, column: Column, said: Declared) -> str:
+def _task(table: TextTable, column: Column, declared: Declared) -> str:
     """Return the task of a target: binary for two values, a number if there are many numbers."""
-    if said.positive is not None or column.distinct <= 2:
+    if declared.positive is not None or column.distinct <= 2:
         return "binary"
     many = column.distinct > FEW or 2 * column.distinct > column.present
     if column.reads and many:
@@ -362,11 +362,11 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 1 else shown
 
 
-def _reasons(out: Mapping[str, Column], said: Declared) -> list[str]:
+def _reasons(out: Mapping[str, Column], declared: Declared) -> list[str]:
     """Return the columns that are left out, by the reason."""
     why: dict[str, list[str]] = {}
     for name, column in out.items():
-        why.setdefault("as declared" if name in said.drop else column.out, []).append(name)
+        why.setdefault("as declared" if name in declared.drop else column.out, []).append(name)
     return [f"{', '.join(names)} ({reason})" for reason, names in why.items()]
 
 
@@ -374,7 +374,7 @@ def _notes(
     table: TextTable,
     used: Sequence[Column],
     out: Mapping[str, Column],
-    said: Declared,
+    declared: Declared,
     target: Column,
     made: Dataset,
     without: int,
@@ -390,7 +390,9 @@ def _notes(
     lines.append(f"target: {target.name}, {what}{less}")
     numbers = [c.name for c in used if not c.categorical]
     coded = [
-        c.name if c.kind == "yes/no" or c.name in said.categorical else f"{c.name} ({c.distinct})"
+        c.name
+        if c.kind == "yes/no" or c.name in declared.categorical
+        else f"{c.name} ({c.distinct})"
         for c in used
         if c.categorical
     ]
@@ -421,9 +423,9 @@ def _notes(
             f"missing: {_listed(holes)}; empty cells and the marks shown; --missing for other marks"
         )
     if out:
-        kept = [name for name, c in out.items() if c.kind != "empty" and name not in said.drop]
+        kept = [name for name, c in out.items() if c.kind != "empty" and name not in declared.drop]
         remedy = f"; to use these columns: --keep {_option_value(kept)}" if kept else ""
-        lines.append(f"left out: {'; '.join(_reasons(out, said))}{remedy}")
+        lines.append(f"left out: {'; '.join(_reasons(out, declared))}{remedy}")
     lines.append(
         "declared knowledge: these kinds and the names of all categories and classes, read from "
         "the whole table; attackers are taken to know them"

@@ -104,7 +104,7 @@ def _frame(path: Path, form: str, reading: Reading) -> "pd.DataFrame":
     try:
         if form != "xlsx":
             frame = pd.read_parquet(path) if form == "parquet" else pd.read_feather(path)
-            return frame if _is_counter(frame.index) else frame.reset_index()
+            return with_index_columns(frame)
         sheets = pd.read_excel(path, sheet_name=None, header=None, dtype=object, na_filter=False)
     except ImportError:
         raise DataError(
@@ -116,11 +116,10 @@ def _frame(path: Path, form: str, reading: Reading) -> "pd.DataFrame":
     return _sheet(path, {str(name): sheet for name, sheet in sheets.items()}, reading.sheet)
 
 
-def _is_counter(index: "pd.Index") -> bool:
-    """Return whether the index of a frame only counts its rows, and is no column."""
-    import pandas as pd
-
-    return isinstance(index, pd.RangeIndex) and index.name is None
+def with_index_columns(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """Return a frame whose named index is a column; an index without a name only counts rows."""
+    named = any(name is not None for name in frame.index.names)
+    return frame.reset_index() if named else frame
 
 
 def _sheet(path: Path, sheets: Mapping[str, "pd.DataFrame"], wanted: str) -> "pd.DataFrame":

@@ -142,11 +142,11 @@ class FederatedEstimator(BaseEstimator):
         """
         forest = issubclass(maker, ForestParams)
         boosted = not forest and maker.file == Protocol.file
-        if maker.layout == "horizontal" and (forest if self._forest else boosted):
+        if maker.layout == Protocol.layout and (forest if self._forest else boosted):
             return
         kind = "random forests" if self._forest else "boosted trees"
         reason = f"{name!r} trains another kind of model"
-        if maker.layout != "horizontal":
+        if maker.layout != Protocol.layout:
             reason = f"{name!r} trains over parties with columns, and an estimator spreads rows"
         elif not forest and not boosted:
             reason = f"the models of {name!r} are none: train it with `fedtrees train -p {name}`"
