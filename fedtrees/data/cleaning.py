@@ -36,6 +36,7 @@ class _Spelling:
     # rows whose number can only be read with this decimal mark, by mark
     votes: Mapping[str, int]
     doubtful: str  # a cell that is another number with the other decimal mark; empty: none
+    plain: bool = False  # whether Python reads every present cell as a number
 
     @property
     def decimal(self) -> str:
@@ -82,7 +83,7 @@ def with_plain_numbers(table: TextTable) -> TextTable:
     of the other columns, with one exception: a point counts as a separator of thousands only if the
     column itself shows it. `Reading.decimal` decides all columns that show no mark.
     """
-    spellings = {}
+    spellings, numeric = {}, set[str]()
     for name in table.names:
         if name in table.typed:
             continue
@@ -90,10 +91,13 @@ def with_plain_numbers(table: TextTable) -> TextTable:
         spelling = _spelling(cells)
         if spelling.numeric:
             spellings[name] = spelling
+        if spelling.plain and spelling.present == len(table):
+            numeric.add(name)
     shown = {spelling.decimal for spelling in spellings.values()} - {""}
     of_file = next(iter(shown)) if len(shown) == 1 else ""
     if not shown and table.separator == "," and not table.typed_format:
         of_file = _POINT  # a comma cannot be both
+    table = replace(table, numeric=frozenset(numeric))
     for name, spelling in spellings.items():
         table = _with_numbers(table, name, spelling, of_file)
     return table
@@ -116,6 +120,8 @@ def _with_numbers(table: TextTable, name: str, spelling: _Spelling, of_file: str
             read = plain_number(spelling.numbers[spelling.doubtful], decimal)
             remark = f"{spelling.doubtful!r} is read as {read}, as other columns have points"
     decimal = decimal or of_file or _POINT
+    if spelling.plain and decimal == _POINT:
+        return table
     written = {
         cell: text
         for cell, core in spelling.numbers.items()
@@ -198,8 +204,8 @@ def _python_numbers(cells: Mapping[str, int], present: int) -> _Spelling:
     shown = any(number(cell, _COMMA) is None for cell in pointed)
     votes = {_POINT: int(shown), _COMMA: 0}
     doubtful = "" if shown or not pointed else pointed[0]
-    return _Spelling(dict(zip(cells, cells, strict=True)), Counter({"": present}), present, votes,
-                     doubtful)  # fmt: skip
+    numbers = dict(zip(cells, cells, strict=True))
+    return _Spelling(numbers, Counter({"": present}), present, votes, doubtful, plain=True)
 
 
 def with_empty_cells(
@@ -224,6 +230,9 @@ def with_empty_cells(
     constant, of_numbers = list[str](), set[str]()
     longest = max(map(len, marks))
     for name in table.names:
+        if name in table.numeric and asked is None:
+            hits[name] = {}
+            continue
         cells, declared = Counter(table.column(name)), values.get(name, ())
         del cells[""]
         hits[name] = {

@@ -141,6 +141,7 @@ def _stacked(
         twice=frozenset().union(*(table.twice for table in tables)),
         typed_format=all(table.typed_format for table in tables),
         typed=frozenset.intersection(*(table.typed for table in tables)),
+        numeric=frozenset.intersection(*(table.numeric for table in tables)),
         commas=frozenset().union(*(table.commas for table in tables)),
         remarks=_by_column({name: t.remarks for name, t in zip(labels, tables, strict=True)}),
         doubts={name: doubt for table in tables for name, doubt in table.doubts.items()},

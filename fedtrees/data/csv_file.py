@@ -78,6 +78,7 @@ class TextTable:
     twice: frozenset[str] = frozenset()  # names that several columns have in the file
     typed_format: bool = False  # whether the format distinguishes text from missing cells
     typed: frozenset[str] = frozenset()  # columns whose numbers are no text in the file
+    numeric: frozenset[str] = frozenset()  # columns of which Python reads every cell as a number
     commas: frozenset[str] = frozenset()  # columns that were written with a decimal comma
     # by column: how unusual numbers were read; why its numbers cannot be read
     remarks: Mapping[str, str] = field(default_factory=dict)

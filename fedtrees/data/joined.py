@@ -79,6 +79,7 @@ def _joined(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: 
         columns=tuple(columns),
         notes=tuple(notes),
         twice=frozenset().union(*(table.twice for table in tables)),
+        numeric=frozenset().union(*(table.numeric for table in tables)),
         commas=frozenset().union(*(table.commas for table in tables)),
         remarks={name: text for table in tables for name, text in table.remarks.items()},
         doubts={name: doubt for table in tables for name, doubt in table.doubts.items()},

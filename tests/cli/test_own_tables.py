@@ -18,6 +18,8 @@ from fedtrees.bench.suite import Suite
 from fedtrees.cli.main import corrected, main
 from fedtrees.core.errors import Problem
 from fedtrees.core.specs import joined_names, split_names
+from fedtrees.data.csv_file import Reading
+from fedtrees.federation.site import Settings
 
 N = 60
 ILL = ["yes" if i % 3 else "no" for i in range(N)]
@@ -220,3 +222,15 @@ def test_odd_column_names_survive_a_bench_its_report_and_a_paper_table(call, tmp
         code, _, err = call(*command)
         assert code == 0, (command, err)
     assert tex.read_text().count("{") == tex.read_text().count("}")
+
+
+def test_a_site_declares_how_its_file_is_read(call, tmp_path):
+    path = saved(tmp_path / "t.csv", {"age": AGES, "ill": ILL})
+    begin = ["site", "--to", tmp_path / "s.toml", "--csv", path, "--out", tmp_path]
+    declared = ["--decimal", ",", "--missing", "", "--sheet", 2, "--sep", "tab"]
+    code, _, err = call(*begin, *declared)
+    assert code == 0, err
+    reading = Settings.load(tmp_path / "s.toml").reading
+    assert reading == Reading(separator="\t", decimal=",", missing=("",), sheet="2")
+    code, _, err = call(*begin, "--decimal", ";")
+    assert (code, "decimal ';': give a point or a comma" in err) == (2, True)
