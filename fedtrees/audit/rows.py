@@ -32,7 +32,7 @@ class Columns:
     """What the columns of the files are."""
 
     target: str  # label column
-    categorical: tuple[str, ...] = ()  # columns of text, coded alphabetically
+    categorical: tuple[str, ...] = ()  # columns of text, coded by `categories_of`
     positive: str | None = None  # the class coded 1
     reading: Reading = UNDECLARED  # what is declared about the files
 

@@ -189,7 +189,7 @@ def _stem(value: Mapping[str, Any]) -> str:
     """Return what a table is called in results: its file, or its files, without folders."""
     whole = os.path.exists(value["csv"]) or value.get("client_column")
     paths = [value["csv"]] if whole and not value.get("id") else value["csv"].split(",")
-    return "+".join(Path(path).stem for path in paths)
+    return "+".join(unique_labels(paths))
 
 
 def roles_of(protocol: Any, parties: int) -> dict[str, str]:

@@ -56,7 +56,7 @@ def load_clients(
         table, owners, names = _named(whole, column, target)
     if len(names) < 2:
         raise DataError(f"{paths[0]}: all rows are of {names[0]!r}; a federation needs two clients")
-    label = name or "+".join(Path(path).stem for path in paths)
+    label = name or "+".join(unique_labels(paths))
     made = dataset_of(table, target, declared, label)
     kept = _kept(table, made, owners, target)
     sizes = np.bincount(kept, minlength=len(names))

@@ -72,7 +72,7 @@ def binary_target(
     classes and no positive one named.
 
     `positive`: The class coded 1; every other class becomes 0. Default: the second of two classes,
-    in numerical or alphabetical order.
+    in the order of `categories_of`.
     """
     codes, names = class_target(table, name)
     if positive is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.files import unique_labels
 from fedtrees.data.categories import difference, look
 from fedtrees.data.cells import number
 from fedtrees.data.csv_file import TextTable, cells_as_text, plain_name
@@ -43,7 +44,7 @@ def load_joined(
     rows = [_rows(table, id) for table in tables]
     _check_ids(tables, rows)
     _check_columns(tables, target, id)
-    label = name or "+".join(Path(path).stem for path in paths)
+    label = name or "+".join(unique_labels(paths))
     made = dataset_of(_joined(tables, rows, id), target, declared, label)
     owner = {n: k for k, table in enumerate(tables) for n in table.names if n != id}
     files = [

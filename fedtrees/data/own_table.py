@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.counts import many
 from fedtrees.core.errors import (
     DataError,
     FedtreesError,
@@ -386,7 +387,8 @@ def _notes(
     what = "a number to predict" if not classes else f"{len(classes)} classes, {_listed(classes)}"
     if len(classes) == 2:
         what = f"{classes[1]} against {classes[0]}"
-    less = f"; {without:,} rows without it are left out" if without else ""
+    left_out = many(without, "row without it is", "rows without it are")
+    less = f"; {left_out} left out" if without else ""
     lines.append(f"target: {target.name}, {what}{less}")
     numbers = [c.name for c in used if not c.categorical]
     coded = [

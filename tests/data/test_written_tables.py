@@ -417,7 +417,9 @@ def test_two_files_of_one_name_are_called_by_their_folders(written):
     tables = [{"age": np.add(AGES, k), "ill": ILL} for k in (1, 2)]
     paths = [written(table, f"s{k}/train.csv") for k, table in enumerate(tables, 1)]
     assert unique_labels(paths) == ["s1/train", "s2/train"]
-    assert load_clients(paths, "ill").owner_names == ("s1/train", "s2/train")
+    data = load_clients(paths, "ill")
+    assert data.owner_names == ("s1/train", "s2/train")
+    assert data.name == "s1/train+s2/train"
 
 
 def test_the_same_rows_twice_are_refused(written):
