@@ -51,7 +51,13 @@ class _Spelling:
     @property
     def numeric(self) -> bool:
         """Whether the column is one of numbers with at least one of the decimal marks."""
-        return self._is_numeric(_POINT) or self._is_numeric(_COMMA)
+        return self._is_numeric(_POINT) or self._is_numeric(_COMMA) or self.mixed
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the cells are numbers, but with decimal points and commas in equal shares."""
+        both = min(self.votes.values()) > 0 and self.units.total() >= MOSTLY * self.present
+        return both and not self.decimal
 
     def _is_numeric(self, mark: str) -> bool:
         other = _COMMA if mark == _POINT else _POINT
@@ -105,7 +111,8 @@ def with_plain_numbers(table: TextTable) -> TextTable:
 
 def _with_numbers(table: TextTable, name: str, spelling: _Spelling, of_file: str) -> TextTable:
     """Return the table with the numbers of one column in plain form, or with its doubt."""
-    if doubt := _mixed_units(name, spelling):
+    doubt = _mixed_marks(name) if spelling.mixed else _mixed_units(name, spelling)
+    if doubt is not None:
         return replace(table, doubts={**table.doubts, name: doubt})
     decimal = spelling.decimal or table.reading.decimal
     remark = ""
@@ -118,7 +125,7 @@ def _with_numbers(table: TextTable, name: str, spelling: _Spelling, of_file: str
             return replace(table, doubts={**table.doubts, name: doubt})
         if separates_thousands:
             read = plain_number(spelling.numbers[spelling.doubtful], decimal)
-            remark = f"{spelling.doubtful!r} is read as {read}, as other columns have points"
+            remark = f"{spelling.doubtful!r} is read as {read}: the file has decimal points"
     decimal = decimal or of_file or _POINT
     if spelling.plain and decimal == _POINT:
         return table
@@ -138,6 +145,12 @@ def _with_numbers(table: TextTable, name: str, spelling: _Spelling, of_file: str
         table = replace(table, remarks={**table.remarks, name: "; ".join(remarks)})
     changes = {cell: text for cell, text in written.items() if cell != text}
     return table.mapped(name, changes) if changes else table
+
+
+def _mixed_marks(name: str) -> Problem:
+    """Return why a column with two decimal marks cannot be read."""
+    text = f"column {name!r} has numbers with decimal points and with decimal commas; use one mark"
+    return Problem(text, "drop", name)
 
 
 def _mixed_units(name: str, spelling: _Spelling) -> Problem | None:

@@ -361,6 +361,16 @@ def test_several_units_in_a_column_are_refused(written):
     assert load_csv(path, "ill", drop=["share"]).schema.names == ("age",)
 
 
+def test_two_decimal_marks_in_a_column_are_refused_or_the_few_cells_reported(written):
+    table = {"age": range(N), "ill": ILL}
+    path = written({"x": [f"{i}.5" if i % 2 else f"{i},5" for i in range(N)], **table}, sep=";")
+    problem = problem_of(path)
+    assert (problem.option, problem.value) == ("drop", "x")
+    assert "decimal points and with decimal commas" in problem.text
+    path = written({"x": ["9,99" if i == 5 else f"{i}.5" for i in range(N)], **table}, sep=";")
+    assert notes_of(path, "x") == ["1 cell that is no number ('9,99'; line 7) is read as missing"]
+
+
 # --- dates and identifiers
 
 
