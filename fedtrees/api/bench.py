@@ -12,6 +12,7 @@ import pandas as pd
 from fedtrees.api.run import Run
 from fedtrees.bench.options import BenchOptions, tell
 from fedtrees.core.errors import DataError, StoreError, UsageError, did_you_mean
+from fedtrees.data.spreadsheets import with_index_columns
 from fedtrees.report.states import MARGIN
 
 _TABLE = "table"  # a table from memory is a CSV file of this name in the run folder
@@ -68,7 +69,9 @@ def _with_table_written(options: dict[str, Any]) -> tuple[dict[str, Any], list[P
     if options.get("client_column"):
         raise UsageError("client_column is for csv: write the table to a file, and name it")
     frame, target = _frame(options["data"], options.get("target") or "")
-    options = {**options, "data": None, "target": target}
+    # Text of a DataFrame is a value, also None and NA; missing values are written as empty cells.
+    missing = options.get("missing") or [""]
+    options = {**options, "data": None, "target": target, "missing": missing}
     given = BenchOptions(**{**options, "csv": f"{_TABLE}.csv"})
     folder = Path(given.out) if given.out else fresh_folder(Path("runs"), CHANGED)
     new = _new(folder)
@@ -90,7 +93,7 @@ def _frame(data: Any, target: str) -> tuple[pd.DataFrame, str]:
         if not target:
             columns = ", ".join(map(str, data.columns[:60]))
             raise UsageError(f"a DataFrame needs target=COLUMN; the columns are {columns}")
-        return data, target
+        return with_index_columns(data), target
     if len(data) != 2:
         raise DataError(f"data is a tuple of {len(data)}; give (X, y)")
     X, y = data

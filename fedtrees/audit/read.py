@@ -1,5 +1,6 @@
 """Read a model file of any known format."""
 
+import codecs
 import struct
 from os import PathLike
 from pathlib import Path
@@ -9,6 +10,7 @@ from fedtrees.audit.read_forest import read_random_forest, read_released
 from fedtrees.audit.read_lightgbm import read_lightgbm
 from fedtrees.audit.read_xgboost import read_xgboost
 from fedtrees.core.errors import DataError
+from fedtrees.core.formats import is_numpy_archive, unreadable
 from fedtrees.trees.files.forests import is_random_decision_forest
 from fedtrees.trees.files.model_file import read_model_file
 
@@ -21,12 +23,12 @@ def read_model(path: str | PathLike[str]) -> ModelFile:
     number).
     """
     data = read_model_file(path)
-    text = data.lstrip()
+    text = data.removeprefix(codecs.BOM_UTF8).lstrip()
     if text.startswith(b"{"):
         return read_xgboost(Path(path), text)
     if text[:16].split(b"\n")[0].rstrip() == b"tree":
         return read_lightgbm(Path(path), text)
-    if data.startswith(b"PK"):
+    if data.startswith(b"PK") and is_numpy_archive(path):
         if is_random_decision_forest(path):
             return read_released(Path(path))
         return read_random_forest(Path(path))
@@ -44,6 +46,8 @@ def _refusal(data: bytes) -> str:
             "compiler that built it, and not read. Take no comfort: FedTree writes the gradient "
             "and hessian sums and the number of rows of every node into it"
         )
+    if reason := unreadable(data[:16], "save the model with its own save_model as JSON or text"):
+        return reason
     if not data.strip():
         return "is empty: save the model again, or give the file it was saved to"
     return (

@@ -1,6 +1,8 @@
 """Rows at hand, read from CSV files in the columns of a model."""
 
 import csv
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,10 +15,12 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
+from fedtrees.data.categories import codes_of_cells
 from fedtrees.data.cells import missing
-from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
+from fedtrees.data.csv_file import UNDECLARED, Reading, TextTable, cells_as_text, plain_name
 from fedtrees.data.csv_table import numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
+from fedtrees.data.spreadsheets import read_table
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
 from fedtrees.trees.files.categories import BOOLEANS
@@ -36,6 +40,7 @@ class Columns:
     # ``name=first|second|third`` in the order of their codes
     categorical: tuple[str, ...] = ()
     positive: str | None = None  # the class coded 1
+    reading: Reading = UNDECLARED  # what is declared about the files
 
     def orders(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return the declared categories by column; none for a column declared by its name only.
@@ -90,7 +95,8 @@ def read_rows(
             f"{model.path.name} lacks thresholds that another party keeps, so that no row can be "
             "followed to its leaf: audit it without tables of rows"
         )
-    files = [read_csv(path) for path in paths]
+    files = [read_table(path, columns.reading, (columns.target,)) for path in paths]
+    files = [_with_names(file, model.feature_names) for file in files]
     for file in files:
         for name in (columns.target, *columns.orders(file.names)):
             file.column(name)
@@ -110,6 +116,28 @@ def read_rows(
             listed = ", ".join(extra)
             notes.append(f"{file.path}: columns the model does not know were left out: {listed}")
     return _datasets(model, files, wanted, columns), notes
+
+
+def _with_names(file: TextTable, wanted: Sequence[str]) -> TextTable:
+    """Return a table with the column names of a model that differ only in white space.
+
+    The header of a table is read without surrounding and doubled white space. LightGBM writes
+    underscores in place of white space.
+    """
+    names: dict[str, str] = {}
+    for spelled in (plain_name, _underscored):
+        free = [n for n in file.names if n not in wanted and n not in names]
+        lacking = [n for n in wanted if n not in (*file.names, *names.values())]
+        for name in lacking:
+            same = [n for n in free if spelled(n) == spelled(name)]
+            others = [n for n in lacking if spelled(n) == spelled(name)]
+            if len(same) == len(others) == 1:
+                names[same[0]] = name
+    return file.renamed(names) if names else file
+
+
+def _underscored(name: str) -> str:
+    return re.sub(r"[\s_]+", "_", name).strip("_")
 
 
 def _wanted(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
@@ -196,7 +224,9 @@ def _codes(
     """
     cells: Sequence[Any] = table.column(name)
     code: dict[Any, float] = {category: float(c) for c, category in enumerate(order)}
-    if not isinstance(order[0], str):
+    if isinstance(order[0], str):  # other spellings of a category have its code
+        code = {**codes_of_cells(Counter(filter(None, cells)), order), **code}
+    else:
         cells = [None if np.isnan(value) else value for value in _numbers(table, name)]
     for i, cell in enumerate(cells):
         if cell is not None and cell not in code and not (isinstance(cell, str) and missing(cell)):

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtrees.core.errors import UsageError, check_margin
+from fedtrees.core.specs import split_names
 
 if TYPE_CHECKING:
     from fedtrees.bench.session import Bench
     from fedtrees.bench.suite import Suite
+    from fedtrees.data.csv_file import Reading
 
 #: Options that name keys of a grid, and the keys.
 GRID = {
@@ -35,7 +37,7 @@ GRID = {
 #: Options that say how a table of one's own is read.
 TABLE = (
     "csv", "target", "task", "positive", "id", "client_column", "categorical", "keep", "drop",
-    "sep",
+    "sep", "decimal", "missing", "sheet",
 )  # fmt: skip
 _COLUMNS = ("categorical", "keep", "drop")  # names of columns, with commas or without
 
@@ -66,8 +68,8 @@ class BenchOptions:
         "Datasets (see `fedtrees list datasets`).", "--data", names="dataset"
     )
     csv: tuple[str, ...] = _option(
-        "Your own table: CSV, .xlsx or .parquet. Repeat it for a file per client or, with --id, "
-        "per vertical party."
+        "Your own table: CSV, .xlsx, .parquet or .feather. Repeat it for a file per client or, "
+        "with --id, per vertical party."
     )
     target: str = _option("Target column of --csv.", default="")
     task: str = _option(
@@ -84,8 +86,16 @@ class BenchOptions:
     )
     drop: tuple[str, ...] = _option("Columns of --csv to leave out.")
     sep: str = _option(
-        "Separator of the CSV file, one character or 'tab' (default: found out).", default=""
+        "Separator of the CSV file, one character or 'tab' (default: inferred).", default=""
     )
+    decimal: str = _option(
+        "Decimal mark of --csv, . or , for columns that do not show theirs.", default=""
+    )
+    missing: tuple[str, ...] = _option(
+        "Marks of missing cells of --csv besides empty ones (repeat or commas; '': none). The "
+        "default marks are NA, N/A, nan, null, none, ?, - and the like."
+    )
+    sheet: str = _option("Sheet of an .xlsx file, by name or number.", default="")
     partition: tuple[str, ...] = _option("iid, label-skew[alpha=], quantity-skew, ...")
     clients: tuple[int, ...] = _option("Number of parties that hold data.")
     threat: tuple[str, ...] = _option(
@@ -230,7 +240,9 @@ def table_of(options: Mapping[str, Any], data: Any) -> dict[str, Any] | None:
         return None
     files = ",".join(options["csv"])
     for name in (n for n in _COLUMNS if n in given):
-        given[name] = [c for text in given[name] for c in text.split(",") if c]
+        given[name] = split_names(given[name])
+    if "missing" in given:
+        given["missing"] = split_names(given["missing"]) or [""]
     if not all(files.split(",")) and not os.path.exists(files):
         raise UsageError(f"--csv {files!r} lacks the name of a file; give --csv FILE for each")
     if data:
@@ -239,7 +251,8 @@ def table_of(options: Mapping[str, Any], data: Any) -> dict[str, Any] | None:
             "`fedtrees table` both runs"
         )
     if "target" not in given:
-        raise UsageError(f"--csv needs --target COLUMN{_columns_in(files, given.get('sep', ''))}")
+        raise UsageError(f"--csv needs --target COLUMN{_columns_in(files, given)}")
+    reading_of(given)
     if "sep" in given:
         given["sep"] = separator_of(given["sep"])
     return {"csv": files, **given}
@@ -280,13 +293,29 @@ def separator_of(text: str) -> str:
     return character
 
 
-def _columns_in(csv: str, separator: str) -> str:
-    """Return the columns to choose the target from, where the file can be read."""
+def reading_of(options: Mapping[str, Any]) -> Reading:
+    """Return what the options sep, decimal, missing and sheet declare about a file.
+
+    Raises `UsageError` if one of them cannot be used.
+    """
+    from fedtrees.data.csv_file import Reading
+
+    missing = options.get("missing")
+    return Reading(
+        separator=separator_of(options.get("sep") or ""),
+        decimal=options.get("decimal") or "",
+        missing=tuple(split_names(missing) or [""]) if missing else None,
+        sheet=options.get("sheet") or "",
+    )
+
+
+def _columns_in(csv: str, options: Mapping[str, Any]) -> str:
+    """Return the columns to choose the target from, if the file can be read."""
     from fedtrees.core.errors import DataError
     from fedtrees.data.spreadsheets import read_table
 
     try:
-        names = read_table(csv.split(",")[0], separator_of(separator)).names
+        names = read_table(csv.split(",")[0], reading_of(options)).names
     except DataError:
         return ""
     return f"; the columns are {', '.join(names[:60])}" + (", ..." if len(names) > 60 else "")

@@ -20,6 +20,7 @@ from fedtrees.bench.runner import Job, Runner
 from fedtrees.bench.store import COPY, Store
 from fedtrees.bench.suite import Suite, fits
 from fedtrees.core.composition import Composition
+from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.files import parse_json, read_listed, write_listed
 from fedtrees.core.local_data import rows_of
@@ -32,6 +33,11 @@ from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.fit import Data, fit
 from fedtrees.protocols.training import Training
+
+#: Held-out rows, the non-members of membership scores, of which 1% is one row.
+NON_MEMBERS = 100
+#: Training rows of a client below which a note is printed.
+FEW_ROWS = 10
 
 
 @dataclass
@@ -56,6 +62,7 @@ class Bench:
         refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
         self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
         check_settings(self.plan, self.data_dir, self.suite.time_limit)
+        self.notes += tuple(small_sizes(self.plan, self.data_dir))
         self.notes += tuple(limits(self.plan, self.data_dir))
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
         limits_of_cells = (self.suite.time_limit, self.memory)
@@ -183,6 +190,32 @@ def check_sizes(suite: Suite, data_dir: str | None) -> None:
                     f"{clients} clients but only {rows} rows and {columns} columns of "
                     f"{dataset.name}; use fewer clients"
                 )
+
+
+def small_sizes(todo: Plan, data_dir: str | None) -> list[str]:
+    """Return notes on users' tables and clients that are too small for the metrics of a bench."""
+    notes: dict[str, None] = {}
+    for setting in (s for s in todo.settings if s.data.csv):
+        federation = federation_of(setting, data_dir)
+        name, test = federation.dataset.name, federation.test
+        if len(test) < NON_MEMBERS:
+            notes[
+                f"{name}: {many(len(test), 'held-out row')}; one false alarm in {NON_MEMBERS} "
+                f"cannot be measured on fewer than {NON_MEMBERS}, so that members_1pct and the "
+                "utility of the model are coarse"
+            ] = None
+        classes = federation.schema.classes
+        lacking = [c for k, c in enumerate(classes) if not (test.y == k).any()]
+        if lacking:
+            notes[f"{name}: no held-out row has the class {lacking[0]!r}; AUC is undefined"] = None
+        sizes = {client: len(data) for client, data in federation.local_data.items()}
+        smallest = min(sizes, key=sizes.__getitem__)
+        if sizes[smallest] < FEW_ROWS:
+            notes[
+                f"{name}: {smallest} has {many(sizes[smallest], 'training row')}; with fewer than "
+                f"{FEW_ROWS}, one row decides most scores: give more rows or fewer clients"
+            ] = None
+    return list(notes)
 
 
 def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) -> None:

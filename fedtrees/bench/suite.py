@@ -16,6 +16,8 @@ from typing import Any
 
 from fedtrees.core.attack import contenders
 from fedtrees.core.errors import UsageError, did_you_mean, short
+from fedtrees.core.files import unique_labels
+from fedtrees.core.formats import no_local_file
 from fedtrees.core.registry import register
 from fedtrees.core.rows import FORMULA, MOST_WHOLE
 from fedtrees.core.specs import (
@@ -36,7 +38,7 @@ MOST_CLIENTS = 1_000_000
 _SOUND = re.compile("[^\0\ud800-\udfff]*")  # what a path and a file in UTF-8 can hold
 MOST_SECONDS = 1e8  # three years; timers of the system end soon after
 MOST_TRAININGS = 1_000_000
-_LISTS = ("categorical", "keep", "drop")  # keys of a table that are lists of columns
+_LISTS = ("categorical", "keep", "drop", "missing")  # keys of a table that are lists of texts
 ALL = "all"  # among attacks: every attack that is not named beside it
 
 
@@ -55,6 +57,9 @@ class DataRef:
     task: str = ""
     positive: str = ""
     sep: str = ""
+    decimal: str = ""
+    missing: tuple[str, ...] = ()  # one empty text: empty cells only; (): the default marks
+    sheet: str = ""
     categorical: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -90,6 +95,9 @@ class DataRef:
                     raise UsageError(f"data has {key}={text!r}; give text")
         if not value.get("csv"):
             raise UsageError("data is a table without csv; write {csv = 'file.csv', target = ...}")
+        for path in value["csv"].split(","):
+            if reason := no_local_file(path):
+                raise UsageError(f"csv = {path!r}: {reason}")
         if value.get("id") and value.get("client_column"):
             raise UsageError(
                 "data has id and client_column: id joins columns of the same rows, the other tells "
@@ -198,7 +206,7 @@ def _stem(value: Mapping[str, Any]) -> str:
     """Return what a table is called in results: its file, or its files, without folders."""
     whole = os.path.exists(value["csv"]) or value.get("client_column")
     paths = [value["csv"]] if whole and not value.get("id") else value["csv"].split(",")
-    return "+".join(Path(path).stem for path in paths)
+    return "+".join(unique_labels(paths))
 
 
 def roles_of(protocol: Any, parties: int) -> dict[str, str]:
@@ -315,6 +323,7 @@ class Suite:
         )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "grids", _with_unique_names(self.grids))
         number = isinstance(self.time_limit, (int, float)) and not isinstance(self.time_limit, bool)
         if not (number and 0 <= self.time_limit <= MOST_SECONDS):
             raise UsageError(
@@ -390,6 +399,29 @@ class Suite:
             lines += ["", "[[grid]]"]
             lines += [f"{key} = {_toml(value)}" for key, value in _grid_table(grid).items()]
         return "\n".join(lines) + "\n"
+
+
+def _with_unique_names(grids: Sequence[Grid]) -> tuple[Grid, ...]:
+    """Return grids in which tables with one name have different names in results.
+
+    Files of one name get the names of their folders. Tables that are read from one file in several
+    ways get a number.
+    """
+    refs = dict.fromkeys(ref for grid in grids for ref in grid.data if ref.csv)
+    by_name: dict[str, list[DataRef]] = {}
+    for ref in refs:
+        by_name.setdefault(ref.name, []).append(ref)
+    renamed = {}
+    for name, same in by_name.items():
+        labels = unique_labels([ref.csv for ref in same])
+        if len({*labels}) < len(labels):
+            labels = [f"{name}-{k + 1}" for k in range(len(same))]
+        if len(same) > 1:
+            pairs = zip(same, labels, strict=True)
+            renamed |= {ref: replace(ref, name=label) for ref, label in pairs}
+    if not renamed:
+        return tuple(grids)
+    return tuple(replace(g, data=tuple(renamed.get(ref, ref) for ref in g.data)) for g in grids)
 
 
 def bundled_suites() -> dict[str, Any]:

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Table
-from fedtrees.data.csv_file import read_csv
 from fedtrees.data.csv_table import numeric
+from fedtrees.data.spreadsheets import read_table
 
 
 def read_truth(files: Sequence[str], target: str = "") -> dict[str, Table]:
@@ -22,7 +22,7 @@ def read_truth(files: Sequence[str], target: str = "") -> dict[str, Table]:
     for text in files:
         party, equals, path = text.partition("=")
         party, path = (party, path) if equals else (Path(text).stem, text)
-        table = read_csv(path)
+        table = read_table(path)
         label = target or table.names[-1]
         # who has columns alone has no labels
         y = numeric(table, label) if label in table.names else np.zeros(len(table))

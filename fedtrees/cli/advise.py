@@ -18,8 +18,8 @@ _ALARMS = "1%FPR"  # at which members are counted
 
 @takes(
     "protocol", "defense", "data", "csv", "target", "task", "positive", "id", "client_column",
-    "categorical", "keep", "drop", "sep", "partition", "clients", "threat", "jobs", "out",
-    "resume", "time_limit", "data_dir", "plugin", "unprotected",
+    "categorical", "keep", "drop", "sep", "decimal", "missing", "sheet", "partition", "clients",
+    "threat", "jobs", "out", "resume", "time_limit", "data_dir", "plugin", "unprotected",
 )  # fmt: skip
 def advise(
     *,

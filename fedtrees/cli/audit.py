@@ -68,6 +68,8 @@ def run(
 ) -> None:
     """Audit the model, attack and scrub it where asked, and print what was found."""
     _check_held(held, columns)
+    _check_different(("--own", own), ("--truth", truth))
+    _check_different(("--data", held.data), ("--reserve", held.reserve))
     _check(own or held.data, truth, columns, {copy: ".json", report: ".html"})
     found = audit(read_model(model), known)
     own_rows, truth_rows, notes = _rows(own, truth, columns, found)
@@ -104,6 +106,13 @@ def run(
         _print(found, attacked, facts, show.details)
         for line in about.lines() if about else ():
             _paragraph(console(), line)
+
+
+def _check_different(first: tuple[str, str | None], second: tuple[str, str | None]) -> None:
+    """Raise `UsageError` if two options name the same file, whose rows would be in both parts."""
+    (option, path), (other, same) = first, second
+    if path and same and Path(path).resolve() == Path(same).resolve():
+        raise UsageError(f"{option} and {other} are both {path}; give files of different rows")
 
 
 def _check_held(held: Held, columns: Columns) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import Format, Output
+from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -172,7 +172,10 @@ def site(
     id: Annotated[
         str, typer.Option(help="Column that names rows, where others hold more of the same rows.")
     ] = "",
-    sep: Annotated[str, typer.Option(help="Separator of the table; by default found out.")] = "",
+    sep: Sep = "",
+    decimal: Decimal = "",
+    missing: Missing = None,
+    sheet: Sheet = "",
     kit: Annotated[
         str | None, typer.Option(help="The site's, or the server's, startup kit: set up in place.")
     ] = None,
@@ -186,6 +189,7 @@ def site(
     The settings stay at the site. If the command is given again, --allow and --runs replace the
     earlier ones. Runs that took place stay counted.
     """
+    from fedtrees.bench.options import reading_of
     from fedtrees.federation import agreements
     from fedtrees.federation.deployment import SETTINGS, allow_classes
     from fedtrees.federation.site import Settings
@@ -205,7 +209,12 @@ def site(
     if not Path(csv).is_file():
         raise UsageError(f"--csv {csv}: no such file")
     folder = Path(out).resolve()
-    settings = Settings(str(Path(csv).resolve()), str(folder), tuple(allow or ()), id, sep, runs)
+    file = reading_of({"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet})
+    settings = Settings(
+        csv=str(Path(csv).resolve()), out=str(folder), allow=tuple(allow or ()), id=id,
+        sep=file.separator, runs=runs, decimal=file.decimal, missing=file.missing or (),
+        sheet=file.sheet,
+    )  # fmt: skip
     if path.is_file():
         agreements.keep_records(Path(Settings.load(path).out), folder)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,18 @@ from fedtrees.cli import (
     table,
     train,
 )
-from fedtrees.cli.options import Details, Format, Margin, Output, RunFolder, columns_of
+from fedtrees.cli.options import (
+    Decimal,
+    Details,
+    Format,
+    Margin,
+    Missing,
+    Output,
+    RunFolder,
+    Sep,
+    Sheet,
+    columns_of,
+)
 from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
 
 app = typer.Typer(
@@ -151,6 +162,10 @@ def audit(
             "order of the codes if the model does not state its categories."
         ),
     ] = None,
+    sep: Sep = "",
+    decimal: Decimal = "",
+    missing: Missing = None,
+    sheet: Sheet = "",
     scrub: Annotated[
         str | None,
         typer.Option(help="Write the model without what prediction does not need (.json)."),
@@ -186,11 +201,15 @@ def audit(
     """
     from fedtrees.audit.exposure import Known
     from fedtrees.audit.rows import Columns
+    from fedtrees.bench.options import reading_of
     from fedtrees.cli import audit as command
 
     known = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
     columns = Columns(
-        target=target, categorical=tuple(columns_of(categorical)), positive=positive or None
+        target=target,
+        categorical=tuple(columns_of(categorical)),
+        positive=positive or None,
+        reading=reading_of({"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet}),
     )
     shown = command.Show(format.is_json, details)
     held = command.Held(data, reserve, min_child_weight)
@@ -299,7 +318,7 @@ def corrected(given: Sequence[str], found: Sequence[Problem]) -> str:
         elif not equals:
             next(words, None)
     kept += [part for o, value in fixes.items() if value for part in (f"--{o}", value)]
-    return shlex.join(kept)
+    return shlex.join(kept) if sorted(kept) != sorted(given) else ""
 
 
 def _fail(message: str, code: int) -> None:

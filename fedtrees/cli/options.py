@@ -12,6 +12,7 @@ import typer
 
 from fedtrees.bench.options import BenchOptions
 from fedtrees.core.errors import UsageError
+from fedtrees.core.specs import split_names
 
 if TYPE_CHECKING:
     from fedtrees.protocols.base import Protocol
@@ -100,6 +101,9 @@ Unprotected = option("unprotected")
 DataDir = option("data_dir")
 Defenses = option("defense")
 Sep = option("sep")
+Decimal = option("decimal")
+Missing = option("missing")
+Sheet = option("sheet")
 Margin = option("margin")
 Clients = Annotated[int, typer.Option(help="Number of clients.")]
 Details = Annotated[
@@ -110,7 +114,7 @@ RunFolder = Annotated[str, typer.Argument(help="A run folder.")]
 
 def columns_of(texts: Sequence[str] | None) -> list[str]:
     """Return the column names of a repeated option with commas."""
-    return [c for text in texts or () for c in text.split(",") if c]
+    return split_names(texts or ())
 
 
 def check_clients(clients: int) -> None:

@@ -1,9 +1,10 @@
-"""The `inspect` command: what the columns of a table are taken for."""
+"""The `inspect` command: show the inferred kinds of the columns of a table."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.bench.options import separator_of, tell
+from fedtrees.bench.options import reading_of, tell
 from fedtrees.cli.inspect import console, text_table
-from fedtrees.cli.options import Format, Output, Sep
+from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import UsageError
+from fedtrees.core.specs import joined_names
 
 if TYPE_CHECKING:
     from fedtrees.data.csv_file import TextTable
@@ -25,18 +27,24 @@ _NARROW = 80  # columns of a terminal below which there is no room for examples
 
 
 def inspect(
-    file: Annotated[str, typer.Argument(help="A table: CSV, .xlsx or .parquet.", metavar="FILE")],
+    file: Annotated[
+        str, typer.Argument(help="A table: CSV, .xlsx, .parquet or .feather.", metavar="FILE")
+    ],
     sep: Sep = "",
+    decimal: Decimal = "",
+    missing: Missing = None,
+    sheet: Sheet = "",
     format: Output = Format.TABLE,
 ) -> None:
-    """Show what the columns of a CSV file are taken for: kinds, missing values, ids, free text."""
+    """Show the inferred kinds of the columns of a table: missing values, ids, free text."""
     from fedtrees.core.counts import many
     from fedtrees.data.kinds import columns_of
     from fedtrees.data.spreadsheets import read_table
 
     if "," in file and not os.path.exists(file):
         raise UsageError(f"{file!r} is no file; to inspect several, name one at a time")
-    table = read_table(file, separator_of(sep))
+    options = {"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet}
+    table = read_table(file, reading_of(options))
     columns = [_facts(table, column) for column in map(_read, repeat(table), columns_of(table))]
     facts = {"file": file, "rows": len(table), "notes": table.notes, "columns": columns}
     if format.is_json:
@@ -56,15 +64,17 @@ def inspect(
     tell([*table.notes, *(f"{c['column']}: {c['note']}" for c in columns if c["note"])])
     out = [c["column"] for c in columns if not c["used"] and c["kind"] in ("id", "date", "text")]
     if out:
-        text = "fedtrees bench takes them with --keep " + ",".join(out)
+        text = "fedtrees bench takes them with --keep " + shlex.quote(joined_names(out))
         tell([f"left out unless they are asked for: {text}"])
 
 
 def _read(table: TextTable, column: Column) -> Column:
-    """Return a column as the bench takes it, or what it says of one that it refuses."""
+    """Return a column as the bench takes it, or with the reason why the bench refuses it."""
     from fedtrees.core.errors import DataError
     from fedtrees.data.kinds import reading
 
+    if doubt := table.doubts.get(column.name):
+        return replace(column, out="refused", note=doubt.text)
     try:
         return reading(table, column)
     except DataError as error:
@@ -72,7 +82,13 @@ def _read(table: TextTable, column: Column) -> Column:
 
 
 def _facts(table: TextTable, column: Column) -> dict[str, Any]:
+    from fedtrees.data.categories import look_alikes
+
     cells = (cell for cell in table.column(column.name) if column.present)
+    comma = "decimal comma" if column.name in table.commas else ""
+    counts = table.marks.get(column.name, {})
+    marks = [f"read as missing: {', '.join(map(repr, counts))}"] if counts else []
+    similar = look_alikes(column.order) if column.categorical else []
     return {
         "column": column.name,
         "kind": column.kind,
@@ -82,18 +98,16 @@ def _facts(table: TextTable, column: Column) -> dict[str, Any]:
         "examples": _short(_first(cells)),
         "used": not column.out,
         "why": column.out,
-        "note": "; ".join(filter(None, ["decimal comma" * column.decimal_comma, column.note])),
+        "note": "; ".join(filter(None, [comma, *marks, column.note, *similar])),
         "equal_as_float32": column.merges,
     }
 
 
 def _first(cells: Any) -> list[str]:
     """Return the first different cells that are not missing."""
-    from fedtrees.data.cells import missing
-
     found: dict[str, None] = {}
     for cell in cells:
-        if not missing(cell):
+        if cell:
             found[cell] = None
         if len(found) == _EXAMPLES:
             break

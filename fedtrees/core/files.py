@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -242,3 +242,13 @@ def parse_json(text: str | bytes, name: str, error: type[FedtreesError] = StoreE
     except ValueError as err:
         where = f" (line {err.lineno})" if isinstance(err, json.JSONDecodeError) else ""
         raise error(f"{name} is not JSON{where}; run the suite again") from err
+
+
+def unique_labels(paths: Sequence[str | Path]) -> list[str]:
+    """Return a name per file: its stem, with as many folders as make the names different."""
+    parts = [Path(path).absolute().with_suffix("").parts for path in paths]
+    for depth in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(part[-depth:]) for part in parts]
+        if len({*labels}) == len(labels):
+            break
+    return labels

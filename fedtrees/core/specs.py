@@ -4,6 +4,8 @@
 composes two defenses left to right.
 """
 
+import csv
+import io
 import itertools
 import math
 import re
@@ -206,3 +208,19 @@ def parse_one(text: str) -> Composed:
     if len(found) != 1:
         raise UsageError(f"{short(text)!r} names {len(found)} compositions; give one")
     return found[0]
+
+
+def split_names(texts: Iterable[str]) -> list[str]:
+    """Return the column names of an option that takes several, separated by commas.
+
+    A name with a comma is quoted as in a CSV file: ``--drop '"Age, years",bmi'``.
+    """
+    rows = csv.reader(texts, skipinitialspace=True)
+    return [name for row in rows for name in row if name]
+
+
+def joined_names(names: Iterable[str]) -> str:
+    """Return column names as `split_names` reads them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(list(names))
+    return text.getvalue()

@@ -11,7 +11,7 @@ from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.schema import OneHot, Schema
 from fedtrees.data import bundled
 from fedtrees.data.cells import missing
-from fedtrees.data.csv_file import read_csv
+from fedtrees.data.csv_file import Reading, read_csv
 from fedtrees.data.csv_table import binary_target, class_target, encoded
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.sources import SOURCES, locate
@@ -82,7 +82,7 @@ def _declared(
     positive: str | None = None,
 ) -> Dataset:
     """Read a file whose columns are known: nothing is inferred. No `categorical`: all are."""
-    table = read_csv(path, ",", [target])
+    table = read_csv(path, Reading(separator=","), [target])
     y, classes = binary_target(table, target, positive)
     columns = [n for n in table.names if n != target]
     coded = columns if categorical is None else categorical

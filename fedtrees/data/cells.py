@@ -1,23 +1,23 @@
-"""What the cells of a text table stand for: missing values, numbers, dates."""
+"""Read single cells of a text table: numbers, dates, and the marks of missing values."""
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
 
-#: Cells read as a missing value (case-insensitive, spaces around them ignored).
+#: Marks of a missing value in text files (compared without case and surrounding white space).
 MISSING = frozenset(
     {"", "na", "n/a", "n.a.", "#n/a", "#n/d", "nan", "nat", "null", "none", "?", "-", "--", "."}
 )
-#: A column of cells of which this share are numbers is one of numbers.
+#: A column is numeric if at least this share of its present cells are numbers.
 MOSTLY = 0.75
 
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
 # One character between groups of three digits, the same throughout: comma or point, an apostrophe,
-# or one of three spaces.
-_GROUPS = r"\d{{1,3}}([{}'’ \u00a0\u202f])\d{{3}}(?:\1\d{{3}})*"
+# or one of three spaces. The first group never starts with a zero: 0.637 is no 637.
+_GROUPS = r"[1-9]\d{{0,2}}([{}'’ \u00a0\u202f])\d{{3}}(?:\1\d{{3}})*"
 _PLAIN = {
     d: re.compile(rf"[+-]?(?:\d+{c}?\d*|{c}\d+){_EXPONENT}") for d, c in ((".", r"\."), (",", ","))
 }
@@ -25,52 +25,86 @@ _GROUPED = {
     d: re.compile(rf"[+-]?{_GROUPS.format(other)}(?:{c}\d*)?")
     for d, c, other in ((".", r"\.", ","), (",", ",", "."))
 }
-# Day before month where nothing tells: the first of two readings that fits every cell is taken.
+_CURRENCIES = (
+    "AUD BGN BRL CAD CHF CNY CZK DKK EUR GBP HKD HUF IDR ILS INR ISK JPY KRW MXN MYR NOK NZD PHP "
+    "PLN RON RUB SEK SGD THB TRY UAH USD ZAR"
+)
+_CURRENCY = rf"(?:[A-Z]{{0,2}}[$€£¥₹₽₩₺₪₫฿₴]|Fr\.|kr\.?|zł|Kč|Ft|{_CURRENCIES.replace(' ', '|')})"
+_WITH_UNIT = re.compile(
+    rf"(\(?)\s*([+-]?)\s*({_CURRENCY}?)\s*([+-]?)\s*"
+    rf"((?:\d[\d.,'’ \u00a0\u202f]*|[.,])\d{_EXPONENT}|\d[.,]?{_EXPONENT})"
+    rf"\s*({_CURRENCY}|%|‰|)\s*(\)?)"
+)
+# Other characters for a minus: the minus sign, the en dash and two compatibility characters.
+_MINUS = str.maketrans(dict.fromkeys("\u2212\u2013\ufe63\uff0d", "-"))
+# The day comes before the month if both orders fit: the first form that fits every cell is taken.
 _DATES = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y",
     "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y",
     "%d-%b-%Y", "%d-%b-%y",
 )  # fmt: skip
 _MICROSECONDS = 86_400_000_000  # of a day
+_MINUTES = 1_440  # of a day
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f")
 _DATE_LIKE = re.compile(
     r"(?=.*\d)(?:\d{1,4}[-/. ]\w{1,9}[-/., ]+\d{1,4}|[A-Za-z]{3,9} \d{1,2}, \d{4})"
 )
+_ZONE = re.compile(r"(?<=:\d\d)(?:\.\d+)? ?(?:Z|UTC|GMT|([+-])(\d\d):?(\d\d))$")
 
 
 def missing(cell: str) -> bool:
-    """Tell whether a cell stands for a missing value."""
+    """Return whether a cell is a default mark of a missing value."""
     return cell.lower() in MISSING
 
 
 def number(cell: str, decimal: str = ".") -> float | None:
-    """Return the number that a cell holds, None where it holds no finite one.
+    """Return the number that a cell contains, None if it contains no finite number.
 
-    `decimal`: Point or comma; the other one may then stand between groups of three digits.
+    `decimal`: Point or comma. The other one may then separate groups of three digits.
     """
-    if _PLAIN[decimal].fullmatch(cell):
-        text = cell
-    elif found := _GROUPED[decimal].fullmatch(cell):
-        text = cell.replace(found[1], "")
-    else:
-        return None
-    value = float(text.replace(",", "."))
+    text = plain_number(cell, decimal)
+    value = math.inf if text is None else float(text)
     return value if math.isfinite(value) else None
 
 
-def numbers(cells: Collection[str], decimal: str = ".") -> dict[str, float]:
-    """Return the cells that are numbers, with their values."""
-    values = plain(cells) if decimal == "." else None
+def plain_number(cell: str, decimal: str) -> str | None:
+    """Return a number with a decimal point and without groups, None if the cell is no number."""
+    if _PLAIN[decimal].fullmatch(cell):
+        return cell.replace(",", ".")
+    if match := _GROUPED[decimal].fullmatch(cell):
+        return cell.replace(match[1], "").replace(",", ".")
+    return None
+
+
+def split_unit(cell: str) -> tuple[str, str] | None:
+    """Return the unit of a cell and its number without the unit, None if it is no number.
+
+    A unit is a currency or a percent sign. Parentheses and the Unicode minus sign become a minus.
+    For example, ``($1,234.50)`` becomes ``("$", "-1,234.50")``.
+    """
+    match = _WITH_UNIT.fullmatch(cell.translate(_MINUS))
+    if match is None:
+        return None
+    opening, sign, before, inner_sign, digits, after, closing = match.groups()
+    signs = sign + inner_sign
+    if bool(opening) != bool(closing) or len(signs + opening) > 1 or (before and after):
+        return None
+    return before or after, ("-" if opening else signs) + digits
+
+
+def numbers(cells: Collection[str]) -> dict[str, float]:
+    """Return the cells that are numbers with a decimal point, with their values."""
+    values = plain(cells)
     if values is not None:
         return dict(zip(cells, values, strict=True))
-    found = ((cell, number(cell, decimal)) for cell in cells)
-    return {cell: value for cell, value in found if value is not None}
+    pairs = ((cell, number(cell)) for cell in cells)
+    return {cell: value for cell, value in pairs if value is not None}
 
 
 def plain(cells: Collection[str]) -> list[float] | None:
     """Return the values of cells, None unless all are numbers as Python writes them.
 
-    Most columns are, and this is ten times as fast as `number`.
+    Columns usually are, and this is ten times as fast as `number`.
     """
     try:
         values = list(map(float, cells))
@@ -79,42 +113,12 @@ def plain(cells: Collection[str]) -> list[float] | None:
     return values if all(map(math.isfinite, values)) and "_" not in "".join(cells) else None
 
 
-def decimal_of(cells: Mapping[str, int]) -> tuple[str, dict[str, float]]:
-    """Return how the numbers of a column may be written, of its present cells with their counts.
-
-    Returns
-    -------
-    str
-        ``"."`` or ``","`` where only that makes most cells numbers; ``".,"`` where both do and the
-        values differ (``1.234``); ``"="`` where they do not (``12``); empty: no column of numbers.
-    dict of str to float
-        The numbers, if one way to write them was found.
-    """
-    if not cells:
-        return "", {}
-    point = numbers(cells, ".")
-    if len(point) == len(cells) and "," not in "".join(cells):
-        dotted = next((cell for cell in cells if "." in cell), None)
-        if dotted is None or number(dotted, ",") is None:
-            return "." if dotted else "=", point
-    comma = numbers(cells, ",")
-    if point == comma:
-        return ("=", point) if _most(cells, point) else ("", {})
-    fits = {d: found for d, found in ((".", point), (",", comma)) if _most(cells, found)}
-    if len(fits) == 2 and len(point) != len(comma):
-        return (".", point) if len(point) > len(comma) else (",", comma)
-    return "".join(fits), next(iter(fits.values())) if len(fits) == 1 else {}
-
-
-def _most(cells: Mapping[str, int], found: Mapping[str, float]) -> bool:
-    return 0 < MOSTLY * sum(cells.values()) <= sum(cells[cell] for cell in found)
-
-
 def dates(cells: Iterable[str]) -> dict[str, float] | None:
-    """Return the days since 1970-01-01 of every cell, None unless all of them are dates.
+    """Return the days since 1970-01-01 (UTC) of every cell, None unless all of them are dates.
 
-    Forms may be mixed. Where day and month could be either, the day comes first unless the other
-    order reads more cells of the column.
+    Forms may be mixed, but cells with and without a time zone may not: their order is unknown.
+    Where day and month could be either, the day comes first unless the other order reads more
+    cells of the column; `assumptions_of_dates` reports it.
     """
     left = list(cells)
     if not left or not all(_DATE_LIKE.match(c) or _compact(c) for c in left[:50]):
@@ -122,7 +126,10 @@ def dates(cells: Iterable[str]) -> dict[str, float] | None:
     import pandas as pd
 
     series = pd.Series(left, dtype=object).str.replace(r"(?<=\d)T(?=\d)", " ", regex=True)
-    series = series.str.replace(r"(?<=:\d\d)(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)$", "", regex=True)
+    zones = [_ZONE.search(cell) for cell in series]
+    if any(zones) and not all(zones):
+        return None
+    series = series.str.replace(_ZONE, "", regex=True)
     shapes = {_shape(cell) for cell in series}
     if not all("0" in shape for shape in shapes):  # pandas reads "now" as a date
         return None
@@ -131,7 +138,7 @@ def dates(cells: Iterable[str]) -> dict[str, float] | None:
         form for form in (d + t for d in _DATES for t in _TIMES)
         if (named if "%b" in form.lower() else _shape(form) in shapes)
     ]  # fmt: skip
-    # What reads none of the first cells may still read a later one, but is not asked first.
+    # A form that reads none of the first cells may still read a later one, but is tried last.
     fit = {f: _fit(series[:200], f) for f in forms}
     if len(series) > 200:
         fit = {f: count and _fit(series, f) for f, count in fit.items()}
@@ -139,26 +146,52 @@ def dates(cells: Iterable[str]) -> dict[str, float] | None:
     for form in sorted(forms, key=lambda f: -fit[f]):
         at = days.isna()
         if not at.any():
-            return dict(zip(left, days.tolist(), strict=True))
+            break
         read = pd.to_datetime(series[at], format=form, errors="coerce").dropna()
-        # not as a difference of timestamps, which ends in 2262: cells may say 3021
+        # not as a difference of timestamps, which ends in 2262: cells may contain the year 3021
         since = read.to_numpy().astype("datetime64[us]").astype(np.int64)
         days[read.index] = since / _MICROSECONDS
-    return None if days.isna().any() else dict(zip(left, days.tolist(), strict=True))
+    if days.isna().any():
+        return None
+    days -= [_offset(zone) / _MINUTES for zone in zones]
+    return dict(zip(left, days.tolist(), strict=True))
+
+
+def assumptions_of_dates(cells: Collection[str]) -> str:
+    """Return which assumption the days of `dates` rest on, empty if there is none."""
+    parts = [re.match(r"(\d{1,2})([-/.])(\d{1,2})\2(\d\d|\d{4})(?!\d)", cell) for cell in cells]
+    parted = [match for match in parts if match]
+    texts = []
+    if parted and parted[0][2] != ".":
+        firsts, seconds = ([int(match[k]) for match in parted] for k in (1, 3))
+        if max(firsts) > 12 and max(seconds) > 12:
+            texts.append("some cells start with the day and others with the month")
+        elif max(firsts) <= 12 and max(seconds) <= 12:
+            texts.append("the first number is taken for the day, the second for the month")
+    if any(len(match[4]) == 2 for match in parted):
+        texts.append("years of two digits are taken for 1969 to 2068")
+    return "; ".join(texts)
+
+
+def _offset(zone: re.Match[str] | None) -> int:
+    """Return the minutes by which the clock of a time zone is ahead of UTC."""
+    if zone is None or not zone[1]:
+        return 0
+    return int(zone[1] + "1") * (60 * int(zone[2]) + int(zone[3]))
 
 
 def _fit(series: Any, form: str) -> int:
-    """Return how many cells a form reads."""
+    """Return the number of cells that a form reads."""
     import pandas as pd
 
     return int(pd.to_datetime(series, format=form, errors="coerce").notna().sum())
 
 
 def _shape(text: str) -> str:
-    """Return a cell, or a form of numbers alone, with 0 for every number of it."""
+    """Return a cell, or a form of numbers only, with 0 in place of every number."""
     return re.sub(r"%[a-zA-Z]|\d+", "0", " ".join(text.split()))
 
 
 def _compact(cell: str) -> bool:
-    """Tell whether a cell may be a day written in eight digits."""
+    """Return whether a cell may be a day written in eight digits."""
     return len(cell) == 8 and cell.isdigit() and "1900" <= cell[:4] <= "2100"

@@ -1,20 +1,27 @@
-"""Rows that lie with clients already: a file for each, or a column that names who has the row."""
+"""Load rows that belong to clients: one file per client, or a column that names the client."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
-from fedtrees.data.cells import missing
-from fedtrees.data.csv_file import TextTable, cells_as_text
+from fedtrees.core.files import unique_labels
+from fedtrees.data.categories import categories_of, look_alikes
+from fedtrees.data.cleaning import with_empty_cells
+from fedtrees.data.csv_file import TextTable, cells_as_text, plain_name
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.own_table import Declared, dataset_of
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.spreadsheets import read_table, read_uncleaned
 
 MOST_NAMED = 8
+#: Between two clients, a ratio of typical values that suggests another unit or decimal mark.
+_OTHER_UNIT = 500.0
+_LEAST_ROWS = 5  # values of a client that have a typical size
 
 
 def load_clients(
@@ -22,33 +29,35 @@ def load_clients(
     target: str,
     *,
     column: str = "",
-    separator: str = "",
     name: str | None = None,
-    **declared: Any,
+    **options: Any,
 ) -> Dataset:
-    """Make a dataset of rows that clients hold.
+    """Make a dataset of the rows of several clients.
 
-    Raises `DataError`: files of different columns, a row of nobody, fewer than two clients; and as
-    `load_csv`. Raises `UsageError`: the column is the target; as `load_csv`.
+    Raises `DataError` if files have different columns, if a row has no client, or if there are
+    fewer than two clients; and as `load_csv`. Raises `UsageError` if the column is the target; and
+    as `load_csv`.
 
     `paths`: One file per client, all with the same columns; or one file, with `column`.
     `target`: Name of the label column.
-    `column`: Name of the column that says whose row it is; it is no feature. Empty: the file says
-    it.
-    `separator, name, **declared`: As in `fedtrees.data.own_table.load_csv`.
+    `column`: Name of the column with the client of every row; it is no feature. Empty: each file
+    belongs to one client.
+    `name, **options`: As in `fedtrees.data.own_table.load_csv`.
 
-    Returns: With `owners`, the client of every row, numbered in the order in which they appear.
+    Returns: A dataset with `owners`, the client of every row, numbered in the order in which they
+    appear.
     """
-    said = Declared(**declared)
-    tables = [read_table(path, separator, (target,)) for path in paths]
-    if len(tables) > 1:
+    declared, target, column = Declared.of(options), plain_name(target), plain_name(column)
+    if len(paths) > 1:
+        tables = [read_uncleaned(path, declared.reading, (target,)) for path in paths]
         table, owners, names = _stacked(tables, paths)
     else:
-        table, owners, names = _named(tables[0], column, target)
+        whole = read_table(paths[0], declared.reading, (target,))
+        table, owners, names = _named(whole, column, target)
     if len(names) < 2:
         raise DataError(f"{paths[0]}: all rows are of {names[0]!r}; a federation needs two clients")
-    label = name or "+".join(Path(path).stem for path in paths)
-    made = dataset_of(table, target, said, label)
+    label = name or "+".join(unique_labels(paths))
+    made = dataset_of(table, target, declared, label)
     kept = _kept(table, made, owners, target)
     sizes = np.bincount(kept, minlength=len(names))
     lacking = [n for n, size in zip(names, sizes, strict=True) if not size]
@@ -56,14 +65,47 @@ def load_clients(
         raise DataError(f"{table.path}: no row of {lacking[0]!r} has a target; leave it out")
     shown = ", ".join(f"{n} ({s:,})" for n, s in zip(names[:MOST_NAMED], sizes, strict=False))
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    note = f"clients: {shown}{more}"
-    return replace(made, owners=kept, owner_names=tuple(names), notes=(note, *made.notes))
+    similar = [f"clients: {text}" for text in look_alikes(names)]
+    notes = (f"clients: {shown}{more}", *similar, *_other_units(made, kept, names), *made.notes)
+    return replace(made, owners=kept, owner_names=tuple(names), notes=notes)
+
+
+def _other_units(made: Dataset, owners: NDArray[np.intp], names: Sequence[str]) -> list[str]:
+    """Return the numeric columns of which clients seem to use other units or decimal marks.
+
+    They are reported if the medians of the sizes of two clients' values differ by a factor of
+    `_OTHER_UNIT` or more.
+    """
+    notes = []
+    for c, feature in enumerate(made.schema.features):
+        if feature.kind == "categorical":
+            continue
+        sizes = np.abs(made.table.X[:, c].astype(np.float64))
+        there = np.isfinite(sizes) & (sizes > 0)
+        typical = {
+            name: float(np.median(sizes[there & (owners == k)]))
+            for k, name in enumerate(names)
+            if np.count_nonzero(there & (owners == k)) >= _LEAST_ROWS
+        }
+        if not typical:
+            continue
+        low, high = min(typical, key=typical.__getitem__), max(typical, key=typical.__getitem__)
+        if typical[high] >= _OTHER_UNIT * typical[low]:
+            notes.append(
+                f"{feature.name}: the values of {high!r} (median {typical[high]:g}) and of {low!r} "
+                f"({typical[low]:g}) differ by a factor of {typical[high] / typical[low]:,.0f}; "
+                "check their units and decimal marks (--decimal)"
+            )
+    return notes
 
 
 def _stacked(
     tables: Sequence[TextTable], paths: Sequence[str | Path]
 ) -> tuple[TextTable, list[int], list[str]]:
-    """Return the rows of all files below one another, and the file of each."""
+    """Return the rows of all files as one table, and the file of every row.
+
+    Marks of missing cells are judged over all files: one file alone may lack a category.
+    """
     first = tables[0]
     for table in tables[1:]:
         if set(table.names) != set(first.names):
@@ -74,15 +116,46 @@ def _stacked(
                 f"{holder.path.name} alone; give every client's file the same columns, or --id for "
                 "files of other columns of the same rows"
             )
+    for k, table in enumerate(tables[1:], 1):
+        for other in tables[:k]:
+            if table.names == other.names and table.columns == other.columns:
+                raise DataError(
+                    f"{other.path} and {table.path} have the same rows; held-out rows of one "
+                    "client would be training rows of the other: give every client its own file"
+                )
     columns = tuple(
         cells_as_text(cell for table in tables for cell in table.column(name))
         for name in first.names
     )
-    lines = [line for table in tables for line in table.lines]
-    notes = tuple(f"{t.path.name}: {note}" for t in tables for note in t.notes)
     owners = [k for k, table in enumerate(tables) for _ in range(len(table))]
-    stacked = replace(first, columns=columns, lines=lines, notes=notes)
-    return stacked, owners, [Path(path).stem for path in paths]
+    labels = unique_labels(paths)
+    notes = [f"{label}: {n}" for label, t in zip(labels, tables, strict=True) for n in t.notes]
+    commas = [label for label, table in zip(labels, tables, strict=True) if table.commas]
+    if 0 < len(commas) < len(tables):
+        notes.append(f"of the files, only {', '.join(commas)} have decimal commas")
+    stacked = replace(
+        first,
+        columns=columns,
+        lines=[line for table in tables for line in table.lines],
+        notes=tuple(notes),
+        twice=frozenset().union(*(table.twice for table in tables)),
+        typed_format=all(table.typed_format for table in tables),
+        typed=frozenset.intersection(*(table.typed for table in tables)),
+        numeric=frozenset.intersection(*(table.numeric for table in tables)),
+        commas=frozenset().union(*(table.commas for table in tables)),
+        remarks=_by_column({name: t.remarks for name, t in zip(labels, tables, strict=True)}),
+        doubts={name: doubt for table in tables for name, doubt in table.doubts.items()},
+    )
+    return with_empty_cells(stacked), owners, labels
+
+
+def _by_column(remarks: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the remarks of all files by column, each with the name of its file."""
+    texts: dict[str, list[str]] = {}
+    for label, of_file in remarks.items():
+        for column, text in of_file.items():
+            texts.setdefault(column, []).append(f"{label}: {text}")
+    return {column: "; ".join(lines) for column, lines in texts.items()}
 
 
 def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[int], list[str]]:
@@ -92,12 +165,16 @@ def _named(table: TextTable, column: str, target: str) -> tuple[TextTable, list[
     if column not in table.names:
         raise DataError(f"{table.path}: no column {column!r}{did_you_mean(column, table.names)}")
     cells = table.column(column)
-    empty = next((i for i, cell in enumerate(cells) if missing(cell)), None)
+    empty = next((i for i, cell in enumerate(cells) if not cell), None)
     if empty is not None:
+        marks = ", ".join(map(repr, table.marks.get(column, ())))
+        hint = f", or give --missing without {marks} if it is the name of a client" if marks else ""
         raise DataError(
             f"{table.path}, line {table.lines[empty]}: no client in column {column!r}; name one, "
-            "or remove the row"
+            f"or remove the row{hint}"
         )
+    merged = categories_of(Counter(cells))[1]
+    cells = [merged.get(cell, cell) for cell in cells]
     names = list(dict.fromkeys(cells))
     place = {name: k for k, name in enumerate(names)}
     at = table.names.index(column)
@@ -115,7 +192,7 @@ def _kept(
     """Return the clients of the rows that have a target: the others were left out."""
     if len(made.table) == len(table):
         return np.array(owners, dtype=np.intp)
-    here = [k for k, cell in zip(owners, table.column(target), strict=True) if not missing(cell)]
+    here = [k for k, cell in zip(owners, table.column(target), strict=True) if cell]
     if len(here) != len(made.table):
         raise DataError(
             f"{table.path}: some cells of the target {target!r} are no values; mend or empty them"

@@ -1,4 +1,4 @@
-"""A CSV file as text: its encoding, separator and header are found out, its lines kept in step."""
+"""Read a CSV file as text: infer its encoding, separator and header, and check its lines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from pathlib import Path
 from typing import TextIO
 
 from fedtrees.core.counts import many
-from fedtrees.core.errors import DataError, Problem, Problems, did_you_mean
+from fedtrees.core.errors import DataError, Problem, Problems, UsageError, did_you_mean
+from fedtrees.core.formats import no_local_file, unreadable
 from fedtrees.data.cells import dates, missing, number
+from fedtrees.data.cleaning import (
+    composed,
+    with_composed_cells,
+    with_empty_cells,
+    with_plain_numbers,
+)
 
 #: Lines of another width than the header's are left out up to this share of all; more of them
 #: mean that the file is not what it is taken for.
@@ -31,11 +38,34 @@ _BLOCK = 10_000  # records held as cells at a time
 _BETWEEN = "\0"  # no file of text has it
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How to read a table where the file itself leaves it open.
+
+    Raises `UsageError` if the decimal mark is neither a point nor a comma.
+    """
+
+    separator: str = ""  # one character; empty: inferred from the lines
+    decimal: str = ""  # point or comma, for columns that do not show theirs; empty: refuse these
+    # marks of missing cells besides empty ones; None: those of `with_empty_cells`
+    missing: tuple[str, ...] | None = None
+    sheet: str = ""  # name or number (from 1) of a workbook's sheet; empty: the only one
+
+    def __post_init__(self) -> None:
+        if self.decimal not in ("", ".", ","):
+            raise UsageError(f"decimal {self.decimal!r}: give a point or a comma")
+
+
+#: Nothing is declared about a file.
+UNDECLARED = Reading()
+
+
 @dataclass(frozen=True)
 class TextTable:
-    """A CSV file as text.
+    """A table as text, cleaned by `fedtrees.data.cleaning`.
 
-    A column is one string (`cells_as_text`): a string per cell would take ten times the file.
+    A column is one string (`cells_as_text`): a string per cell would take ten times the memory of
+    the file.
     """
 
     path: Path
@@ -43,7 +73,19 @@ class TextTable:
     columns: tuple[str, ...]  # cells, stripped of surrounding spaces
     lines: Sequence[int]  # number in the file (from 1) of the last line of each row
     separator: str = ","
-    notes: tuple[str, ...] = ()  # what was found out about the file, beyond the usual
+    notes: tuple[str, ...] = ()  # unusual properties of the file
+    reading: Reading = UNDECLARED
+    twice: frozenset[str] = frozenset()  # names that several columns have in the file
+    typed_format: bool = False  # whether the format distinguishes text from missing cells
+    typed: frozenset[str] = frozenset()  # columns whose numbers are no text in the file
+    numeric: frozenset[str] = frozenset()  # columns of which Python reads every cell as a number
+    commas: frozenset[str] = frozenset()  # columns that were written with a decimal comma
+    # by column: how unusual numbers were read; why its numbers cannot be read
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    doubts: Mapping[str, Problem] = field(default_factory=dict)
+    # by column: how often each mark of a missing cell occurred; marks that are values
+    marks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    kept_marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -51,7 +93,7 @@ class TextTable:
     def column(self, name: str) -> list[str]:
         """Return the cells of one column.
 
-        Raises `DataError`: the file has no such column.
+        Raises `DataError` if the file has no such column.
         """
         if name not in self._at:
             raise DataError(f"{self.path}: no column {name!r}{did_you_mean(name, self.names)}")
@@ -62,10 +104,20 @@ class TextTable:
         return {name: k for k, name in enumerate(self.names)}
 
     def mapped(self, name: str, cells: Mapping[str, str]) -> TextTable:
-        """Return the table with some cells of a column written otherwise; raises as `column`."""
+        """Return the table with some cells of a column replaced; raises as `column`."""
         text = cells_as_text(cells.get(cell, cell) for cell in self.column(name))
         k = self._at[name]
         return replace(self, columns=(*self.columns[:k], text, *self.columns[k + 1 :]))
+
+    def renamed(self, names: Mapping[str, str]) -> TextTable:
+        """Return the table with other names of some columns."""
+        doubts = {names.get(name, name): doubt for name, doubt in self.doubts.items()}
+        return replace(self, names=tuple(names.get(n, n) for n in self.names), doubts=doubts)
+
+    def check_readable(self, name: str) -> None:
+        """Raise `Problems` if the numbers of a column can be read in two ways."""
+        if name in self.doubts:
+            raise Problems(str(self.path), [self.doubts[name]])
 
 
 def cells_as_text(cells: Iterable[str]) -> str:
@@ -89,13 +141,13 @@ class _Records:
             self.close()
 
     def close(self) -> None:
-        """Make text of the records that are still held as cells."""
+        """Convert the records of the last block to text."""
         if self.block:
             self.texts.append([_stripped(cells) for cells in zip(*self.block, strict=True)])
         self.block = []
 
     def columns(self) -> tuple[str, ...]:
-        """Return the text of every column; the blocks are let go."""
+        """Return the text of every column, and free the blocks."""
         found = []
         for k in range(self.width):
             found.append(_BETWEEN.join(block[k] for block in self.texts))
@@ -111,21 +163,37 @@ def _stripped(cells: Sequence[str]) -> str:
     return _BETWEEN.join(cell.strip() for cell in cells)
 
 
-def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -> TextTable:
-    """Read a text table: UTF-8, UTF-16 with a byte order mark, or Windows-1252.
+def read_csv(
+    path: str | Path, reading: Reading = UNDECLARED, named: Sequence[str] = ()
+) -> TextTable:
+    """Read a text table with plain numbers and empty missing cells.
 
-    Raises `DataError`: the file is missing, unreadable, empty, not text, or ends in the middle of a
-    quoted cell; it has no rows, or more than `MOST_RAGGED` of them are of another width than the
-    header.
+    Raises `DataError` as `read_text`.
 
-    `separator`: One character; empty: commas, semicolons, tabs, bars or spaces, whichever makes
-    equal lines.
-    `named`: Columns known to exist: a first line that has one of them is a header.
-
-    Returns: Columns without a name get one (``column3``), and so do all of them where the first
-    line holds data; of columns with one name the second becomes ``name.2``.
+    Parameters
+    ----------
+    path : str or Path
+    reading : Reading
+        The separator, the decimal mark and the marks of missing cells, as far as they are declared.
+    named : sequence of str
+        Columns that exist: a first line that contains one of them is a header.
     """
-    path, given = Path(path), separator
+    return with_empty_cells(with_plain_numbers(read_text(path, reading, named)))
+
+
+def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> TextTable:
+    """Read the cells of a text file: UTF-8, UTF-16 with a byte order mark, or Windows-1252.
+
+    Columns without a name get one (``column3``), and so do all columns if the first line contains
+    data. Of two columns with one name, the second becomes ``name.2``. Without a declared separator,
+    the one of commas, semicolons, tabs, bars and spaces is taken that makes lines equally wide.
+
+    Raises `DataError` if the file is missing, unreadable, empty, not text, or ends in the middle of
+    a quoted cell; if it has no rows, or more than `MOST_RAGGED` of them are of another width than
+    the header.
+    """
+    path, given = Path(path), reading.separator
+    separator = given
     encoding, notes = _encoding(path)
     errors = "replace" if encoding == "cp1252" else "strict"
     with path.open(encoding=encoding, errors=errors, newline="") as file:
@@ -146,8 +214,10 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
         raise DataError(f"{path}: the file is empty; it needs a header line and rows")
     width = max(records.values(), key=lambda r: len(r.lines)).width if records else len(head[0][1])
     names, first = header([row for _, row in head], width, named, notes)
+    twice = twice_named(head[0][1]) if first else frozenset()
     try:
-        return _in_step(path, separator, names, head[:1] if not first else [], records, notes)
+        table = _in_step(path, separator, names, head[:1] if not first else [], records, notes)
+        return with_composed_cells(replace(table, reading=reading, twice=twice))
     except Problems as error:
         better = _sniffed(sample)
         if not given or better == given:
@@ -187,7 +257,10 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
     """Return the encoding of a file of text, and its name where that is unusual."""
     try:
         with path.open("rb") as raw:
-            wide = raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            head = raw.read(16)
+        if reason := unreadable(head, "save the table as CSV"):
+            raise DataError(f"{path} {reason}")
+        wide = head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         encoding, notes = ("utf-16", ["UTF-16"]) if wide else ("utf-8-sig", [])
         try:
             with path.open(encoding=encoding, newline="") as file:
@@ -198,7 +271,7 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
             with path.open("rb") as raw:
                 nul = any(b"\0" in block for block in iter(partial(raw.read, 1 << 20), b""))
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
+        raise DataError(f"{path}: {no_local_file(str(path)) or 'no such file'}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     if nul:
@@ -236,11 +309,11 @@ def header(
 ) -> tuple[list[str], int]:
     """Return a name per column, and the record that the rows begin with.
 
-    `found`: The first records. `width`: How many columns there are. `named`: Columns known to
-    exist. `notes`: Is added to.
+    `found`: The first records. `width`: The number of columns. `named`: Columns that exist.
+    `notes`: Unusual properties of the header are appended.
     """
     first = found[0]
-    if not set(named) & set(first) and _is_data(found[:200]):
+    if not set(named) & set(map(plain_name, first)) and _is_data(found[:200]):
         notes.append("no header line: columns are called column1, column2, ...")
         return [f"column{k + 1}" for k in range(width)], 0
     rest = found[1:201]
@@ -249,11 +322,26 @@ def header(
             first = [*first, ""]  # every line ends with a separator, the header does not
         else:
             first = ["", *first]  # names of rows, as R writes them
+    return unique_names(first, notes), 1
+
+
+def plain_name(name: str) -> str:
+    """Return a column name without surrounding and doubled white space, in Unicode form NFC."""
+    return " ".join(composed(name).split())
+
+
+def twice_named(first: Sequence[str]) -> frozenset[str]:
+    """Return the names that several columns of a header have."""
+    return frozenset(n for n, count in Counter(map(plain_name, first)).items() if n and count > 1)
+
+
+def unique_names(first: Sequence[str], notes: list[str]) -> list[str]:
+    """Return one plain name per column; `notes` gets the names that several columns have."""
     names: list[str] = []
     taken: set[str] = set()
     alike: Counter[str] = Counter()  # names, each with those that are it and a number
     for k, name in enumerate(first):
-        name = " ".join(name.split()) or f"column{k + 1}"
+        name = plain_name(name) or f"column{k + 1}"
         if name in taken:
             copies = 1 + alike[name]
             while f"{name}.{copies}" in taken:
@@ -263,14 +351,14 @@ def header(
         names.append(name)
         taken.add(name)
         alike.update({name, name.rpartition(".")[0]})
-    return names, 1
+    return names
 
 
 def _is_data(rows: Sequence[Sequence[str]]) -> bool:
-    """Tell whether the first row holds what the others hold, rather than names.
+    """Return whether the first row contains data and no names.
 
-    It does if it has a number or a date, and one in every column that is of them. Numbers that
-    count up in even steps are names: years, or numbers of columns.
+    It does if it has a number or a date in at least one column, and in every column whose other
+    cells are numbers or dates. Numbers that count up in even steps are names, such as years.
     """
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     values = [k for k, cell in enumerate(first) if _value(cell)]

@@ -1,6 +1,5 @@
-"""Columns of a text table as they are declared: numbers, codes of categories, targets."""
+"""Read columns of a text table as they are declared: numbers, codes of categories, targets."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, Problem, Problems, UsageError, closest, did_you_mean
 from fedtrees.core.schema import Feature
-from fedtrees.data.cells import decimal_of, missing, numbers
+from fedtrees.data.categories import categories_of, codes_of_cells
+from fedtrees.data.cells import numbers
 from fedtrees.data.csv_file import TextTable
 
 #: What a label column can be.
@@ -22,17 +22,14 @@ TASKS = ("binary", "classes", "number")
 def numeric(table: TextTable, name: str) -> NDArray[np.float64]:
     """Return one column as numbers, shape (n,), NaN where missing.
 
-    Raises `DataError`: a cell is neither a number nor missing, or is infinite; names column, value
-    and line.
+    Raises `DataError` if a cell is neither a number nor missing, or is infinite, or if the numbers
+    can be read in two ways. The message names column, value and line.
     """
+    table.check_readable(name)
     cells = table.column(name)
-    present = Counter(cell for cell in cells if not missing(cell))
-    decimal, values = decimal_of(present)
-    if not values:
-        both = "," if table.separator == ";" else "."
-        values = numbers(present, both if decimal == ".," else ".")
+    values = numbers({*cells} - {""})
     for i, cell in enumerate(cells):
-        if cell in values or missing(cell):
+        if cell in values or not cell:
             continue
         where = f"{table.path}, line {table.lines[i]}: column {name!r} holds {cell!r}"
         if re.fullmatch(r"[+-]?(inf|infinity|1e\d+)", cell.lower()):
@@ -40,7 +37,7 @@ def numeric(table: TextTable, name: str) -> NDArray[np.float64]:
         raise DataError(
             f"{where}, not a number; declare the column categorical, or correct the value"
         )
-    return np.array([values.get(cell, math.nan) for cell in cells])
+    return np.array([values.get(cell, np.nan) for cell in cells])
 
 
 def coded(
@@ -48,29 +45,22 @@ def coded(
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """Return one categorical column as codes, shape (n,), and the names of the codes.
 
-    Codes follow `order` where given, else the alphabet (numbers by value); NaN where missing. They
-    are of all rows, held-out ones too: see `Feature.categories`.
+    Codes follow `order` if it is given, else `categories_of`; NaN where missing. They are computed
+    from all rows, held-out rows included: see `Feature.categories`.
 
-    Raises `DataError`: a value outside `order`.
+    Raises `DataError` if a value is not in `order`.
     """
     cells = table.column(name)
-    present = {cell for cell in cells if not missing(cell)}
-    names = tuple(order) or tuple(sorted(present, key=_sort_key(present)))
-    code = {value: float(k) for k, value in enumerate(names)}
+    present = Counter(cell for cell in cells if cell)
+    names = tuple(order) or categories_of(present)[0]
+    code = codes_of_cells(present, names)
     for i, cell in enumerate(cells):
-        if not missing(cell) and cell not in code:
+        if cell and cell not in code:
             raise DataError(
                 f"{table.path}, line {table.lines[i]}: column {name!r} holds {cell!r}"
                 f"{did_you_mean(cell, names)}"
             )
-    return np.array([code.get(cell, math.nan) for cell in cells]), names
-
-
-def _sort_key(values: set[str]):  # type: ignore[no-untyped-def]
-    try:
-        return float if all(math.isfinite(float(v)) for v in values) else str
-    except ValueError:
-        return str
+    return np.array([code.get(cell, np.nan) for cell in cells], dtype=np.float64), names
 
 
 def binary_target(
@@ -82,7 +72,7 @@ def binary_target(
     classes and no positive one named.
 
     `positive`: The class coded 1; every other class becomes 0. Default: the second of two classes,
-    in numerical or alphabetical order.
+    in the order of `categories_of`.
     """
     codes, names = class_target(table, name)
     if positive is None:
@@ -94,6 +84,8 @@ def binary_target(
             )
             raise Problems(str(table.path), [Problem(text, "positive", "CLASS")])
         positive = names[1]
+    same = codes_of_cells([positive], names)
+    positive = names[same[positive]] if same else positive
     if positive not in names:
         text = f"target {name!r} has no class {positive!r}{did_you_mean(positive, names)}"
         fix = Problem(text, "positive", closest(positive, names) or "CLASS")

@@ -7,8 +7,10 @@ from typing import Any
 
 from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.data.cells import missing, number
-from fedtrees.data.csv_file import TextTable, cells_as_text
+from fedtrees.core.files import unique_labels
+from fedtrees.data.categories import difference, look
+from fedtrees.data.cells import number
+from fedtrees.data.csv_file import TextTable, cells_as_text, plain_name
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.own_table import Declared, dataset_of
 from fedtrees.data.spreadsheets import read_table
@@ -19,9 +21,8 @@ def load_joined(
     target: str,
     *,
     id: str,
-    separator: str = "",
     name: str | None = None,
-    **declared: Any,
+    **options: Any,
 ) -> Dataset:
     """Make a dataset of one CSV file per party.
 
@@ -34,18 +35,17 @@ def load_joined(
     `paths`: The party with the labels first.
     `target`: Name of the label column, in the first file alone.
     `id`: Name of the column, in every file, that says which row it is.
-    `separator, name, **declared`: As in `fedtrees.data.own_table.load_csv`, over the columns of all
-    files.
+    `name, **options`: As in `fedtrees.data.own_table.load_csv`, over the columns of all files.
     """
-    said = Declared(**declared)
+    declared, target, id = Declared.of(options), plain_name(target), plain_name(id)
     if target == id:
         raise UsageError(f"target and id are both {id!r}; name the column of the labels as target")
-    tables = [read_table(path, separator, (id, target)) for path in paths]
+    tables = [read_table(path, declared.reading, (id, target)) for path in paths]
     rows = [_rows(table, id) for table in tables]
     _check_ids(tables, rows)
     _check_columns(tables, target, id)
-    label = name or "+".join(Path(path).stem for path in paths)
-    made = dataset_of(_joined(tables, rows, id), target, said, label)
+    label = name or "+".join(unique_labels(paths))
+    made = dataset_of(_joined(tables, rows, id), target, declared, label)
     owner = {n: k for k, table in enumerate(tables) for n in table.names if n != id}
     files = [
         tuple(c for c, n in enumerate(made.schema.names) if owner[n] == k)
@@ -74,15 +74,28 @@ def _joined(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: 
             names.append(name)
             columns.append(cells_as_text(cells[i] for i in order))
         notes += [f"{table.path.name}: {note}" for note in table.notes]
-    return replace(tables[0], names=tuple(names), columns=tuple(columns), notes=tuple(notes))
+    return replace(
+        tables[0],
+        names=tuple(names),
+        columns=tuple(columns),
+        notes=tuple(notes),
+        twice=frozenset().union(*(table.twice for table in tables)),
+        numeric=frozenset().union(*(table.numeric for table in tables)),
+        commas=frozenset().union(*(table.commas for table in tables)),
+        remarks={name: text for table in tables for name, text in table.remarks.items()},
+        doubts={name: doubt for table in tables for name, doubt in table.doubts.items()},
+        marks={name: counts for table in tables for name, counts in table.marks.items()},
+        kept_marks={name: kept for table in tables for name, kept in table.kept_marks.items()},
+    )
 
 
 def _rows(table: TextTable, id: str) -> dict[str, int]:
-    """Return the place of every id in a file."""
+    """Return the row of every id in a file."""
+    table.check_readable(id)
     found: dict[str, int] = {}
     for i, key in enumerate(table.column(id)):
         where = f"{table.path}, line {table.lines[i]}"
-        if missing(key):
+        if not key:
             raise DataError(f"{where}: no id in column {id!r}; give the row one, or remove it")
         if key in found:
             line = table.lines[found[key]]
@@ -109,24 +122,25 @@ def _check_ids(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]]) -
 def _check_spelling(
     first: TextTable, other: TextTable, there: Sequence[str], here: Sequence[str]
 ) -> None:
-    """Raise `DataError` if ids that each file lacks are the other's, written differently.
+    """Raise `DataError` if ids that one file lacks look like ids of the other.
 
-    They are not matched: where 7 and 007 name two people, rows of both would become one.
+    They are not matched: if 7 and 007 are two people, their rows would become one.
     """
     spelled = {_plainly(key): key for key in here}
     same = [(key, spelled[_plainly(key)]) for key in there if _plainly(key) in spelled]
     if same:
         (mine, theirs), count = same[0], len(same)
         raise DataError(
-            f"{other.path}: the id {theirs!r} seems to be {mine!r} of {first.path}, written "
-            f"differently ({many(count, 'such id')}); write every id alike in all files"
+            f"{other.path}: the id {theirs!r} seems to be {mine!r} of {first.path}, but they "
+            f"differ in {difference(mine, theirs)} ({many(count, 'such id')}); write every id "
+            "alike in all files"
         )
 
 
 def _plainly(key: str) -> float | str:
-    """Return what an id stands for, however it is written: 1000, 1000.0 and 1,000 are one."""
+    """Return the number that an id may mean, or its text as it looks to a reader."""
     value = number(key)
-    return key.casefold() if value is None else value
+    return look(key) if value is None else value
 
 
 def _check_columns(tables: Sequence[TextTable], target: str, id: str) -> None:

@@ -1,6 +1,6 @@
-"""What the columns of a text table are: numbers, categories, dates, ids, free text.
+"""Infer the kind of every column of a table: numbers, categories, dates, ids, free text.
 
-All that is told here is told from the whole table, held-out rows included, and counts as declared
+Everything is inferred from the whole table, held-out rows included, and counts as declared
 knowledge: parties agree on it before they train, and blind adversaries know it (`Feature`).
 """
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError
-from fedtrees.data.cells import MISSING, dates, decimal_of, missing, numbers, plain
+from fedtrees.data.categories import categories_of, with_leading_zeros, yes_and_no
+from fedtrees.data.cells import MOSTLY, assumptions_of_dates, dates, numbers, plain
 from fedtrees.data.csv_file import TextTable
 
 Kind = Literal["number", "category", "yes/no", "date", "id", "text", "empty"]
@@ -39,40 +40,29 @@ _EXPECTED_PAIRS = 5.0
 _ID_NAME = re.compile(
     r"(?i)(^|[^a-z])(id|uuid|guid|key|nr|no|number|index|code)$|[a-z](Id|ID|Nr|No)$"
 )
-_YES, _NO = (
-    frozenset(["yes", "y", "true", "t", "ja", "oui", "si", "sí", "sì"]),
-    frozenset(["no", "n", "false", "f", "nein", "non"]),
-)
-_EXACT = 2**24  # float32 holds every whole number up to here
-_LONGEST_MISSING = max(map(len, MISSING))
+_EXACT = 2**24  # float32 represents every whole number up to here
 
 
 @dataclass(frozen=True)
 class Column:
-    """What one column was found to hold."""
+    """The inferred kind of one column."""
 
     name: str
     # ``number``, ``category``, ``yes/no``, ``date``, ``id``, ``text`` (free text) or ``empty``
     kind: Kind
-    # rows, present, distinct: rows; cells that are not missing; different ones among those
+    # rows, present, distinct: rows; cells that are not missing; different values among those
     rows: int
     present: int
     distinct: int
-    # how cells stand for numbers: with a decimal ``.`` or ``,``, as a ``date`` (days since
-    # 1970-01-01); empty: they do not
+    # how cells become numbers: ``number``, or ``date`` (days since 1970-01-01); empty: they do not
     reads: str = ""
     # names of the categories in the order of their codes
     order: tuple[str, ...] = field(default=(), repr=False)
-    # category of cells that are not written like its name
+    # category of cells that are not spelled as its name
     merged: Mapping[str, str] = field(default_factory=dict, repr=False)
     out: str = ""  # why the column is left out unless it is asked for; empty: it is used
     note: str = ""  # what else a reader should know
-    merges: int = 0  # how many different whole numbers fall together as float32
-
-    @property
-    def decimal_comma(self) -> bool:
-        """Whether it is of numbers with a decimal comma."""
-        return self.reads == ","
+    merges: int = 0  # how many different whole numbers become equal as float32
 
     @property
     def categorical(self) -> bool:
@@ -81,52 +71,43 @@ class Column:
 
     @property
     def near_unique(self) -> bool:
-        """Whether hardly any cell stands twice."""
+        """Whether hardly any cell occurs twice."""
         return self.present >= LEAST and self.distinct >= _NEAR_UNIQUE * self.present
 
 
 def columns_of(table: TextTable) -> tuple[Column, ...]:
-    """Return what every column of a table is."""
-    decimals: dict[str, str] = {}
-    found: dict[str, Column] = {}
-    for name in table.names:
-        cells = _counted(table, name)
-        decimals[name], values = decimal_of(cells)
-        if decimals[name] != ".,":
-            mark = decimals[name].replace("=", ".")
-            found[name] = _column(table, name, cells, mark, values)
-    # 1.234: what the other columns' numbers say
-    marks = decimals.values()
-    mark = "," if "," in marks or ("." not in marks and table.separator == ";") else "."
-    for name in (n for n in table.names if n not in found):
-        cells = _counted(table, name)
-        found[name] = _column(table, name, cells, mark, numbers(cells, mark))
-    return tuple(found[name] for name in table.names)
+    """Return the inferred kind of every column of a table."""
+    return tuple(_column(table, name) for name in table.names)
 
 
 def _counted(table: TextTable, name: str) -> dict[str, int]:
-    """Return how often every cell of a column stands there, but for missing ones."""
+    """Return how often every present cell of a column occurs."""
     cells = Counter(table.column(name))
-    for cell in [cell for cell in cells if len(cell) <= _LONGEST_MISSING and missing(cell)]:
-        del cells[cell]
+    del cells[""]
     return cells
 
 
-def _column(
-    table: TextTable,
-    name: str,
-    cells: Mapping[str, int],
-    decimal: str,
-    values: Mapping[str, float],
-) -> Column:
+def _column(table: TextTable, name: str) -> Column:
+    cells = _counted(table, name)
     column = Column(name, "text", len(table), sum(cells.values()), len(cells))
+    values = numbers(cells)
+    numeric = 0 < MOSTLY * column.present <= sum(cells[cell] for cell in values)
     if not cells:
-        return replace(column, kind="empty", out="no values")
-    if dates(cells) is not None and (len(cells) > 2 or not decimal):
-        return replace(column, kind="date", reads="date", out="dates")
-    if not decimal:
-        return _texts(table, column, cells)
-    return _numeric(table, column, cells, decimal, values)
+        column = replace(column, kind="empty", out="no values")
+    elif dates(cells) is not None and (len(cells) > 2 or not numeric):
+        column = replace(column, kind="date", reads="date", out="dates")
+    elif numeric and not with_leading_zeros(cells):
+        column = _numeric(table, column, cells, values)
+    else:
+        column = _texts(table, column, cells)
+        if numeric:
+            column = _noted(column, "codes with leading zeros, not numbers")
+    return _noted(column, table.remarks.get(name, ""))
+
+
+def _noted(column: Column, note: str) -> Column:
+    """Return the column with one more note, if there is one."""
+    return replace(column, note="; ".join(filter(None, [column.note, note])))
 
 
 def _odd(table: TextTable, name: str, cells: Mapping[str, int], odd: Collection[str]) -> str:
@@ -139,51 +120,58 @@ def _odd(table: TextTable, name: str, cells: Mapping[str, int], odd: Collection[
 
 
 def _texts(table: TextTable, column: Column, cells: Mapping[str, int]) -> Column:
-    folded: dict[str, str] = {}
-    for cell in sorted(cells, key=lambda c: (-cells[c], c)):  # the most frequent spelling
-        folded.setdefault(cell.casefold(), cell)
-    if len(folded) == 2:
-        no, yes = (next((folded[w] for w in folded if w in words), None) for words in (_NO, _YES))
-        if no is not None and yes is not None:
-            merged = {cell: folded[cell.casefold()] for cell in cells}
-            return replace(column, kind="yes/no", order=(no, yes), merged=merged)
-    many = column.present >= LEAST and len(cells) > _MANY_TEXTS * column.present
-    if not many:
-        read = max((numbers(cells, mark) for mark in ".,"), key=len)
-        note = ""
-        if 2 * sum(cells[cell] for cell in read) > column.present:
+    if pair := yes_and_no(cells):
+        order, merged = pair
+        column = replace(column, kind="yes/no", distinct=2, order=order, merged=merged)
+        other = sorted(cell for cell in merged if cell.casefold() != merged[cell].casefold())
+        if not other:
+            return column
+        shown = ", ".join(f"{cell!r} as {merged[cell]!r}" for cell in other)
+        return _noted(column, f"one spelling of yes and no: {shown}")
+    order, merged = categories_of(cells)
+    column = replace(column, distinct=len(order))
+    if column.present < LEAST or len(order) <= _MANY_TEXTS * column.present:
+        read, note = numbers(cells), ""
+        if 2 * sum(cells[cell] for cell in read) > column.present and len(read) < len(cells):
             note = f"categories, for {_odd(table, column.name, cells, cells.keys() - read.keys())}"
-        return replace(column, kind="category", order=tuple(sorted(cells)), note=note)
+        return replace(column, kind="category", order=order, merged=merged, note=note)
     if column.near_unique and not any(" " in cell for cell in cells):
         return replace(column, kind="id", out="near-unique names")
     return replace(column, out="free text")
 
 
 def _numeric(
-    table: TextTable,
-    column: Column,
-    cells: Mapping[str, int],
-    decimal: str,
-    values: Mapping[str, float],
+    table: TextTable, column: Column, cells: Mapping[str, int], values: Mapping[str, float]
 ) -> Column:
     odd = sorted(cells.keys() - values.keys()) if len(values) < len(cells) else []
-    told = _odd(table, column.name, cells, odd) if odd else ""
+    text = _odd(table, column.name, cells, odd) if odd else ""
     whole = all(value.is_integer() for value in values.values())
-    few = len(cells) <= FEW and len(set(values.values())) == len(values)
-    if whole and few and column.present >= OFTEN * len(cells):
-        order, note = (*_by_value(values), *odd), f"codes, and {told}" if odd else ""
-        return replace(column, kind="category", order=order, note=note)
+    distinct = len(set(values.values()))
+    if whole and distinct + len(odd) <= FEW:
+        order, merged = categories_of(cells)
+        if len(order) <= FEW and column.present >= OFTEN * len(order):
+            note = f"codes, and {text}" if odd else ""
+            column = replace(column, distinct=len(order), order=order, merged=merged)
+            return replace(column, kind="category", note=note)
     lost = sum(cells[cell] for cell in odd)
-    said = f"{told} {'is' if lost == 1 else 'are'} read as missing" if odd else ""
+    note = f"{text} {'is' if lost == 1 else 'are'} read as missing" if odd else ""
     present = column.present - lost
-    column = replace(column, kind="number", present=present, distinct=len(values), reads=decimal)
-    column = replace(column, note=said)
+    column = replace(column, kind="number", present=present, distinct=distinct, reads="number")
+    column = _noted(replace(column, note=note), _zeros(values))
     if not whole:
         return column
     why = _id(column, values, present)
     if why:
         column = replace(column, kind="id", out=why)
     return replace(column, merges=_merges(values))
+
+
+def _zeros(values: Mapping[str, float]) -> str:
+    """Return a note of whole numbers that are written with leading zeros, empty if none is."""
+    zero = next(
+        (cell for cell in values if cell[0] == "0" and cell.isdigit() and len(cell) > 1), ""
+    )
+    return f"{zero!r} is read as the number {int(zero)}" if zero else ""
 
 
 def _id(column: Column, values: Mapping[str, float], present: int) -> str:
@@ -199,10 +187,6 @@ def _id(column: Column, values: Mapping[str, float], present: int) -> str:
     if distinct == n and n * (n - 1) / 2 / span >= _EXPECTED_PAIRS:
         return "numbers that never repeat"
     return ""
-
-
-def _by_value(values: Mapping[str, float]) -> tuple[str, ...]:
-    return tuple(sorted(values, key=lambda cell: (values[cell], cell)))
 
 
 def _merges(values: Mapping[str, float]) -> int:
@@ -226,22 +210,24 @@ def _digits(cell: str, value: float) -> int:
 def reading(table: TextTable, column: Column, wish: str = "") -> Column:
     """Return a column as it is used: `keep` it although it looks unusable, or make it a `category`.
 
-    Raises `DataError`: whole numbers that fall together as float32 and are too many to be coded.
+    Raises `DataError` if whole numbers become equal as float32 and are too many to be coded.
     """
     if wish == "category":
-        order = _order(table, column)
-        return replace(column, kind="category", order=order, reads="", out="", note="", merges=0)
+        column = _as_category(table, column)
+        return replace(column, reads="", out="", merges=0, note=table.remarks.get(column.name, ""))
     if wish == "keep" and column.kind in ("id", "text"):
-        column = replace(column, kind="number" if column.reads else "category", out="")
-        if not column.reads:
-            column = replace(column, order=_order(table, column))
+        if column.reads:
+            column = replace(column, kind="number", out="")
+        else:
+            column = replace(_as_category(table, column), out="")
     elif wish == "keep" and column.kind == "date":
-        column = replace(column, out="", note="days since 1970-01-01")
+        assumed = assumptions_of_dates(_counted(table, column.name))
+        column = replace(column, out="", note="")
+        column = _noted(_noted(column, "days since 1970-01-01"), assumed)
     if column.merges and not column.out:
         if column.distinct <= _MANY_TEXTS * column.present:
             text = "whole numbers that float32 cannot tell apart are coded"
-            order = _by_value(numbers(_counted(table, column.name), column.reads))
-            return replace(column, kind="category", order=order, note=text)
+            return replace(_as_category(table, column), note=text)
         raise DataError(
             f"column {column.name!r} has {column.merges} whole numbers that are equal to another "
             f"as float32 (it is exact up to {_EXACT:,}); drop it, or declare it categorical"
@@ -249,26 +235,23 @@ def reading(table: TextTable, column: Column, wish: str = "") -> Column:
     return column
 
 
-def _order(table: TextTable, column: Column) -> tuple[str, ...]:
-    """Return the cells of a column that are not missing, in the order of their codes."""
-    cells = _counted(table, column.name)
-    if column.order and set(cells) <= set(column.order):
-        return column.order
-    values = numbers(cells, column.reads) if column.reads in (".", ",") else {}
-    return _by_value(values) if len(values) == len(cells) else tuple(sorted(cells))
+def _as_category(table: TextTable, column: Column) -> Column:
+    """Return a column as one of categories, in the order of its cells."""
+    order, merged = categories_of(_counted(table, column.name))
+    return replace(column, kind="category", order=order, merged=merged, distinct=len(order))
 
 
 def values_of(table: TextTable, column: Column) -> NDArray[np.float64]:
     """Return the values of a column, float64, shape (n,): codes, numbers or days; NaN: missing."""
     cells = table.column(column.name)
-    whole = column.kind == "number" and column.reads == "." and column.present == column.rows
+    whole = column.kind == "number" and column.reads == "number" and column.present == column.rows
     if whole and (values := plain(cells)) is not None:
         return np.array(values)
     if column.categorical:
-        known = {name: float(k) for k, name in enumerate(column.order)}
-        known |= {cell: known[name] for cell, name in column.merged.items()}
+        codes = {name: float(k) for k, name in enumerate(column.order)}
+        codes |= {cell: codes[name] for cell, name in column.merged.items()}
     elif column.reads == "date":
-        known = dates(_counted(table, column.name)) or {}
+        codes = dates(_counted(table, column.name)) or {}
     else:
-        known = numbers(_counted(table, column.name), column.reads) if column.reads else {}
-    return np.fromiter((known.get(cell, math.nan) for cell in cells), np.float64, len(cells))
+        codes = numbers(_counted(table, column.name)) if column.reads else {}
+    return np.fromiter((codes.get(cell, math.nan) for cell in cells), np.float64, len(cells))

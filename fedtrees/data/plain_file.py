@@ -1,6 +1,7 @@
-"""A large text table read block by block, where nothing in it has to be found out."""
+"""Read a large text table block by block, if nothing about it has to be inferred."""
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -9,21 +10,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.data.categories import codes_of_cells
 from fedtrees.data.cells import missing, plain
+from fedtrees.data.csv_file import Reading
 
-_BLOCK = 1_000  # rows held as text at a time
+_BLOCK = 1_000  # rows kept as text at a time
+_TWO_READINGS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")  # 1.234 may be 1234
 _SEPARATORS = (",", "\t", "|")  # after ; a point may stand between thousands
 
 
 def read_plain(
-    path: str | Path, separator: str, columns: Mapping[str, Sequence[str]], target: str
+    path: str | Path, reading: Reading, columns: Mapping[str, Sequence[str]], target: str
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]] | None:
     """Return the columns of a table and its target, in little more memory than they take.
 
-    They are those of `read_csv` with `numeric` and `coded`. None: something is unusual or amiss (a
-    header of other names, a comma in a number, a line too short), which those sort out, or tell.
+    They are those of `read_csv` with `numeric` and `coded`. None is returned if something is
+    unusual or wrong (a header with other names, a comma in a number, a line that is too short, a
+    declared mark of missing cells): `read_csv` handles or reports it.
 
-    `separator`: Empty: whichever is in the first line.
+    `reading`: Without a separator, the one that is most frequent in the first line is taken.
     `columns`: By name, in order, and with the target: its categories, none of a number.
 
     Returns
@@ -32,6 +37,9 @@ def read_plain(
     y : float64 array, shape (n,)
     """
     names, begin = [*(name for name in columns if name != target), target], 0
+    separator, doubtful = reading.separator, _Doubts()
+    if reading.missing is not None or reading.decimal == ",":
+        return None
     try:
         rows = _lines(Path(path))
         X, y = np.empty((rows, len(names) - 1), np.float32), np.empty(rows)
@@ -51,13 +59,34 @@ def read_plain(
                     return None
                 for k, name in enumerate(names):
                     values = _values(cells[header.index(name)], columns[name])
+                    if not columns[name] and separator != ",":
+                        doubtful.see(cells[header.index(name)])
                     if values is None or (name == target and np.isnan(values).any()):
                         return None
                     (y if name == target else X[:, k])[begin:end] = values
                 begin = end
     except (OSError, ValueError, StopIteration, csv.Error):
         return None
-    return (X[:begin], y[:begin]) if begin else None
+    return (X[:begin], y[:begin]) if begin and not doubtful.undecided else None
+
+
+class _Doubts:
+    """Whether the numbers of a file could have points between thousands."""
+
+    def __init__(self) -> None:
+        self._possible, self._decimal = False, False
+
+    def see(self, cells: Sequence[str]) -> None:
+        """Look at the cells of a column."""
+        pointed = [] if self._decimal else [cell.strip() for cell in cells if "." in cell]
+        two = sum(bool(_TWO_READINGS.fullmatch(cell)) for cell in pointed)
+        self._possible |= two > 0
+        self._decimal |= two < sum(not missing(cell) for cell in pointed)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether all numbers with a point could be whole numbers of thousands."""
+        return self._possible and not self._decimal
 
 
 def _lines(path: Path) -> int:
@@ -66,17 +95,17 @@ def _lines(path: Path) -> int:
 
 
 def _values(cells: Sequence[str], categories: Sequence[str]) -> NDArray[np.float64] | None:
-    """Return numbers, or codes of categories, NaN where missing; None where one is neither."""
-    code = {category: float(k) for k, category in enumerate(categories)}
+    """Return numbers, or codes of categories, NaN where missing; None if a cell is neither."""
     numbers = None if categories else plain(cells)
-    if numbers is not None:  # all are there, mostly
+    if numbers is not None:  # usually no cell is missing
         return np.array(numbers)
     cells = [cell.strip() for cell in cells]
-    there = np.array([not missing(cell) for cell in cells])
+    codes = codes_of_cells({*cells}, categories)
+    there = np.array([cell in codes or not missing(cell) for cell in cells])
     present = [cell for cell, is_there in zip(cells, there, strict=True) if is_there]
-    told = plain(present) if not categories else [code.get(cell, np.nan) for cell in present]
-    if told is None or np.isnan(told).any():
+    read = plain(present) if not categories else [codes.get(cell, np.nan) for cell in present]
+    if read is None or np.isnan(read).any():
         return None
     values = np.full(len(cells), np.nan)
-    values[there] = told
+    values[there] = read
     return values

@@ -1,64 +1,152 @@
-"""Tables in other files than text: Excel workbooks and Parquet, read as the text they show."""
+"""Read tables from Excel workbooks and Parquet files as the text that they show."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from fedtrees.core.errors import DataError
-from fedtrees.data.csv_file import TextTable, cells_as_text, header, read_csv
+from fedtrees.core.errors import DataError, Problem, Problems
+from fedtrees.core.formats import table_format
+from fedtrees.data.cleaning import with_composed_cells, with_empty_cells, with_plain_numbers
+from fedtrees.data.csv_file import (
+    UNDECLARED,
+    Reading,
+    TextTable,
+    cells_as_text,
+    header,
+    read_text,
+    twice_named,
+    unique_names,
+)
 
-#: What reads a file, by its ending: pandas' function and what has to be installed for it.
-READERS = {
-    ".xlsx": ("read_excel", "openpyxl"),
-    ".parquet": ("read_parquet", "pyarrow"),
-}
-
-
-def read_table(path: str | Path, separator: str = "", named: tuple[str, ...] = ()) -> TextTable:
-    """Read a table, by its ending an Excel workbook (its first sheet), Parquet, or text.
-
-    Cells are kept as they would stand in a CSV file: dates as ISO dates, whole numbers without a
-    point, nothing for what is missing.
-
-    Raises `DataError` as `read_csv`; or the file is none of its kind, or what reads it is not
-    installed.
-    """
-    path = Path(path)
-    if path.suffix.lower() not in READERS:
-        return read_csv(path, separator, named)
+if TYPE_CHECKING:
     import pandas as pd
 
-    function, needed = READERS[path.suffix.lower()]
-    options: dict[str, Any] = {"header": None, "dtype": object} if needed == "openpyxl" else {}
-    try:
-        frame = getattr(pd, function)(path, **options)
-    except ImportError:
+#: The package that pandas needs to read a format.
+_PACKAGES = {"xlsx": "openpyxl", "parquet": "pyarrow", "feather": "pyarrow"}
+#: Endings of these formats. A file is read by its content, whatever its ending is.
+_ENDINGS = {".xlsx": "xlsx", ".parquet": "parquet", ".pq": "parquet", ".feather": "feather"}
+
+
+def read_table(
+    path: str | Path,
+    reading: Reading = UNDECLARED,
+    named: Sequence[str] = (),
+    values: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> TextTable:
+    """Read a table of text, an Excel workbook, Parquet or Feather file, and clean its cells.
+
+    Raises `DataError` as `read_uncleaned`.
+
+    Parameters
+    ----------
+    path : str or Path
+    reading : Reading
+        What is declared about the file.
+    named : sequence of str
+        Columns that exist.
+    values : mapping of str to sequence of str
+        By column, categories that are values although they look like marks of missing cells.
+    """
+    return with_empty_cells(read_uncleaned(path, reading, named), values)
+
+
+def read_uncleaned(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> TextTable:
+    """Read a table with plain numbers, in which marks of missing cells are still text.
+
+    Files of several clients are put together before the marks are judged. Cells are written as in a
+    CSV file: dates as ISO dates, whole numbers without a point, empty cells for missing values.
+
+    Raises `DataError` as `read_text`; or if the file is not what its ending says, or if the package
+    that reads it is not installed.
+    """
+    path = Path(path)
+    form, ending = table_format(path), _ENDINGS.get(path.suffix.lower(), "text")
+    if form == "text" != ending and path.is_file():
         raise DataError(
-            f"{path}: reading {path.suffix} needs {needed}; pip install "
-            "'fedtrees[tables]', or save the table as CSV"
-        ) from None
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except Exception as error:  # whatever a damaged file makes of a parser
-        raise DataError(f"{path}: cannot be read as {path.suffix} ({error})") from None
-    columns = [[_text(v) for v in frame.iloc[:, k].tolist()] for k in range(frame.shape[1])]
-    notes = [f"read from {path.suffix}"]
-    if needed == "openpyxl":
-        rows = [list(row) for row in zip(*columns, strict=True)]
+            f"{path}: cannot be read as {path.suffix}: its content is of another format; save the "
+            "table again, or as CSV"
+        )
+    if form == "text":
+        return with_plain_numbers(read_text(path, reading, named))
+    frame, notes = _frame(path, form, reading), [f"read from {path.suffix}"]
+    cells = [frame.iloc[:, k].tolist() for k in range(frame.shape[1])]
+    first, names = 1, [str(name) for name in frame.columns]
+    if form == "xlsx":
+        rows = [list(map(_text, row)) for row in zip(*(c[:201] for c in cells), strict=True)]
         names, first = header(rows, frame.shape[1], named, notes) if rows else ([], 0)
-        columns = [column[first:] for column in columns]
+        twice = twice_named(rows[0]) if first else frozenset()
+        cells = [column[first:] for column in cells]
     else:
-        names, first = [str(n) for n in frame.columns], 1
-    count = len(columns[0]) if columns else 0
+        twice, names = twice_named(names), unique_names(names, notes)
+    count = len(cells[0]) if cells else 0
     if not count:
         raise DataError(f"{path}: the table has no rows; it needs names of columns and rows")
-    lines = [first + 1 + i for i in range(count)]
-    return TextTable(path, tuple(names), tuple(map(cells_as_text, columns)), lines, ",",
-                     tuple(notes))  # fmt: skip
+    table = TextTable(
+        path,
+        tuple(names),
+        tuple(cells_as_text(map(_text, column)) for column in cells),
+        [first + 1 + i for i in range(count)],
+        ",",
+        tuple(notes),
+        reading,
+        twice,
+        typed_format=True,
+        typed=frozenset(n for n, c in zip(names, cells, strict=True) if not _has_text(c)),
+    )
+    return with_plain_numbers(with_composed_cells(table))
+
+
+def _frame(path: Path, form: str, reading: Reading) -> "pd.DataFrame":
+    """Return the content of a typed file; raises as `read_uncleaned`."""
+    import pandas as pd
+
+    try:
+        if form != "xlsx":
+            frame = pd.read_parquet(path) if form == "parquet" else pd.read_feather(path)
+            return with_index_columns(frame)
+        sheets = pd.read_excel(path, sheet_name=None, header=None, dtype=object, na_filter=False)
+    except ImportError:
+        raise DataError(
+            f"{path}: reading {path.suffix} needs {_PACKAGES[form]}; pip install "
+            "'fedtrees[tables]', or save the table as CSV"
+        ) from None
+    except Exception as error:  # a damaged file makes parsers raise anything
+        raise DataError(f"{path}: cannot be read as {path.suffix} ({error})") from None
+    return _sheet(path, {str(name): sheet for name, sheet in sheets.items()}, reading.sheet)
+
+
+def with_index_columns(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """Return a frame whose named index is a column; an index without a name only counts rows."""
+    named = any(name is not None for name in frame.index.names)
+    return frame.reset_index() if named else frame
+
+
+def _sheet(path: Path, sheets: Mapping[str, "pd.DataFrame"], wanted: str) -> "pd.DataFrame":
+    """Return the sheet of a workbook that is asked for, or the only one that is not empty."""
+    names = list(sheets)
+    if wanted:
+        if wanted in sheets:
+            return sheets[wanted]
+        if wanted.isdigit() and 0 < int(wanted) <= len(names):
+            return sheets[names[int(wanted) - 1]]
+        text = f"no sheet {wanted!r}; the sheets are {', '.join(map(repr, names))}"
+        raise Problems(str(path), [Problem(text, "sheet", names[0])])
+    filled = [name for name in names if sheets[name].size]
+    if len(filled) > 1:
+        shown = ", ".join(map(repr, filled))
+        text = f"the workbook has {len(filled)} sheets ({shown}); name the one to read"
+        raise Problems(str(path), [Problem(text, "sheet", filled[0])])
+    return sheets[filled[0] if filled else names[0]]
+
+
+def _has_text(cells: Sequence[Any]) -> bool:
+    return any(isinstance(value, str) and value != "" for value in cells)
 
 
 def _text(value: Any) -> str:
-    """Write a cell as it stands in a CSV file."""
-    if value is None or str(value) in ("<NA>", "NaT", "nan"):
+    """Write a cell as it would be written in a CSV file."""
+    if not isinstance(value, str) and str(value) in ("None", "<NA>", "NaT", "nan"):
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -116,10 +116,8 @@ class FederatedEstimator(BaseEstimator):
         """Make the protocol of the given parameters; those of its spec replace defaults here."""
         spec = _single(self.protocol)
         maker = register.get("protocol", spec.name)
-        forest = isinstance(maker, type) and issubclass(maker, ForestParams)
-        if forest != self._forest:
-            kind = "random forests" if self._forest else "boosted trees"
-            raise UsageError(f"{type(self).__name__} is for {kind}; {spec.name!r} grows others")
+        if isinstance(maker, type):
+            self._check_kind(spec.name, maker)
         accepted = inspect.signature(maker).parameters
         params, defaults = dict(spec.params), type(self)()
         for name, field in self._fields.items():
@@ -135,6 +133,24 @@ class FederatedEstimator(BaseEstimator):
             params["cuts"] = method
         made: Protocol = register.make("protocol", Spec(spec.name, params))
         return made
+
+    def _check_kind(self, name: str, maker: type[Protocol]) -> None:
+        """Raise `UsageError` unless a protocol trains models of this estimator's kind.
+
+        The rows are spread over clients, so that protocols over columns do not fit. A protocol
+        whose models are no random forests trains boosted trees if XGBoost can read its models.
+        """
+        forest = issubclass(maker, ForestParams)
+        boosted = not forest and maker.file == Protocol.file
+        if maker.layout == Protocol.layout and (forest if self._forest else boosted):
+            return
+        kind = "random forests" if self._forest else "boosted trees"
+        reason = f"{name!r} trains another kind of model"
+        if maker.layout != Protocol.layout:
+            reason = f"{name!r} trains over parties with columns, and an estimator spreads rows"
+        elif not forest and not boosted:
+            reason = f"the models of {name!r} are none: train it with `fedtrees train -p {name}`"
+        raise UsageError(f"protocol={name!r}: {type(self).__name__} is for {kind}; {reason}")
 
     def _composition(self) -> Composition:
         if not isinstance(self.defense, str | None):

@@ -27,7 +27,7 @@ from fedtrees.core.local_data import Declared, LocalData, check_own
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
-from fedtrees.data.csv_file import TextTable
+from fedtrees.data.csv_file import Reading, TextTable
 from fedtrees.data.csv_table import class_target, coded, numeric
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
@@ -80,6 +80,8 @@ class Settings:
     runs : int
         Number of runs of each allowed federation in which the site takes part. Every run draws
         fresh noise on the same rows, so that their epsilons add up.
+    decimal, missing, sheet : str, tuple of str, str
+        As in `fedtrees.data.csv_file.Reading`. `missing` is empty for the default marks.
     """
 
     csv: str
@@ -88,9 +90,12 @@ class Settings:
     id: str = ""
     sep: str = ""
     runs: int = 1
+    decimal: str = ""
+    missing: tuple[str, ...] = ()  # one empty text: empty cells only; (): the default marks
+    sheet: str = ""
 
     def __post_init__(self) -> None:
-        for key in ("csv", "out", "id", "sep"):
+        for key in ("csv", "out", "id", "sep", "decimal", "sheet"):
             value = getattr(self, key)
             if not isinstance(value, str):
                 raise UsageError(f"{key} = {value!r}: give text")
@@ -99,6 +104,21 @@ class Settings:
         object.__setattr__(self, "allow", tuple(check_text("allow", h) for h in self.allow))
         if type(self.runs) is not int or not 1 <= self.runs <= MOST_RUNS:
             raise UsageError(f"runs = {self.runs!r}: give a whole number from 1 to {MOST_RUNS:,}")
+        if not isinstance(self.missing, (list, tuple)) or not all(
+            isinstance(mark, str) for mark in self.missing
+        ):
+            raise UsageError(f"missing = {self.missing!r}: give a list of texts")
+        object.__setattr__(self, "missing", tuple(self.missing))
+
+    @property
+    def reading(self) -> Reading:
+        """What the owner declares about the table's file."""
+        return Reading(
+            separator=self.sep,
+            decimal=self.decimal,
+            missing=self.missing or None,
+            sheet=self.sheet,
+        )
 
     @classmethod
     def load(cls, path: Path) -> Settings:
@@ -142,7 +162,7 @@ def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
     """Read a site's table as the federation declares it; raises `DataError`."""
     schema, vertical = federation.schema, federation.made.layout == "vertical"
     columns = {f.name: f.categories for f in schema.features} | {schema.target: schema.classes}
-    plain = None if vertical else read_plain(settings.csv, settings.sep, columns, schema.target)
+    plain = None if vertical else read_plain(settings.csv, settings.reading, columns, schema.target)
     if plain is not None:
         X, y = plain
         labels = y.astype(np.int64) if schema.classes else y
@@ -158,7 +178,8 @@ def own_of(settings: Settings, federation: Agreed, party: str) -> Own:
 
 def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[LocalData, str]:
     """Read any table; of a vertical run rows are sorted by name, and the names returned."""
-    table = read_table(settings.csv, settings.sep, (schema.target,))
+    categories = {f.name: f.categories for f in schema.features} | {schema.target: schema.classes}
+    table = read_table(settings.csv, settings.reading, (schema.target,), categories)
     there = [c for c, name in enumerate(schema.names) if name in table.names]
     if vertical and not settings.id:
         raise DataError(f"{settings.csv}: others hold columns of the same rows; give --id COLUMN")

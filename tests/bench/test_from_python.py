@@ -11,6 +11,8 @@ from sklearn.datasets import load_wine
 
 import fedtrees
 from fedtrees.api import Run, bench
+from fedtrees.api.bench import _with_table_written
+from fedtrees.bench.federation import load_dataset
 from fedtrees.bench.options import BenchOptions
 from fedtrees.cli.bench import bench as command
 from fedtrees.cli.main import main
@@ -110,6 +112,17 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(UsageError, match="did you mean 'split-only'"):
         fedtrees.bench(data="wine", defense="split-onyl", **out)
     assert not (tmp_path / "run" / "suite.toml").exists()
+
+
+def test_text_of_a_frame_is_a_value_and_its_index_a_column(tmp_path):
+    severities = [("None", "Mild", "Severe")[i % 3] for i in range(30)]
+    frame = pd.DataFrame({"age": np.arange(30) / 7, "rh": ["+", "-"] * 15, "severity": severities})
+    given = {"data": frame.set_index("age"), "target": "severity", "out": tmp_path / "run"}
+    (ref,) = BenchOptions(**_with_table_written(given)[0]).session().suite.grids[0].data
+    data = load_dataset(ref, None)
+    assert data.schema.classes == ("Mild", "None", "Severe")
+    assert data.schema.names == ("age", "rh")
+    assert data.schema.features[1].categories == ("-", "+")
 
 
 def test_a_refused_table_leaves_nothing_behind(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from fedtrees import FederatedGBDTRegressor
 from fedtrees.core.errors import DataError, Problems, UsageError
 from fedtrees.data import load_csv
-from fedtrees.data.cells import dates, decimal_of, number
+from fedtrees.data.cells import dates, number
 from fedtrees.data.csv_file import read_csv
 from fedtrees.data.kinds import columns_of
 
@@ -125,26 +125,17 @@ def test_numbers_are_read_as_they_are_written(cell, decimal, value):
     assert number(cell, decimal) == value
 
 
-@pytest.mark.parametrize(
-    ("cells", "decimal"),
-    [
-        (["1", "2"], "="), (["1.5", "2"], "."), (["1,5", "2"], ","), (["1,234", "22"], ".,"),
-        (["1.234", "2.345"], ".,"), (["1.234", "2.3"], "."), (["1.234,5"], ","), (["1,234.5"], "."),
-        (["a", "b", "1"], ""), ([], ""), (["1,234", "x", "2", "3,5"], ","),
-    ],
-)  # fmt: skip
-def test_the_decimal_mark_of_a_column(cells, decimal):
-    assert decimal_of(dict.fromkeys(cells, 1))[0] == decimal
-
-
-def test_points_between_thousands_are_told_by_the_other_columns(write):
+def test_one_decision_per_file_reads_columns_that_do_not_show_their_decimal_mark(write):
     def row(i):
         return f"{20 + i}.{i * 7 % 1000:03d};{BMI[i]:.1f};{ILL[i]}"
 
     text = table("income;bmi;y", row)
     assert load_csv(write(text), "y").table.X[1, 0] == np.float32(21.007)
     comma = table("income;bmi;y", lambda i: f"{20 + i}.{i * 7 % 1000:03d};{i},5;{ILL[i]}")
-    assert load_csv(write(comma), "y", keep=["income"]).table.X[1, 0] == 21007
+    with pytest.raises(Problems, match=r"'20\.000' may mean 20\.000 \(decimal point\) or 20000"):
+        load_csv(write(comma), "y", keep=["income"])
+    read = load_csv(write(comma), "y", keep=["income"], decimal=",")
+    assert read.table.X[1].tolist() == [21007, 1.5]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +238,7 @@ def test_what_is_left_out_can_be_kept_and_more_dropped(write):
     assert data.schema.names == ("Tag", "Alter", "Größe", "Labor", "raucht", "Notiz")
     assert data.table.X[0, 0] == (datetime.date(2021, 1, 1) - datetime.date(1970, 1, 1)).days
     assert len(data.schema.features[-1].categories) == N
-    assert "Ort, Lohn (as told)" in said(data, "left out")
+    assert "Lohn, Ort (as declared)" in said(data, "left out")
 
 
 def test_ids_are_told_by_name_by_length_and_by_never_repeating(write):

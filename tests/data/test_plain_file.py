@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.data import plain_file
+from fedtrees.data.csv_file import Reading
 from fedtrees.data.csv_table import class_target, coded, numeric
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
@@ -16,7 +17,7 @@ ROWS = [
 
 
 def whole(path, separator=""):
-    table = read_table(path, separator, ("y",))
+    table = read_table(path, Reading(separator=separator), ("y",))
     X = np.column_stack([numeric(table, "a"), numeric(table, "b"),
                          coded(table, "kind", COLUMNS["kind"])[0]])  # fmt: skip
     return X.astype(np.float32), class_target(table, "y", COLUMNS["y"])[0]
@@ -61,7 +62,7 @@ OTHER = {
 def test_a_plain_table(rows, block, tmp_path, monkeypatch):
     monkeypatch.setattr(plain_file, "_BLOCK", block)
     (tmp_path / "t.csv").write_text("\n".join(rows), "utf-8")
-    X, y = read_plain(tmp_path / "t.csv", "", COLUMNS, "y")
+    X, y = read_plain(tmp_path / "t.csv", Reading(), COLUMNS, "y")
     expected = whole(tmp_path / "t.csv")
     assert X.dtype == np.float32
     np.testing.assert_array_equal(X, expected[0])
@@ -71,16 +72,16 @@ def test_a_plain_table(rows, block, tmp_path, monkeypatch):
 @pytest.mark.parametrize("rows", OTHER.values(), ids=OTHER)
 def test_what_is_not_plain_is_left_to_the_whole_reader(rows, tmp_path):
     (tmp_path / "t.csv").write_text("\n".join(rows), "utf-8")
-    assert read_plain(tmp_path / "t.csv", "", COLUMNS, "y") is None
+    assert read_plain(tmp_path / "t.csv", Reading(), COLUMNS, "y") is None
 
 
 def test_lines_that_end_as_on_old_machines(tmp_path, monkeypatch):
     monkeypatch.setattr(plain_file, "_BLOCK", 1)
     (tmp_path / "t.csv").write_bytes("\r".join(ROWS).encode())
-    assert read_plain(tmp_path / "t.csv", "", COLUMNS, "y") is None
+    assert read_plain(tmp_path / "t.csv", Reading(), COLUMNS, "y") is None
 
 
 def test_files_that_are_no_text(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00\x01")
-    assert read_plain(tmp_path / "t.csv", "", COLUMNS, "y") is None
-    assert read_plain(tmp_path / "none.csv", "", COLUMNS, "y") is None
+    assert read_plain(tmp_path / "t.csv", Reading(), COLUMNS, "y") is None
+    assert read_plain(tmp_path / "none.csv", Reading(), COLUMNS, "y") is None

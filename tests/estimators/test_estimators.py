@@ -394,6 +394,22 @@ def test_forests_refuse_what_they_cannot_do():
             FederatedForestClassifier(protocol=protocol, cuts="sketch").fit(X, Y)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "reason"),
+    [
+        ("horizontal-regression", "the models of 'horizontal-regression' are none: train it with"),
+        ("fedsgd-mlp", "is for boosted trees; the models of 'fedsgd-mlp' are none"),
+        ("fedxgbllr", "the models of 'fedxgbllr' are none"),
+        ("dp-forest", "the models of 'dp-forest' are none"),
+        ("forest-hist", "'forest-hist' trains another kind of model"),
+        ("secureboost", "'secureboost' trains over parties with columns, and an estimator spreads"),
+    ],
+)
+def test_boosted_estimators_refuse_protocols_of_other_models(protocol, reason):
+    with pytest.raises(UsageError, match=reason):
+        FederatedGBDTClassifier(protocol=protocol).fit(X, Y)
+
+
 def test_importing_fedtrees_loads_nothing_heavy():
     code = (
         "import sys, fedtrees\n"

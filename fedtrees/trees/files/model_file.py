@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.formats import no_local_file
 
 # A thousand trees of depth 12 are about 600 MB of JSON. Parsed, it takes several times its size.
 MAX_MODEL_BYTES = 2**30
@@ -30,7 +31,8 @@ def read_model_file(path: str | PathLike[str]) -> bytes:
             blocks = iter(partial(file.read, _BLOCK), b"")
             data = b"".join(islice(blocks, MAX_MODEL_BYTES // _BLOCK + 1))
     except OSError as error:
-        raise DataError(f"cannot read the model {path!s}: {error.strerror}") from error
+        reason = no_local_file(str(path)) or error.strerror
+        raise DataError(f"cannot read the model {path!s}: {reason}") from error
     if len(data) > MAX_MODEL_BYTES:
         raise DataError(
             f"the model {path!s} is larger than {MAX_MODEL_BYTES} bytes; models that large are not "
