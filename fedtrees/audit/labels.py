@@ -40,10 +40,11 @@ def _check_counts(audit: Audit, classes: Sequence[str], counts: NDArray[np.int64
         return
     name = audit.model.path.name
     shown = ", ".join(f"{n} of {c!r}" for c, n in zip(classes, counts, strict=True))
+    trained = ", ".join(f"{n} rows of class {k}" for k, n in enumerate(totals))
     text = (
-        f"{name} was trained on {', '.join(map(str, totals))} rows of its classes 0 to "
-        f"{len(classes) - 1}, and the tables have {shown}, coded in this order: the labels are "
-        "coded in another order than those that it was trained on, and no score would be right; "
+        f"{name} was trained on {trained}, and the tables have {shown}, coded in this order: the "
+        "labels are coded in another order than those of the training, and no score would be "
+        "right; "
     )
     if len(classes) == 2:
         raise DataError(f"{text}give --positive {classes[0]!r}")

@@ -134,11 +134,18 @@ def _names(listed: Any, width: int) -> tuple[str, ...]:
 def _categories(
     learner: Mapping[str, Any], version: Any, width: int
 ) -> dict[int, tuple[str, ...] | tuple[int, ...]]:
-    listed = np.ravel(np.asarray([] if version is None else version)).tolist()
-    names = read_categories(learner["gradient_booster"]["model"], listed)
+    names = read_categories(learner["gradient_booster"]["model"], _version(version))
     if any(k >= width for k in names):
         raise DataError(f"the model names categories of column {max(names)} and has {width}")
     return names
+
+
+def _version(version: Any) -> list[int]:
+    """Return the version of XGBoost that a file states, an empty list if it states none."""
+    try:
+        return np.asarray(version, dtype=np.int64).ravel().tolist()
+    except (TypeError, ValueError, OverflowError):
+        return []
 
 
 def _positive_weight(settings: Any) -> float:

@@ -143,7 +143,12 @@ def test_a_model_of_no_column_and_no_split_is_copied(tmp_path):
         (lambda x: x.update(feature_names=[7] * 30), "feature_names are no 30 names"),
         (lambda x: x["attributes"].update(best_iteration="9" * 5000), "best_iteration is '999"),
         (lambda x: x["gradient_booster"]["model"].update(iteration_indptr=[0, 2, 1]), "indptr"),
-        (lambda x: x["gradient_booster"]["model"].update(cats={"enc": [1]}), "cats has 1 columns"),
+        (
+            lambda x: x["gradient_booster"]["model"].update(
+                cats={"enc": [{"offsets": [], "values": []}]}
+            ),
+            "cats has 1 columns",
+        ),
     ],
 )
 def test_a_part_that_cannot_be_copied_is_named(models, tmp_path, change, message):

@@ -111,7 +111,8 @@ def test_names_that_xgboost_refuses_are_left_out(tmp_path):
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     X = X.rename(columns={"mean radius": "mean radius [mm]"})
     model = FederatedGBDTClassifier(n_estimators=2, random_state=0).fit(X, y)
-    model.save_model(tmp_path / "m.json")
+    with pytest.warns(UserWarning, match=r"mean radius \[mm\]"):
+        model.save_model(tmp_path / "m.json")
     booster = xgboost.Booster(model_file=tmp_path / "m.json")
     matrix = xgboost.DMatrix(X.to_numpy())
     assert np.array_equal(booster.predict(matrix), predictions(model, X))

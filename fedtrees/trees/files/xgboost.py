@@ -333,9 +333,13 @@ def served_trees(learner: Mapping[str, Any]) -> int | None:
         return None
     text, booster = str(notes["best_iteration"]), learner["gradient_booster"]["model"]
     trees = len(booster["trees"])
-    per_round = max(int(learner["learner_model_param"]["num_class"]), 1)
-    per_round *= int(booster["gbtree_model_param"]["num_parallel_tree"])
-    ends = booster.get("iteration_indptr", range(0, trees + 1, max(per_round, 1)))
+    try:
+        per_round = max(int(learner["learner_model_param"]["num_class"]), 1)
+        per_round *= max(int(booster["gbtree_model_param"]["num_parallel_tree"]), 1)
+        ends = [int(end) for end in booster.get("iteration_indptr", ())]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"not a complete XGBoost model: its rounds ({error})") from error
+    ends = ends or list(range(0, trees + 1, per_round))
     if not text.isdecimal() or len(text) > 9 or int(text) + 1 >= len(ends):
         raise DataError(
             f"not a complete XGBoost model: best_iteration {short(text)!r} is none of its "
