@@ -156,7 +156,12 @@ def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]
     Returns
     -------
     gradients : float32 array, shape (n, P)
+        A row with a value that is not finite becomes 0.
     """
+    # A gradient that is not finite has no direction. Weights that another party chose can cause it
+    # for single rows, so that it must not exceed the bound either.
+    finite = np.isfinite(gradients).all(axis=1, keepdims=True)
+    gradients = np.where(finite, gradients, np.float32(0))
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     # Opacus adds 1e-6 to the norm. The clipped norm is therefore slightly below the bound.
     factor = np.minimum(np.float32(bound) / (norms + np.float32(1e-6)), np.float32(1))

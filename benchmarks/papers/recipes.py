@@ -200,25 +200,40 @@ def readme(trials: Trials) -> str:
 
 @lru_cache
 def guarantee(recipe: str) -> str:
-    """Write the epsilon that a recipe spends on the default table, as a list entry.
+    """Write the epsilon of a recipe on the default table, as a list entry.
 
-    Empty for a recipe without an epsilon.
+    The claim is written first, because it holds for every outcome of a run. A run spends less if
+    later rounds of the cut points count fewer columns, and their number depends on the rows. Empty
+    for a recipe without an epsilon.
     """
     protocol, defense = said.parted(_recipe(recipe))
     if not protocol:
         return ""
     training, *_ = trained(DEFAULT_TABLE, parse_list([protocol])[0], CLIENTS, 0, None,
                            defense=defense)  # fmt: skip
+    made = training.protocol
     # The noise of a training with a seed can be drawn again, so that its own epsilon is infinite.
-    spent = [training.protocol.spent(training.transcript)]
-    sentences = [epsilon_in_words(g) for g in spent if isinstance(g, PureDP | ApproximateDP)]
+    sentences = [
+        epsilon_in_words(g)
+        for g in (made.claimed(training.defense), made.spent(training.transcript))
+        if isinstance(g, PureDP | ApproximateDP)
+    ]
     if not sentences:
         return ""
+    claim, *spent = sentences
     features = len(training.schema.features)
-    return (
-        f"- **Guarantee.** {said.capital(sentences[0])}. This is for {DEFAULT_TABLE} "
-        f"({features} columns, {many(CLIENTS, 'client')}), with the cut points included.\n"
+    text = (
+        f"- **Guarantee.** {said.capital(claim)}. This is the claim for {DEFAULT_TABLE} "
+        f"({features} columns, {many(CLIENTS, 'client')}), cut points included, and it holds for "
+        "every outcome."
     )
+    for sentence in spent:
+        text += (
+            f" The stored run with seed 0 spent less: {sentence.partition(';')[0]}. How much a run "
+            "spends depends on the number of columns that the second round of the cut points "
+            "counts."
+        )
+    return f"{text}\n"
 
 
 def reading(best: Candidate) -> str:

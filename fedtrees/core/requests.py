@@ -65,6 +65,23 @@ def check_equal(message: Message, field: str, agreed: Any, what: str) -> None:
         refuse(message, field, f"{what} is agreed to be {' '.join(shown.split())}")
 
 
+#: Largest size of a number that a sender may choose. Sums of a hundred thousand such numbers are
+#: finite in single precision, so that predictions cannot overflow.
+LARGEST = 1e30
+
+
+def check_bounded(message: Message, field: str) -> None:
+    """Refuse numbers that are not finite, or larger than `LARGEST`.
+
+    Such a number makes a computation fail, or its result undefined, for those rows only that it
+    reaches. The sender would learn from the failure whether there is such a row, and no noise
+    protects this answer. The check depends on the message alone.
+    """
+    values = np.asarray(getattr(message, field))
+    if not (np.abs(values) <= LARGEST).all():
+        refuse(message, field, f"numbers are finite and at most {LARGEST:g} in size")
+
+
 def check_among(message: Message, field: str, allowed: Iterable[Any], what: str) -> None:
     """Refuse a field that is none of the allowed values (`check_equal`)."""
     allowed_values = list(allowed)

@@ -144,7 +144,7 @@ class BinningClient(Party):
         values="taken once: no rows are binned, and none summarised, a second time",
         offsets="in order, of all columns of the schema",
         minimum="one for each column",
-        categorical="as `values`",
+        categorical="columns that the schema declares as categorical, with one bin per category",
     )
     def bin(self, message: CutPoints) -> None:
         """Bin the rows once, and delete their values, which need most of the memory.
@@ -162,10 +162,28 @@ class BinningClient(Party):
             refuse(message, "offsets", f"{d} columns divide all cut points, in order")
         if message.minimum.shape != (d,):
             refuse(message, "minimum", f"each of {d} columns has one")
+        self.check_categorical(message)
         self.binned, m = True, message
         self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
         self.bins = bin_rows(self.data.X, self.cuts)
         self.data = replace(self.data, X=np.empty((len(self.data), 0), np.float32))
+
+    def check_categorical(self, message: CutPoints) -> None:
+        """Refuse columns that are split by categories although the schema declares numbers.
+
+        Binning fails if a value is none of the codes. The failure would tell the server whether
+        there is such a value.
+        """
+        if message.categorical is None:
+            return
+        features, bins = self.agreement.schema.features, np.diff(message.offsets)
+        if message.categorical.shape != (len(features),):
+            refuse(message, "categorical", f"each of {len(features)} columns has one entry")
+        for k in np.flatnonzero(message.categorical).tolist():
+            codes = len(features[k].categories)
+            if features[k].kind != "categorical" or bins[k] < codes:
+                rule = f"column {features[k].name!r} has {codes} declared categories"
+                refuse(message, "categorical", rule)
 
 
 def agreed_plan(agreement: Agreement) -> CutPlan:

@@ -308,12 +308,12 @@ def _recommendation(found: Found, use: Candidate) -> str:
     if use.holds:
         if use.failed:
             return (
-                "No attack clearly exceeds its baseline, but some attacks failed, so that their "
-                "leaks are not excluded:"
+                f"No attack clearly exceeds its baseline by the margin of {found.margin:g}, but "
+                "some attacks failed, so that their leaks are not excluded:"
             )
         if use.shown:
             return "Every attack stays within the margin of its baseline:"
-        return "No attack clearly exceeds its baseline:"
+        return f"No attack clearly exceeds its baseline by the margin of {found.margin:g}:"
     if use.untested:
         return "The best one that ran. Not every attack ran, so that more may leak:"
     before, after = found.leak.cell, _after(found, use)
@@ -464,8 +464,10 @@ def remains(found: Found, use: Candidate | None, leaks: int = _LEAKS_PER_ADVERSA
     if len(safe) == len(found.tested):
         return "Nothing above the margin."
     if leaks and failed:
-        sentences.append(f"Attacks scored worse than a blind guess and show nothing: "
-                         f"{listed(failed)}.")  # fmt: skip
+        text = (
+            "For these adversaries the attacks scored worse than a blind guess, which shows nothing"
+        )
+        sentences.append(f"{text}: {listed(failed)}.")
     if leaks and doubtful:
         sentences.append(f"Not settled: {listed(doubtful)}.")
     if safe:

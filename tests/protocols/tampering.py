@@ -13,7 +13,9 @@ A run with a dishonest sender has the same loss as the honest run if, for every 
 1. no draw has other parameters than some draw of the honest run (`laws`);
 2. no stream is opened twice, unless both answers are identical (`repeated`);
 3. it gives at most as many different answers of each type as the agreement allows, and of no type
-   that an honest run lacks (`answers`); and no summary of columns is larger than the honest one.
+   that an honest run lacks (`answers`); and no summary of columns is larger than the honest one;
+4. it does not fail because of its rows (`DataError`, `failures`): the sender learns of an error.
+   A refusal (`BeyondParametersError`) follows from the message and the agreement alone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from fedtrees.core.codec import encode
-from fedtrees.core.errors import FedtreesError
+from fedtrees.core.errors import DataError, FedtreesError
 from fedtrees.core.host import Host
 from fedtrees.core.messages import emptied
 from fedtrees.core.party import acting_party
@@ -58,6 +60,7 @@ class Recorded:
     handled: list = field(default_factory=list)
     replies: dict = field(default_factory=dict)
     crashes: list = field(default_factory=list)
+    failures: list = field(default_factory=list)
 
     @property
     def repeated(self):
@@ -104,7 +107,9 @@ class Tampering:
             answer = self.now
             try:
                 reply = original(host, arrived, why)
-            except FedtreesError:
+            except FedtreesError as err:
+                if isinstance(err, DataError):
+                    self.found.failures.append((type(arrived).__name__, err))
                 raise
             except Exception as err:
                 self.found.crashes.append((type(arrived).__name__, err))
@@ -221,7 +226,9 @@ def _other_array(array, rng):
     if array.dtype.kind == "b":
         changed[at] = not changed[at]
     elif array.dtype.kind == "f":
-        changed[at] = rng.choice([0.0, 1e30, -1.0, float(changed[at]) * 2 + 1])
+        changed[at] = rng.choice(
+            [0.0, 1e30, 3e38, np.inf, np.nan, -1.0, float(changed[at]) * 2 + 1]
+        )
     else:
         most = np.iinfo(array.dtype).max
         changed[at] = rng.choice([0, most, int(changed[at]) // 2, rng.integers(most)])

@@ -138,13 +138,14 @@ def test_a_recipe_is_never_used_for_sure_where_the_attack_failed(table):
     tried(table, "split-only", 0.9, (-0.3, -0.3, -0.3))
     text = said(table)
     assert text["BEST DEFENSE"] == (
-        "No attack clearly exceeds its baseline, but some attacks failed, so that their leaks are "
-        "not excluded:"
+        "No attack clearly exceeds its baseline by the margin of 0.05, but some attacks failed, so "
+        "that their leaks are not excluded:"
     )
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["EFFECT"].endswith("The attack did worse than a blind guess; nothing is shown.")
     assert text["STILL LEAKS"] == (
-        "Attacks scored worse than a blind guess and show nothing: the party 't'."
+        "For these adversaries the attacks scored worse than a blind guess, which shows nothing: "
+        "the party 't'."
     )
 
 

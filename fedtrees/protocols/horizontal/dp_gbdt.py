@@ -56,7 +56,7 @@ from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
-from fedtrees.trees.boosted.fixed_point import Bits, from_fixed, to_fixed
+from fedtrees.trees.boosted.fixed_point import Bits, from_fixed, saturated, to_fixed
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.histogram import node_sums
 from fedtrees.trees.boosted.losses import Objective, objective_of
@@ -164,7 +164,7 @@ class LeafClient(GrowingClient):
         self.tree, self.level, self.partition = tree, 0, RowPartition(len(self.data))
         # All trees of a round use the gradients at the start of the round, as in XGBoost.
         if tree % self.objective.n_outputs == 0:
-            gh = self.objective.gradients(self.margin, self.data.y)
+            gh = saturated(self.objective.gradients(self.margin, self.data.y), self.bits)
             bound = self.params.bound(self.objective)
             self.gradients = bounded(to_fixed(gh, self.bits), bound.norm, bound.ratio, self.bits)
 
@@ -196,7 +196,11 @@ class LeafClient(GrowingClient):
                 sums[:, part] += discrete_gaussian_share(grid, len(sums), rng, shares)
         return LeafSums(message.tree, sums)
 
-    @handles(LeafValues, **dict.fromkeys(("nodes", "value", "g", "h"), _ANY_TREE))
+    @handles(
+        LeafValues,
+        value="finite and at most 1e30 in size; the gradient of a row is bounded whatever it is",
+        **dict.fromkeys(("nodes", "g", "h"), _ANY_TREE),
+    )
     def end_tree(self, message: LeafValues) -> None:
         """Add the leaf values to the predictions, once for every tree."""
         if self.asked.last != self.tree:

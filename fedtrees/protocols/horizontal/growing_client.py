@@ -4,7 +4,7 @@ import numpy as np
 
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.party import handles
-from fedtrees.core.requests import refuse
+from fedtrees.core.requests import check_bounded, refuse
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.trees.boosted.fixed_point import Bits
@@ -66,7 +66,7 @@ class GrowingClient(BinningClient):
         LeafValues,
         tree="the tree that is grown; each tree ends once",
         nodes="nodes of the tree, each once",
-        value="one for each node",
+        value="one for each node, finite and at most 1e30 in size",
         g="not read",
         h="not read",
     )
@@ -77,6 +77,7 @@ class GrowingClient(BinningClient):
         nodes = message.nodes
         if message.value.shape != nodes.shape or len(np.unique(nodes)) != len(nodes):
             refuse(message, "nodes", "each node has one value")
+        check_bounded(message, "value")
         self.ended = message.tree
         # Trees alternate between the outputs of the model.
         margin = self.margin[self.tree % self.objective.n_outputs]

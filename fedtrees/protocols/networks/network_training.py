@@ -23,7 +23,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
-from fedtrees.core.requests import Once, Turns, check_equal, refuse
+from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import (
@@ -116,7 +116,7 @@ class NetworkClient(Party):
     @handles(
         NetworkWeights,
         round="in order, each once, at most the agreed rounds",
-        weights="any of the agreed number: gradients are clipped whatever the weights are",
+        weights="the agreed number, finite and at most 1e30 in size; gradients are clipped",
         chosen="names of the agreed number of clients; empty: all of them take part",
     )
     def update(self, message: NetworkWeights) -> NetworkUpdate:
@@ -139,6 +139,7 @@ class NetworkClient(Party):
         """
         if message.weights.shape != (self.layers.parameters,):
             refuse(message, "weights", f"the network has {self.layers.parameters} weights")
+        check_bounded(message, "weights")
         clients = self.agreement.members("client")
         names = message.chosen.split(",") if message.chosen else list(clients)
         count = self.params.part_of(len(clients))

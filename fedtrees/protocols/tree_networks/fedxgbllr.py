@@ -16,7 +16,7 @@ from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
-from fedtrees.core.requests import Once, Turns, check_equal, refuse
+from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
@@ -72,7 +72,7 @@ class RatesClient(BoostingClient):
     @handles(
         NetworkWeights,
         round="in order, each once, at most the agreed rounds",
-        weights="any: gradients are clipped whatever the weights are",
+        weights="finite and at most 1e30 in size; gradients are clipped",
         chosen="empty: all clients take part",
     )
     def update(self, message: NetworkWeights) -> NetworkUpdate:
@@ -80,6 +80,7 @@ class RatesClient(BoostingClient):
         check_equal(message, "chosen", "", "the list of clients that are left out")
         if not self.ready.answered:
             refuse(message, "", "the trees that the network weighs were not sent yet")
+        check_bounded(message, "weights")
         self.rounds.take(message, "round")
         n, params = len(self.data), self.protocol
         steps = params.batches(n, self.streams, message.round, self.defense)

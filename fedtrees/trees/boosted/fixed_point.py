@@ -44,6 +44,20 @@ def to_fixed(values: NDArray[Any], bits: int | Bits = FIXED_POINT_BITS) -> NDArr
     return units
 
 
+_LARGEST_BITS = 60  # of a unit that `saturated` returns; a sum of eight of them fits into int64
+
+
+def saturated(values: NDArray[Any], bits: Bits) -> NDArray[np.float64]:
+    """Return gradients and hessians limited to what `to_fixed` accepts, shape (..., 2).
+
+    Predictions that follow from the messages of another party may be so large that a gradient does
+    not fit into int64. An error would tell this party that there is such a row. A gradient that is
+    not a number becomes 0.
+    """
+    limits = np.ldexp(1.0, _LARGEST_BITS - np.array(bits))
+    return np.asarray(np.clip(np.nan_to_num(values.astype(np.float64)), -limits, limits))
+
+
 def _whole(values: NDArray[Any], bits: int | Bits) -> NDArray[np.float64]:
     """Return the nearest whole number of units, as floats."""
     scaled = values.astype(np.float64)
