@@ -315,18 +315,26 @@ def _at_worst(tried: Sequence[Trial], metric: str) -> str:
     if not both:
         return ""
     place, cell = max(both, key=lambda x: x[1].advantage.mean)
-    text = f"The result furthest above its baselines is {_compared(place, cell)}."
+    text = (
+        f"The result furthest above its baselines is {_compared(place, cell)}."
+        if cell.advantage.mean > 0
+        else f"No result exceeds its baselines. The closest is {_compared(place, cell)}."
+    )
     people = [(p, c) for p, c in both if c.has_population and c is not cell]
     people = [(p, c) for p, c in people if c.score > mean_of(c.blinds) < mean_of(c.populations)]
     if not people:
         return text
     place, cell = max(people, key=lambda x: x[1].score - mean_of(x[1].blinds))
+    population = said.value(cell, mean_of(cell.populations))
     below = cell.score < mean_of(cell.populations)
+    comparison = "stays below" if below else "exceeds"
+    if said.value(cell, cell.score) == population:
+        comparison = "equals"
     return (
         f"{text} Among adversaries without rows of their own, {_place(place)} gains most over the "
         f"blind baseline of {said.value(cell, mean_of(cell.blinds))}: it reaches "
-        f"{said.value(cell, cell.score)} and {'stays below' if below else 'exceeds'} the "
-        f"population baseline of {said.value(cell, mean_of(cell.populations))}."
+        f"{said.value(cell, cell.score)} and {comparison} the "
+        f"population baseline of {population}."
     )
 
 

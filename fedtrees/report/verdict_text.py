@@ -128,17 +128,18 @@ def _fitting_lines(found: Found, findings: Findings) -> list[Line]:
 
 
 def _epsilon(found: Found, findings: Findings) -> Iterator[Line]:
-    """Yield the epsilon that the recommended defense spent, if it is finite.
+    """Yield the epsilon that the recommended defense claims, if it is finite and was kept.
 
-    The report also states it for other coalitions and for another neighbouring relation.
+    The claim holds for every outcome, whereas the spent epsilon of a run may depend on its rows.
+    The report states both, also for other coalitions and for another neighbouring relation.
     """
     if found.use is None:
         return
     protocol, spec = said.parted(found.use.name)
     trained = next((f for f in findings.settings if f.setting.protocol == protocol), found)
     defended = trained.defended(spec)
-    text = in_words(defended.guarantees.spent) if defended is not None else ""
-    if text:
+    text = in_words(defended.guarantees.claimed) if defended is not None else ""
+    if text and defended is not None and not defended.void:
         yield Line("EPSILON", f"{said.capital(text.partition(' (')[0])}.")
 
 
