@@ -1,4 +1,7 @@
-"""Which row of a pool suits a box best: sets of rows as bits, 64 to the word."""
+"""Find the row of a pool that violates a box in the fewest features.
+
+Sets of rows are stored as bits, 64 per word, so that one operation tests a feature for 64 rows.
+"""
 
 from typing import Any
 
@@ -18,18 +21,29 @@ def nearest_rows(
     y: NDArray[np.int64],
     u: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Return per box a row of its label with the fewest violations, of these the least used.
+    """Return, for each box, a row of its label with the fewest violations.
 
-    The first of several from a place ``u`` on: rows are in random order. A row that is taken twice
-    leaves another out, and a table of fewer different rows matches the victims' worse.
+    Of several such rows, the one that was chosen least often so far is returned. If a row were
+    chosen twice, another would be left out, and a table with fewer different rows matches the
+    victims' rows worse. Remaining ties go to the first row from a random place on.
 
-    `boxes`: n boxes.
-    `narrow`: bool array, shape (n, d). Where a row can violate the box at all.
-    `cells`: int32 array, shape (m, d). Cells of the rows, -1 where a value is missing.
-    `y`: int64 array, shape (m,).
-    `u`: float64 array, shape (n,). In [0, 1).
+    Parameters
+    ----------
+    boxes : Boxes
+        n boxes.
+    narrow : bool array, shape (n, d)
+        Features in which a row can violate the box at all.
+    cells : int32 array, shape (m, d)
+        Cells of the rows of the pool, -1 if a value is missing.
+    y : int64 array, shape (m,)
+        Labels of the rows of the pool.
+    u : float64 array, shape (n,)
+        Uniform random numbers in [0, 1) for the ties.
 
-    Returns: int64 array, shape (n,). -1 where no row has the label.
+    Returns
+    -------
+    int64 array, shape (n,)
+        Index of the row, -1 if the pool has no row of the label.
     """
     out = np.full(len(boxes.y), -1, dtype=np.int64)
     if not len(y):
@@ -137,7 +151,7 @@ def _search(  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def _fewest(fits, m, whole, count, left, fewer):  # type: ignore[no-untyped-def]
+def _fewest(fits, m, all_rows, count, left, fewer):  # type: ignore[no-untyped-def]
     """Keep in `left` the rows that are in most of the m sets."""
     planes, words = count.shape
     for p in range(planes):
@@ -154,7 +168,7 @@ def _fewest(fits, m, whole, count, left, fewer):  # type: ignore[no-untyped-def]
                 count[p, w] ^= fewer[w]
                 fewer[w] = both
     for w in range(words):
-        left[w] = whole[w]
+        left[w] = all_rows[w]
     for p in range(planes - 1, -1, -1):
         any_fewer = np.uint64(0)
         for w in range(words):
