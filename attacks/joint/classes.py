@@ -177,8 +177,8 @@ def log_weight(classes, cell, i, label, scratch):  # type: ignore[no-untyped-def
 def draw_cell(classes, component, label, f, own, u):  # type: ignore[no-untyped-def]
     """Draw a cell of a feature for a row, given all other rows of its component.
 
-    ``own`` is the current cell of the row. The counts include it, so that it is subtracted. ``u`` is
-    a uniform random number in [0, 1).
+    ``own`` is the current cell of the row. The counts include it, so that it is subtracted. ``u``
+    is a uniform random number in [0, 1).
     """
     base, count = classes.base, classes.count
     left = u * (classes.present[component, f] - 1 + classes.weight)
