@@ -98,6 +98,8 @@ def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
             c = new.cell[s, f]
             out = c < world.box[j, f, 0] or c >= world.box[j, f, 1]
             if out or (by_set and not has(world.codes[j, f], c)):
+                # The new cell is outside the box of the old leaf: route the row again. All later
+                # predictions change by the difference of both leaf values.
                 to = walk(world, t, new.cell, s)
                 new.leaf[s, t] = to
                 shift += world.value[to] - world.value[j]
@@ -190,6 +192,7 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
         ja, ka, jb, kb = state.leaf[a, t], new.leaf[0, t], state.leaf[b, t], new.leaf[1, t]
         if not (state.inside[a, t] and state.inside[b, t]):
             continue
+        # the rows interact only if they share one of their old or new leaves
         if ja != jb and ja != kb and ka != jb and ka != kb:
             continue
         ya = stands_for(world, state.label[a], state.cell, a, t)

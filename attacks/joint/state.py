@@ -181,7 +181,7 @@ def _refresh(world, state):  # type: ignore[no-untyped-def]
         margin[:] = 0.0
         rise[:] = 0.0
         for t in range(leaf.shape[1]):
-            if t % K == 0:
+            if t % K == 0:  # a round begins: its trees use the margins after the previous round
                 for c in range(K):
                     margin[c] += rise[c] + world.start[t + c]
                     rise[c] = 0.0

@@ -73,6 +73,7 @@ class AskedLabels(Attack):
         answered = np.zeros((len(seen.twins.weight), seen.classes))
         np.add.at(answered, seen.twins.of_row[drawn], answers)
         shares = spread(seen.twins, answered)[seen.twins.of_row]
+        # Average the propagated labels with the most probable ones given the splits.
         if 0 < len(drawn) < len(shares) and seen.leaves.shape[1]:
             sure = np.full(len(shares), -1)
             sure[drawn] = answers.argmax(axis=1)

@@ -73,6 +73,7 @@ def log_probability(
     split = tree.middle >= 0
     taken = np.where(split, taken, floor)
     scale = np.abs(taken)[:, None, None] + 1e-12
+    # A local candidate with the same gain is the chosen partition itself, and must not compete.
     twice = split[:, None, None] & (np.abs(gains - taken[:, None, None]) <= SAME * scale)
     gains = np.where(twice, -np.inf, gains)
     every = np.concatenate([taken[:, None], gains.reshape(V, -1)], axis=1) - taken[:, None]
@@ -105,6 +106,8 @@ def _odds(excess: Floats, split: NDArray[np.bool_]) -> tuple[list[Floats], Calla
         ``away(k)`` returns the derivatives of the log probabilities with respect to the gains of
         the candidates, times -1 / beta, for ``BETAS[k]``, float64, shape (V, candidates).
     """
+    # Powers of the smallest inverse temperature give all others, because each is four times the
+    # previous one. This replaces further calls of exp.
     top = np.maximum(excess.max(axis=1, keepdims=True), 0.0)
     counts = split[:, None] | (excess[:, 1:] > 0)
     spared = np.where(split, 0, counts.sum(axis=1))
@@ -153,6 +156,7 @@ def _gains(rows, begin, middle, end, codes, n_bins, G, H, lam, B):  # type: igno
                 for c in range(C):
                     left_g[v, f, b, c] += G[i, c]
                     left_h[v, f, b, c] += H[i, c]
+        # The gain of a partition is the score of both children minus that of the node.
         base = 0.0
         for c in range(C):
             base += total_g[v, c] ** 2 / (total_h[v, c] + lam)
@@ -165,11 +169,11 @@ def _gains(rows, begin, middle, end, codes, n_bins, G, H, lam, B):  # type: igno
             seen = 0
             for b in range(n_bins[f] - 1):
                 seen += count[f, b]
-                if b > 0:
+                if b > 0:  # cumulative sums over bins are the sums of the left child
                     for c in range(C):
                         left_g[v, f, b, c] += left_g[v, f, b - 1, c]
                         left_h[v, f, b, c] += left_h[v, f, b - 1, c]
-                if count[f, b] == 0 or seen == n:
+                if count[f, b] == 0 or seen == n:  # same partition as before, or an empty child
                     continue
                 gains[v, f, b] = -base
                 for c in range(C):

@@ -62,7 +62,7 @@ def k_means(
         return np.arange(len(points)) if points.size else np.zeros(len(points), dtype=np.int64)
     weight = np.ones(len(points)) if weight is None else weight
     drawn, light = points, weight
-    if len(points) > START_ROWS:
+    if len(points) > START_ROWS:  # sampling by weight makes the weights of the sample equal
         share = weight / weight.sum()
         drawn = points[rng.choice(len(points), START_ROWS, p=share)]
         light = np.ones(START_ROWS)

@@ -84,6 +84,7 @@ def merge_to(twins: Twins, community: NDArray[np.int64], count: int) -> NDArray[
     """
     W = between(twins, community)
     total = W.sum()
+    # `into` maps every community to the one that it was merged into.
     into = np.arange(len(W))
     alive = list(range(len(W)))
     while len(alive) > count:
@@ -109,6 +110,7 @@ def _merged_greedily(W: NDArray[np.float64]) -> NDArray[np.int64]:
         for i in range(c):
             onto = np.bincount(label, W[i], c)
             tot = np.bincount(label, degree, c)
+            # without community i itself, which leaves its present place
             onto[label[i]] -= W[i, i]
             tot[label[i]] -= degree[i]
             gain = onto - degree[i] * tot / total
@@ -137,6 +139,8 @@ def _counts(leaf, weight, community, J, c):  # type: ignore[no-untyped-def]
 def _sweeps(leaf, weight, degree, eta, start, order, J):  # type: ignore[no-untyped-def]
     """Move single groups to the community with the largest gain, until no group moves."""
     S, T = leaf.shape
+    # counts[leaf, community] replaces the adjacency matrix: the edges between a group and a
+    # community are the rows of the community in the leaves of the group.
     community = start.copy()
     c = community.max() + 1
     counts = np.zeros((J, c))
@@ -159,6 +163,8 @@ def _sweeps(leaf, weight, degree, eta, start, order, J):  # type: ignore[no-unty
         for i in range(S):
             s = order[i]
             a, w, d = community[s], weight[s], degree[s]
+            # Gain of the group in each community, up to a common factor. The group itself is still
+            # included in its present community, which `self_loop` corrects.
             for j in range(alive):
                 gain[j] = -tot[active[j]] * d / total
             self_loop = w * d * d / total
@@ -186,7 +192,7 @@ def _sweeps(leaf, weight, degree, eta, start, order, J):  # type: ignore[no-unty
                 if leaf[s, t] >= 0:
                     counts[leaf[s, t], a] -= w
                     counts[leaf[s, t], to] += w
-            if many[a] == 0:
+            if many[a] == 0:  # remove the empty community from the list of candidates
                 k = 0
                 for j in range(alive):
                     if active[j] != a:

@@ -68,6 +68,7 @@ def own_columns(view: View) -> Columns | None:
         ids = ids[np.isin(ids, local.ids)]
     parts = []
     for local in view.own:
+        # the parties can have their rows in different orders
         order = np.argsort(local.ids)
         parts.append(local.X[order[np.searchsorted(local.ids[order], ids)]])
     positions = np.concatenate([local.columns for local in view.own])
@@ -132,6 +133,7 @@ def seen_trees(view: View, positions: NDArray[np.intp]) -> list[SeenTree]:
     trees = []
     for number, tree_nodes in sorted(replayed(view).items()):
         nodes, left = tree_nodes.nodes, tree_nodes.left
+        # depth of each node, because nodes are in order from the root down
         depth = {0: 0}
         for node in nodes:
             if node in left:

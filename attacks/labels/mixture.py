@@ -197,7 +197,9 @@ class Mixture:
         best = (self.score(start), start)
         for i in range(STEPS):
             slope = self.splits(r)[1] + power * self.rates(r)
+            # gradient with respect to the logits, through the softmax
             slope = r * (slope - (r * slope).sum(axis=1, keepdims=True))
+            # Adam: moving averages of the gradient and of its square, corrected for their start
             speed = 0.9 * speed + 0.1 * slope
             square = 0.99 * square + 0.01 * slope**2
             unbiased = speed / (1 - 0.9 ** (i + 1)), square / (1 - 0.99 ** (i + 1))
@@ -205,7 +207,7 @@ class Mixture:
             logits -= logits.mean(axis=1, keepdims=True)
             logits = np.clip(logits, -MOST_LOGIT, MOST_LOGIT)
             r = softmax(logits / COLDEST ** (i / STEPS), axis=1)
-            if sure is not None:
+            if sure is not None:  # known labels stay fixed
                 r[sure] = fixed
             if i % SCORED_EVERY == SCORED_EVERY - 1:
                 labels = r.argmax(axis=1)
@@ -238,8 +240,10 @@ class Mixture:
                 slope += up
             return total, slope
         how, K = self.boosting, self.classes
+        # Start from the log shares, which equal the base score up to a constant of all classes.
         margin = np.tile(np.log(r.mean(axis=0) + 1e-9), (len(r), 1))
         every = [1] if K == 2 else list(range(K))
+        # Boosting is replayed on the present class shares, as far as leaves are visible.
         p = softmax(margin, axis=1)
         for tree in self.trees:
             number = tree.number % how.outputs
@@ -304,6 +308,7 @@ def _log_rates(model: Mixture, assignment: NDArray, leaf: NDArray[np.int32]) -> 
     r = np.eye(K)[assignment] if assignment.ndim == 1 else assignment
     share = r.mean(axis=0) + 1e-9
     share /= share.sum()
+    # The additional leaf J collects rows that are absent from a tree. It contains no evidence.
     counts = np.zeros((J + 1, K))
     for t in range(leaf.shape[1]):
         at = np.where(model.leaf[:, t] >= 0, model.leaf[:, t], J)
@@ -333,6 +338,7 @@ def _restricted(tree: SeenTree, place: NDArray[np.intp], drawn: NDArray[np.intp]
     before = np.concatenate([[0], np.cumsum(selected)])
     begin, end = before[tree.begin], before[tree.end]
     middle = np.where(tree.middle < 0, -1, before[tree.middle])
+    # Without the omitted rows, a split with an empty child is no evidence.
     some = (end > begin) & ((middle < 0) | ((middle > begin) & (middle < end)))
     return replace(
         tree,

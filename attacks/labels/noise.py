@@ -74,6 +74,7 @@ def denoised(
             X[training], said[training], cuts, FOREST, n_classes=classes, seed=randomness
         )
         shares[~training] = forest.probabilities(X[~training])
+    # The inverse of the channel can produce negative values from estimated shares.
     true = np.maximum(shares @ back, 0)
     true /= true.sum(axis=1, keepdims=True)
     log_posterior = np.log(np.maximum(true, LEAST_SHARE)) + log_channel.T[said]

@@ -40,6 +40,7 @@ def published_communities(
         if c <= 2:
             return label
         W = _directed(leaves.astype(np.int64), members, ends, eta, label, c)
+        # Later levels move communities, over the sums of the edges between them.
         merged = _level(W, rng.permutation(c))
         if len(np.unique(merged)) == c:
             return label
@@ -62,7 +63,7 @@ def _first_level(leaves, members, ends, eta, order):  # type: ignore[no-untyped-
         for t in range(T):
             if leaves[i, t] >= 0:
                 for q in range(ends[t, leaves[i, t]], ends[t, leaves[i, t] + 1]):
-                    if members[t, q] >= i:
+                    if members[t, q] >= i:  # only earlier rows: the lower triangle
                         break
                     degree[i] += eta[t]
     total = degree.sum()
@@ -88,6 +89,7 @@ def _first_level(leaves, members, ends, eta, order):  # type: ignore[no-untyped-
                         touched[k] = c
                         k += 1
                     onto[c] += eta[t]
+            # The row stays in its community unless some community has a positive gain.
             tot[a] -= degree[i]
             best, to = 0.0, a
             for q in range(k):

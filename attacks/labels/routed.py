@@ -63,6 +63,7 @@ class RoutedRows(LabelMixture):  # type: ignore[misc]
 
 def _claims(seen: LeafView, labels: Clusters) -> Iterator[RoutedLabels]:
     trees, one_hot = replayed(seen.view), np.eye(seen.classes)[labels]
+    # Nodes of one tree lie on a path, so that only the deepest node per tree and row counts.
     overall = one_hot.mean(axis=0)
     deepest: dict[tuple[int, int], tuple[int, int]] = {}  # of a tree and a row: depth and node
     for tree, node, rows in _reached(seen.view, trees):
@@ -89,6 +90,7 @@ def _reached(
 ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
     """Yield tree, node and rows, for nodes at which rows are routed and for their children."""
     for tree, node, rows, goes in routed(view):
+        # The children are visible, too, because the answer shows which rows go left.
         left = trees[tree].left.get(node) if tree in trees else None
         if left is not None:
             yield tree, node, rows

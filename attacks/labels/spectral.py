@@ -44,6 +44,7 @@ def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
     part = np.where(degree > 0, 1.0 / (degree + REGULARISATION * mean), 0.0)
     gram = _gram(twins.leaf, twins.weight * part, np.sqrt(per_leaf), J)
     values, vectors = np.linalg.eigh(gram)
+    # `eigh` sorts in ascending order. Eigenvectors of eigenvalue 0 are arbitrary: set them to 0.
     vectors = vectors[:, ::-1][:, :count] * (values[::-1][:count] > 1e-10)
     ends = np.vstack([vectors * np.sqrt(per_leaf)[:, None], np.zeros((1, vectors.shape[1]))])
     U = np.sqrt(part)[:, None] * ends[np.where(seen, twins.leaf, J)].sum(axis=1)

@@ -26,6 +26,7 @@ def spread(twins: Twins, known: NDArray[np.float64]) -> NDArray[np.float64]:
         classes have the same total weight, independently of the number of their known rows.
     """
     K = known.shape[1]
+    # Normalise per class, so that a frequent class does not dominate.
     source = known / np.maximum(known.sum(axis=0), 1.0) / twins.weight[:, None]
     seen = twins.leaf >= 0
     inverse = 1.0 / np.maximum(twins.degree, 1.0)[:, None]

@@ -83,6 +83,7 @@ def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None =
         code, distinct = pd.factorize(leaves[:, t])
         absent = np.flatnonzero(distinct < 0)
         L = len(distinct)
+        # Replace the keys by consecutive numbers before the next product overflows.
         if keys * L >= _MOST_KEYS:
             key, seen = pd.factorize(key)
             keys = len(seen)

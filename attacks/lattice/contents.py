@@ -192,7 +192,7 @@ class _Half:
         limit = np.inf
         if len(x.cost) * len(y.cost) > size:
             low, high = 0.0, float(x.cost[-1] + y.cost[-1])
-            for _ in range(40):
+            for _ in range(40):  # bisection for the largest cost with at most `size` pairs
                 limit = (low + high) / 2
                 if _pairs_below(x.cost, y.cost, limit) > size:
                     high = limit
@@ -303,6 +303,7 @@ def _meet(cost_a, h_a, p_a, n_a, cost_b, h_b, p_b, n_b, want_h, want_g, rounding
         b = top - 1
         while b >= 0 and h_b[b] == want and n_hits < max_hits:
             over = p_a[a] + p_b[b] - want_g
+            # The excess over G is the number of positives, up to their rounding errors.
             n1 = (over + UNIT // 2) // UNIT
             if 0 <= n1 <= n_a[a] + n_b[b] and abs(over - n1 * UNIT) <= rounding * n1:
                 hits[n_hits, 0], hits[n_hits, 1] = a, b

@@ -145,6 +145,7 @@ class Decoder:
         for bits, t, j in sorted(tasks):
             if bits > 2 * list_bits + BEYOND or (solved and bits > FEW_BITS):
                 break
+            # A leaf is tried again only if its entropy has changed, or with longer lists.
             state = (round(bits, 3), list_bits)
             if self._failed.get((t, j)) == state:
                 continue

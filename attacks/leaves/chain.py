@@ -142,6 +142,7 @@ def _gains(start, nodes, counts, level, i, f, k, leaf, occupancy, log, levels, g
         gain[g] = 0
     for t in range(start.shape[0]):
         a = leaf[i, t]
+        # change of the log-likelihood if the row leaves its present leaf
         leaves = counts[a, k] * (log[occupancy[a, k] - 1] - log[occupancy[a, k]])
         stack[0, 0], stack[0, 1], stack[0, 2] = start[t], 0, levels - 1
         n = 1

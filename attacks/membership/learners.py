@@ -79,7 +79,7 @@ def trainer_of(view: View, model: Any) -> Trainer | None:
         return _random_forest_trainer(view, model)
     if releases_leaves(view):
         return leaf_sum_trainer(view, model)
-    if _reads_noise(view):
+    if _reads_noise(view):  # noise changes which splits greedy training chooses
         return None
     if grown_alone(view):
         return client_trainer(view, model.objective)

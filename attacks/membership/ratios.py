@@ -41,6 +41,7 @@ def lira(logit: Floats, refs: References) -> Floats:
     float64 array, shape (n,)
         In nats; greater means more likely a member.
     """
+    # one normal distribution per row for models with it, another for models without it
     with_row, without = (_log_normal(logit, refs.logit, of) for of in (refs.member, ~refs.member))
     return with_row - without
 

@@ -130,6 +130,7 @@ def hessian_shortfall(candidates: Table, evidence: Evidence, cuts: Cuts) -> Floa
         for node, sums, off in zip(seen.nodes.tolist(), seen.sums, slack.tolist(), strict=True):
             inside = passed[rows, node]
             at = rows[inside]
+            # missing share of the candidate's hessian in the sum of its bin
             lack = np.clip(1 - sums[cell[inside], 1] / h[at], 0, 1)
             if counted:
                 g = np.abs(sums[cell[inside], 0] - (margin - candidates.y)[at])

@@ -171,6 +171,7 @@ def _may_miss(
     missed = (own_bins < 0).any(axis=0) if len(own_bins) else np.zeros(cuts.n_features, dtype=bool)
     if hidden:
         return missed
+    # the number of missing values follows from the total minus all bins of the feature
     rest, doubt = root[cuts.total_bins :, 0], off[cuts.total_bins :, 0]
     return missed | (rest > _DEVIATIONS * np.sqrt(doubt) + 0.5)
 
@@ -280,7 +281,7 @@ def likely_bins(
     part = _likely(seen, 0, own_histogram + DIRICHLET_PRIOR, rows, None)
     if fixed is None:
         rows, doubt = _whole(seen, 0, part, rows, np.full(2, seen.total[1].sum() + _SURE))
-        if total is not None:
+        if total is not None:  # distribute the difference in proportion to the variances
             rows = rows + (total - rows.sum()) * doubt / doubt.sum()
     _settle(likely, 0, part, rows)
     for node in np.flatnonzero(tree.feature >= 0).tolist():  # children come after their parent
@@ -304,6 +305,7 @@ def _split(likely: Likely, node: int, fixed: Floats | None) -> None:
             if fixed is None:
                 rows, doubt = _whole(seen, child, parts[child], rows, doubt)
         wholes.append((rows, doubt))
+    # Make the children add up to the parent, and change the more uncertain child more.
     (a, doubt_a), (b, doubt_b) = wholes
     if fixed is None:
         a = a + (likely.rows[node] - a - b) * doubt_a / (doubt_a + doubt_b)
@@ -372,6 +374,7 @@ def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) 
     near = mean + near
     if np.sqrt(spread.max(initial=0.0)) > _WHOLE_ROWS:
         return np.maximum(near, 0.0), spread
+    # Enumerate all pairs of integers within three standard deviations of the normal approximation.
     width = int(np.ceil(3 * np.sqrt(spread.max(initial=0.0)))) + 1
     steps = np.arange(-width, width + 1)
     n = np.maximum(np.rint(near), 0)[:, :, None] + steps  # (C, 2, W)
@@ -379,6 +382,7 @@ def _posterior(raw: Floats, off: Floats, mean: Floats, shape: Floats, p: float) 
     with np.errstate(invalid="ignore"):
         log = gammaln(n + shape[:, :, None]) - gammaln(n + 1)
         log += n * np.log(mean / (mean + shape))[:, :, None]
+    # standardised squared deviations of both sums, for every pair of counts
     gap = [
         (raw[:, k, None, None] - A[k, 0] * n[:, 0, :, None] - A[k, 1] * n[:, 1, None, :]) ** 2
         / off[:, k, None, None]

@@ -89,6 +89,7 @@ def doubt_in_sums(
     width = np.diff(options.offsets)
     share = np.exp(options.log_prior)
     share /= np.repeat(np.add.reduceat(share, options.offsets[:-1]), width)
+    # The variance in a leaf is proportional to the share of the rows that reach it.
     share *= np.repeat(REPEATED * doubt, width)
     dg, dh = np.repeat(dg, width), np.repeat(dh, width)
     parts = (dg, dh) if slope is None else (dg + slope[options.leaf] * dh,)

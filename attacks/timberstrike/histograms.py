@@ -125,9 +125,11 @@ def rows_from_histograms(
     forest, left = binned_forest(evidence, schema.complete)
     subtracts = options.scope == "victims" and evidence.own_in_bins
     slack = slack_of(evidence)
+    # Local rows can be subtracted exactly only if the sums are nearly exact. Otherwise they are
+    # known rows of the estimate in `_likely`.
     if subtracts and slack <= MOST_SLACK:
         _take_out(evidence, forest, left, to_bins(cuts, own.X), own.y)
-    if evidence.outputs == 1 and slack <= MOST_SLACK:
+    if evidence.outputs == 1 and slack <= MOST_SLACK:  # gradients identify rows
         peeled = peel(forest, left)
         bins, labels = peeled.bins, peeled.y
         notes = {"peeled_rows": float(len(labels)), "checksum_failures": float(peeled.rejected)}
@@ -143,6 +145,7 @@ def rows_from_histograms(
         known_values = told_values(cuts, bins, columns_in(prior.own), schema.categorical)
         X = np.where(np.isnan(known_values), X, known_values)
     sure = Table(X, labels)
+    # The remaining rows: bins per node and class first, then combinations of them.
     near = _sorted_by_label(prior.own, rng)
     start = np.searchsorted(near.y, np.arange(prior.classes + 1))
     samples, tolerance = [], prior.tolerance(schema)
@@ -227,6 +230,7 @@ def _paired(part: Ints, similar_rows: NDArray[np.float32], rng: np.random.Genera
     """
     if not len(similar_rows):
         return rng.permuted(part, axis=0)
+    # Ties within a column are broken at random, so that equal values do not fix the order.
     drawn = similar_rows[rng.integers(0, len(similar_rows), len(part))]
     out = np.empty_like(part)
     for f in range(part.shape[1]):
@@ -444,6 +448,7 @@ def _fewer(
         return parts, y, block
     sizes = np.array([len(part) for part in parts])
     n_kept = share_out(share * sizes, round(share * int(sizes.sum())))
+    # The columns are sorted, so that evenly spaced rows keep the distribution of each feature.
     at = [
         ((np.arange(k) + 0.5) * m / k).astype(np.intp) for m, k in zip(sizes, n_kept, strict=True)
     ]
@@ -506,6 +511,8 @@ def _swap_towards(X, y, block, own_rows, start, tolerance, seed):  # type: ignor
         a, b = X[i, f], X[k, f]
         if a == b:
             continue
+        # Both rows have the same label, so that the same local rows count for both. The exchange
+        # changes the mismatches of row i and row k by opposite amounts.
         at_i, at_k = 1e-9, 1e-9
         for r in range(start[y[i]], start[y[i] + 1]):
             step = _differs(b, own_rows[r, f], tolerance[f]) - _differs(

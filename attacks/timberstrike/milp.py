@@ -58,6 +58,7 @@ def solve_counts(
         entries = np.flatnonzero(reach.leaf == j)
         for k in range(target.shape[1]):
             bound = int(np.abs(goal[j, k])) + int(weight.sum() * np.abs(coefficient).max(initial=1))
+            # An absolute value is linearised: gap >= left and gap >= -left, and gap is minimised.
             gap = model.new_int_var(0, bound, "")
             left = sum(z[e] * int(coefficient[e, k]) for e in entries) - int(goal[j, k])
             model.add(gap >= left)
@@ -65,6 +66,7 @@ def solve_counts(
             gaps.append(gap)
     model.minimize(sum(gaps))
     solver = cp_model.CpSolver()
+    # One worker, a fixed seed and deterministic time make the result reproducible.
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = time_limit

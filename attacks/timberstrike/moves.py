@@ -110,6 +110,7 @@ def _find(offsets, leaf, i, j):  # type: ignore[no-untyped-def]
 def _move(offsets, leaf, log_prior, x, target, precision, start, moves, seed):  # type: ignore[no-untyped-def]
     """Return entries of `leaf` and the L1 residual; greedy where the precision is empty."""
     n, K, greedy = start.shape[0], x.shape[1], precision.shape[0] == 0
+    # `left` contains the residuals of the leaves: sums of the assigned rows minus the target.
     entry, left = np.empty(n, dtype=np.int64), -target.copy()
     for i in range(n):
         entry[i] = _find(offsets, leaf, i, start[i])
@@ -134,6 +135,7 @@ def _move(offsets, leaf, log_prior, x, target, precision, start, moves, seed):  
                 continue
             gain += 0.0 if greedy else log_prior[back] - log_prior[entry[partner]]
         for k in range(K):
+            # changes of the residuals of the old leaf a and of the new leaf b
             da, db = -x[old, k], x[new, k]
             if partner >= 0:
                 da += x[back, k]

@@ -102,8 +102,9 @@ def _search(  # type: ignore[no-untyped-def]
     words = below.shape[1]
     one = np.uint64(1)
     all_rows = np.full(words, ~np.uint64(0))
-    if rows & 63:
+    if rows & 63:  # the last word has bits beyond the last row
         all_rows[words - 1] = (one << np.uint64(rows & 63)) - one
+    # Violations are counted bit-sliced: plane p contains bit p of the counts of all rows.
     planes = 1
     while (1 << planes) <= d:
         planes += 1
@@ -120,6 +121,7 @@ def _search(  # type: ignore[no-untyped-def]
         for f in range(d):
             if not narrow[i, f]:
                 continue
+            # rows with lo <= cell < hi are those below hi that are not below lo
             a, b = begin[f] + lo[i, f], begin[f] + max(lo[i, f], hi[i, f])
             for w in range(words):
                 fits[m, w] = below[b, w] & ~below[a, w]
@@ -142,7 +144,7 @@ def _search(  # type: ignore[no-untyped-def]
         any_left = np.uint64(0)
         for w in range(words):
             any_left |= left[w]
-        if not any_left:
+        if not any_left:  # no row fulfils all constraints
             _fewest(fits, m, all_rows, count, left, fewer)
         row = _least_used(left, uses, start[i])
         uses[row] += 1
@@ -157,6 +159,7 @@ def _fewest(fits, m, all_rows, count, left, fewer):  # type: ignore[no-untyped-d
     for p in range(planes):
         for w in range(words):
             count[p, w] = np.uint64(0)
+    # Add the violations of each constraint to the counters, with carries from plane to plane.
     for k in range(m):
         for w in range(words):
             fewer[w] = ~fits[k, w]
@@ -169,6 +172,8 @@ def _fewest(fits, m, all_rows, count, left, fewer):  # type: ignore[no-untyped-d
                 fewer[w] = both
     for w in range(words):
         left[w] = all_rows[w]
+    # From the highest bit down, keep the rows whose bit is 0 if there are any. The rows with the
+    # smallest count remain.
     for p in range(planes - 1, -1, -1):
         any_fewer = np.uint64(0)
         for w in range(words):
@@ -188,6 +193,7 @@ def _least_used(rows, uses, start):  # type: ignore[no-untyped-def]
     for step in range(words + 1):
         w = (start // 64 + step) % words
         bits = rows[w]
+        # The first word is visited twice: its bits from `start` on, and finally those below.
         if step == 0:
             bits &= above
         elif step == words:

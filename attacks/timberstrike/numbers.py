@@ -135,6 +135,7 @@ def _from_bins(
     """
     assert evidence.cuts is not None
     cuts, d, prior = evidence.cuts, evidence.cuts.n_features, basis.prior
+    # The last column of the table is the target. Histograms have bins only for the features.
     counted, own_bins = CountedBins.of(evidence), to_bins(cuts, own_rows.X[:, :d])
     if evidence.own_in_bins and len(own_rows):
         counted.take_out(own_bins, own_rows.X[:, -1].astype(np.float64))

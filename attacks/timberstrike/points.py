@@ -86,12 +86,14 @@ def points(
     X[missing] = np.nan
     if rule == "joint" and len(prior.own) and n:
         pool, pool_cells = (prior.own, prior.own_cells) if prior.pool is None else prior.pool
+        # Features in which no row of the pool can violate the box are skipped by the search.
         narrow = (boxes.lo > 0) | (boxes.hi < grid.width) | (boxes.codes != ANY)
         narrow |= ~boxes.missing & (pool_cells < 0).any(axis=0)
         near = nearest_rows(boxes, narrow, pool_cells, pool.y, rng.random(n))
         cell = pool_cells[near]
         inside = (cell >= boxes.lo) & (cell < boxes.hi) & allowed(boxes.codes, np.maximum(cell, 0))
         inside |= (cell < 0) & boxes.missing
+        # A share of the cells ignores the nearest row and keeps the draw from the marginal prior.
         uses_nearest = (near >= 0)[:, None] & (rng.random(cell.shape) >= prior.recipe.share)
         inside &= uses_nearest
         moved = ~inside & uses_nearest & (cell >= 0) & ~missing & (boxes.codes == ANY)
@@ -237,6 +239,7 @@ def _draw_own(
         if integer_valued and np.floor(out[i]) >= low[i]:
             out[i] = np.floor(out[i])
         first, last = place(values, start, end, lo[i]), place(values, start, end, hi[i])
+        # masses of the local values and of the uniform distribution inside the box
         own_density = (1 - UNIFORM_SHARE) * (last - first) / (end - start)
         flat = UNIFORM_SHARE * ((high[i] - low[i]) / span if span > 0 else 0.0)
         if last > first and u[i] * (own_density + flat) < own_density:
@@ -300,7 +303,7 @@ def _codes(
     inside = (codes >= edges[0][:, None]) & (codes < edges[1][:, None])
     inside &= allowed(boxes.codes[:, f, None], codes.astype(np.int64)[None])
     weight = np.ones((n, codes.size))
-    if rule == "published":
+    if rule == "published":  # the last code of an open interval is never guessed
         several = inside.sum(axis=1) > 1
         inside[:, -1] &= ~(several & ~np.isfinite(edges[1]))
     elif rule != "mid":

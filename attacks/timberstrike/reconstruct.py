@@ -99,6 +99,7 @@ def reconstruct(
         evidence = replace(evidence, population=None)
     bin_by_bin, is_union = _reads_bins(evidence, options), options.scope == "union"
     n_rounds = options.max_trees
+    # Rows of one round only: later rounds use other samples, whose histograms cannot be combined.
     if bin_by_bin and evidence.subsample < 1:
         n_rounds = min(1, len(evidence.trees) if n_rounds is None else n_rounds)
     if n_rounds is None:
@@ -134,6 +135,8 @@ def reconstruct(
         read = rows_from_histograms(
             evidence, local_rows, basis.prior, schema, options, (counts, share), rng
         )
+    # The recipe of the prior is estimated from local rows, which takes time. It is not needed if
+    # all rows were decoded.
     basis = suited(basis) if read is None or len(read.paired) or rest is not None else basis
     if read is None:
         chosen = _follow_rows(evidence, basis, counts, share, rest, schema, options, rng)

@@ -71,7 +71,7 @@ def follow(
         leaves = grid.leaves(tree)
         if evidence.restart is not None and t == evidence.restart[0]:
             boxes.margin += evidence.restart[1]
-        if k == 0:
+        if k == 0:  # all trees of a round use the margins before the round
             before = boxes.margin.copy()
         if evidence.is_foreign(t):
             if len(boxes.y):
@@ -150,6 +150,7 @@ def _assign(
     Under row subsampling, also return which rows took part. ``in_tree`` contains them if an earlier
     tree of the round has determined them.
     """
+    # Rows with equal history have equal boxes, margins and labels. They form one group.
     share = boxes.share if in_tree is None else in_tree.astype(np.float64)
     group_key = boxes.history if in_tree is None else 2 * boxes.history + in_tree
     _, first, group, size = np.unique(
@@ -163,7 +164,7 @@ def _assign(
     of = np.zeros(len(y)) if evidence.targets is None else evidence.targets.values[lo[:, -1]]
     g, h = gradients_of(evidence, margin[first], y, of, t % evidence.outputs)
     target, ridge = equations(evidence, t, sums, leaves)
-    if boxes.doubt is not None:
+    if boxes.doubt is not None:  # uncertain margins make the sums of the rows uncertain, too
         doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size
         slope = None if ridge.shape[1] == 2 else slopes(evidence, t, leaves)
         p = g + (y == evidence.class_of(t))
@@ -182,6 +183,7 @@ def _assign(
         options_of, x = with_absence(options_of, x, share[first], len(leaves))
         target, ridge = np.pad(target, ((0, 1), (0, 0))), np.pad(ridge, ((0, 1), (0, 0)))
 
+    # Rows that reach a single leaf have no choice. Their contribution is subtracted from the sums.
     free = np.diff(options_of.offsets) > 1
     fixed_entries = options_of.offsets[:-1][~free]
     np.subtract.at(target, options_of.leaf[fixed_entries], x[fixed_entries] * size[~free, None])
@@ -200,6 +202,7 @@ def _assign(
     boxes.residual.append(left_over)
     if share is None:
         return chosen, None
+    # Absent rows still have a leaf, whose value is added to their margin. It is drawn by the prior.
     absent = chosen == len(leaves)
     u = rng.random(int(absent.sum()))
     chosen[absent] = draw_leaves(anywhere, shares(anywhere), group[absent], u)
@@ -262,6 +265,7 @@ def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reac
     with np.errstate(divide="ignore"):
         inside = (np.log(shares(r)) + np.log(share)[group])[possible]
         outside = np.log1p(-share)[out]
+    # Insert the new entry of each group after its leaves. The sort is stable for this reason.
     order = np.argsort(np.concatenate([group[possible], np.flatnonzero(out)]), kind="stable")
     size = np.bincount(group[possible], minlength=len(width)) + out
     leaf = np.concatenate([r.leaf[possible], np.full(out.sum(), nowhere, dtype=np.int32)])[order]
@@ -278,6 +282,7 @@ def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reac
 def shares(r: Reach) -> Floats:
     """Return the prior probabilities of the leaves that a row can reach, float64, shape (nnz,)."""
     start, width = r.offsets[:-1], np.diff(r.offsets)
+    # Subtract the largest log probability of each row, so that the exponential cannot overflow.
     top = np.maximum.reduceat(r.log_prior, start) if len(start) else np.zeros(0)
     weight = np.exp(r.log_prior - np.repeat(top, width))
     total = np.add.reduceat(weight, start) if len(start) else np.zeros(0)
