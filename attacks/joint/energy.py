@@ -78,7 +78,7 @@ def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
-    """Route row ``s`` of a proposal; return the first tree in which it changes leaf, or T."""
+    """Route row ``s`` of a proposal. Return the first tree with another contribution, or T."""
     i, T = new.row[s], world.root.shape[0]
     first, shift, factor, by_set = T, 0.0, 1.0, world.sets.shape[0] > 0
     numbers = world.targets.shape[0] > 0

@@ -161,7 +161,7 @@ def _starts(evidence: Evidence) -> Floats:
 def _on_grid(
     tree: Tree, grid: Grid, first_node: int, first_leaf: int, sets: list[np.uint64]
 ) -> Ints:
-    """Return one tree's rows of `World.node`; its splits by categories are added to ``sets``."""
+    """Return the rows of `World.node` for a tree, and add its splits by categories to ``sets``."""
     out = np.empty((len(tree), 4), dtype=np.int32)
     out[:, 0] = tree.feature
     for i in range(len(tree)):

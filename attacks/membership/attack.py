@@ -134,7 +134,7 @@ class MembershipInference(Attack):
         return shapes[-1].model() if shapes else model_in(view)
 
     def trainer(self, view: View, model: Any) -> Trainer | None:
-        """Return the learner that trained the model, None if there is none like it here."""
+        """Return the learner that trained the model, None if fedtrees has no such learner."""
         return trainer_of(view, model)
 
     def logits(self, view: View, model: Any, rows: Table) -> Floats:

@@ -110,7 +110,7 @@ def _reads_noise(view: View) -> bool:
 
 
 def draws_noise(changes: Iterable[Change]) -> bool:
-    """Return whether any of some changes is random."""
+    """Return whether any of the changes is random."""
     return any(
         isinstance(change, Share | Mechanism)
         or (isinstance(change, Channel) and not change.deterministic)

@@ -191,7 +191,7 @@ class PublishedTimberStrike(TimberStrike):
       (``points="published"``).
     - ``own-ranges``: open sides of a box end at the largest value over all clients if cut points
       reveal it, else at the range of the adversary's local data. Their code uses the true range of
-      all clients' rows, which the adversary does not know.
+      all clients' rows, even if no message reveals it.
     - ``model-start``: in bagging, the first tree of every client is decoded with the base score of
       the model, which is that of the client that arrived first.
     - ``hessian-chains``: trees of one client are linked by root hessians only.

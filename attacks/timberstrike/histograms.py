@@ -464,7 +464,7 @@ def _bin_counts(sums: Floats, p: float, h: float) -> tuple[NDArray[np.int64], ND
 
 @inner_kernel
 def _differs(a, b, tolerance):  # type: ignore[no-untyped-def]
-    """Return 1 unless two values agree; a missing value agrees with nothing."""
+    """Return 0 if two values agree, else 1. A missing value (NaN) agrees with no value."""
     return 0 if abs(a - b) <= tolerance else 1
 
 

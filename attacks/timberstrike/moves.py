@@ -108,7 +108,7 @@ def _find(offsets, leaf, i, j):  # type: ignore[no-untyped-def]
 
 @kernel
 def _move(offsets, leaf, log_prior, x, target, precision, start, moves, seed):  # type: ignore[no-untyped-def]
-    """Return entries of `leaf` and the L1 residual; greedy where the precision is empty."""
+    """Return entries of `leaf` and the L1 residual. Moves are greedy if the precision is empty."""
     n, K, greedy = start.shape[0], x.shape[1], precision.shape[0] == 0
     # `left` contains the residuals of the leaves: sums of the assigned rows minus the target.
     entry, left = np.empty(n, dtype=np.int64), -target.copy()

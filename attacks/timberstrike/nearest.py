@@ -70,7 +70,7 @@ def nearest_rows(
 
 @kernel
 def _sets(cells: NDArray[Any], begin: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return, per feature and k, the rows in cells below k, and per feature those without value.
+    """Return the rows in cells below k, per feature and k, and the rows without value, per feature.
 
     Sets are uint64 (words,); those of feature f begin at ``begin[f]``.
     """
@@ -186,7 +186,7 @@ def _fewest(fits, m, all_rows, count, left, fewer):  # type: ignore[no-untyped-d
 
 @inner_kernel
 def _least_used(rows, uses, start):  # type: ignore[no-untyped-def]
-    """Return the row of a set that was used least, the first of several from `start` on."""
+    """Return the least used row of a set. Ties go to the first row from `start` on."""
     words = rows.shape[0]
     above = ~np.uint64(0) << np.uint64(start & 63)
     chosen, least = -1, 0

@@ -193,9 +193,9 @@ def _follow_likely(
 ) -> Rows:
     """Follow rows like those of the first tree's bins through all trees.
 
-    An adversary without own rows, rows of the population and sketches knows nothing else about
-    which values exist and which of them occur together. Rows that were read off are subtracted from
-    every sum. If sketches give the values, the pairs of bins are half a point of RA better than
+    An adversary without local rows, rows of the population and sketches knows nothing else about
+    which values exist and which of them occur together. Decoded rows are subtracted from every
+    sum. If sketches give the values, the pairs of bins are half a point of RA better than
     this (breast cancer, Pima).
     """
     evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
