@@ -42,7 +42,7 @@ def louvain(twins: Twins, rng: np.random.Generator) -> tuple[NDArray[np.int64], 
     community : int64 array, shape (S,)
         Communities, numbered from 0 by their first group.
     Q : float
-        Modularity of the best partition.
+        Modularity of the best partition, 0 if it is negative.
     """
     best, best_partition = -np.inf, np.zeros(len(twins.leaf), dtype=np.int64)
     for t in range(twins.leaf.shape[1]):
